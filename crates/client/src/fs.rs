@@ -1,0 +1,358 @@
+//! The file system as a gateway sees it: one method per operation, answered by call-back.
+//!
+//! A method may answer on the calling thread (the usual case at home) or later from another one; it
+//! never blocks on the network. Every operation is answered exactly once. Errors are the [`Errno`]
+//! that a program shall see.
+
+use bytes::Bytes;
+use perigee_types::{ByteRange, Errno, InodeId, WallTime};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Takes the answer of one operation.
+pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
+
+/// The local process that asks. Permission checks by mode and ACL are the kernel's
+/// (`default_permissions`); the ids serve ownership of new inodes and the rules of set-id bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Process (thread group), shown by lock queries.
+    pub pid: u32,
+}
+
+pub use perigee_meta::{Attr, Kind, SetAttr};
+
+/// An answer about an inode, and for how long the kernel may keep it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The inode.
+    pub attr: Attr,
+    /// How long the kernel may use name and attributes without asking again; zero: not at all.
+    pub ttl: Duration,
+}
+
+/// How the kernel shall treat an open file (the rungs of the ladder of speed).
+#[derive(Debug, Clone)]
+pub enum OpenMode {
+    /// Through the daemon, with the kernel's page cache. `keep`: pages from before are still good.
+    Cached {
+        /// Pages that the kernel holds from earlier opens may be used.
+        keep: bool,
+    },
+    /// Through the daemon, without page cache.
+    Direct,
+    /// Reads, writes and maps go to this backing file; the daemon sees none of them.
+    Passthrough(Arc<OwnedFd>),
+    /// Reads and writes go to the daemon, maps to this backing file (next to live passthrough opens).
+    DirectBeside(Arc<OwnedFd>),
+}
+
+/// An open file or directory.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// Names it in later calls.
+    pub handle: u64,
+    /// What the kernel shall do with it.
+    pub mode: OpenMode,
+}
+
+/// `open(2)` flags that matter here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpenFlags {
+    /// `O_RDONLY` or `O_RDWR`, or opened for execution.
+    pub read: bool,
+    /// `O_WRONLY` or `O_RDWR`.
+    pub write: bool,
+    /// `O_APPEND`: each write goes to the end, whatever other hosts append.
+    pub append: bool,
+    /// `O_TRUNC` (the kernel sends it with open since `FUSE_ATOMIC_O_TRUNC` is on).
+    pub truncate: bool,
+    /// `O_DIRECT`.
+    pub direct: bool,
+    /// `O_EXCL` (create only).
+    pub exclusive: bool,
+}
+
+/// What to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewNode {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link to these bytes.
+    Symlink(Bytes),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device of this number.
+    CharDevice(u32),
+    /// A block device of this number.
+    BlockDevice(u32),
+}
+
+/// One entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Its name.
+    pub name: Bytes,
+    /// The inode that it names.
+    pub inode: InodeId,
+    /// Type of that inode.
+    pub kind: Kind,
+    /// Continues the listing after this entry.
+    pub cookie: u64,
+    /// Attributes, when they were asked for and are at hand.
+    pub entry: Option<Entry>,
+}
+
+/// Space and inodes, for `statfs(2)`. Bytes are multiples of `block_len`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Space {
+    /// Unit of the three block counts, bytes.
+    pub block_len: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks free.
+    pub free: u64,
+    /// Blocks that ordinary users may take.
+    pub available: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Inodes that can still be made.
+    pub inodes_free: u64,
+}
+
+/// `fallocate(2)` modes that Perigee has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocate {
+    /// Make room; the file grows to the end of the range.
+    Extend,
+    /// Make room; the file keeps its length.
+    KeepSize,
+    /// Free the range; it reads as zeros; the file keeps its length.
+    PunchHole,
+    /// Make the range zeros; the file grows when needed.
+    ZeroRange,
+    /// Make the range zeros; the file keeps its length.
+    ZeroRangeKeepSize,
+}
+
+/// What to look for from an offset on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is data.
+    Data,
+    /// The next hole, or the end of the file.
+    Hole,
+}
+
+/// A kind of file lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockKind {
+    /// `fcntl`: by process and byte range.
+    Posix,
+    /// `flock`: by open file, the whole file.
+    Flock,
+}
+
+/// A lock that is asked for, or that stands in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileLock {
+    /// `fcntl` or `flock`.
+    pub kind: LockKind,
+    /// The kernel's name of the owner inside its session.
+    pub owner: u64,
+    /// The bytes; `end` is `u64::MAX` for "to the end of the file".
+    pub range: ByteRange,
+    /// None: unlock; `Some(true)`: exclusive; `Some(false)`: shared.
+    pub exclusive: Option<bool>,
+    /// The process, as shown by `F_GETLK`.
+    pub pid: u32,
+}
+
+/// `renameat2(2)` flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Replaces the target.
+    #[default]
+    Replace,
+    /// `RENAME_NOREPLACE`: an existing target is EEXIST.
+    NoReplace,
+    /// `RENAME_EXCHANGE`: both must exist, and change places.
+    Exchange,
+}
+
+/// The operations. Inode numbers are Perigee's own; a gateway translates the root.
+#[allow(clippy::too_many_arguments, reason = "as wide as the system calls that they serve")]
+pub trait FileSystem: Send + Sync {
+    /// Finds `name` in `parent`. A missing name is `Ok(Err(ttl))`: the kernel may remember its
+    /// absence for `ttl`.
+    fn lookup(&self, parent: InodeId, name: &[u8], done: Done<Result<Entry, Duration>>);
+    /// The kernel has dropped `count` references to `inode`.
+    fn forget(&self, inode: InodeId, count: u64);
+    /// Attributes.
+    fn getattr(&self, inode: InodeId, done: Done<Entry>);
+    /// Changes attributes. `handle`: the open file, for `ftruncate`.
+    fn setattr(
+        &self,
+        caller: Caller,
+        inode: InodeId,
+        set: SetAttr,
+        handle: Option<u64>,
+        done: Done<Entry>,
+    );
+    /// The target of a symbolic link.
+    fn readlink(&self, inode: InodeId, done: Done<Bytes>);
+    /// Makes anything but an opened file. `mode` has the permission bits before `umask`.
+    fn make(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: &[u8],
+        node: NewNode,
+        mode: u32,
+        umask: u32,
+        done: Done<Entry>,
+    );
+    /// Makes and opens a regular file (an existing one is opened unless `flags.exclusive`).
+    fn create(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        flags: OpenFlags,
+        done: Done<(Entry, Opened)>,
+    );
+    /// Removes a name that is not a directory's.
+    fn unlink(&self, caller: Caller, parent: InodeId, name: &[u8], done: Done<()>);
+    /// Removes an empty directory.
+    fn rmdir(&self, caller: Caller, parent: InodeId, name: &[u8], done: Done<()>);
+    /// Moves a name.
+    fn rename(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: &[u8],
+        new_parent: InodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+        done: Done<()>,
+    );
+    /// Gives `inode` one more name.
+    fn link(
+        &self,
+        caller: Caller,
+        inode: InodeId,
+        new_parent: InodeId,
+        new_name: &[u8],
+        done: Done<Entry>,
+    );
+
+    /// Opens a file.
+    fn open(&self, caller: Caller, inode: InodeId, flags: OpenFlags, done: Done<Opened>);
+    /// Reads up to `len` bytes; fewer only at the end of the file.
+    fn read(&self, inode: InodeId, handle: u64, offset: u64, len: u32, done: Done<Bytes>);
+    /// Writes all of `data` (at the end of the file when the handle appends). `kill_privileges`:
+    /// set-id bits shall be cleared.
+    fn write(
+        &self,
+        inode: InodeId,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        kill_privileges: bool,
+        done: Done<u32>,
+    );
+    /// One descriptor of an open file was closed; `owner` held the process's fcntl locks.
+    fn flush(&self, inode: InodeId, handle: u64, owner: u64, done: Done<()>);
+    /// The last descriptor was closed. `flock_owner`: whose flock ends with it.
+    fn release(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>);
+    /// Makes what was written durable on every current replica.
+    fn fsync(&self, inode: InodeId, handle: u64, data_only: bool, done: Done<()>);
+    /// `fallocate(2)`.
+    fn allocate(
+        &self,
+        inode: InodeId,
+        handle: u64,
+        range: ByteRange,
+        how: Allocate,
+        done: Done<()>,
+    );
+    /// `lseek(2)` with `SEEK_DATA` or `SEEK_HOLE`; ENXIO past the last.
+    fn seek(&self, inode: InodeId, handle: u64, offset: u64, what: Seek, done: Done<u64>);
+    /// `copy_file_range(2)`: as many bytes as could be copied.
+    fn copy_range(
+        &self,
+        source: (InodeId, u64, u64),
+        target: (InodeId, u64, u64),
+        len: u64,
+        done: Done<u64>,
+    );
+
+    /// Opens a directory.
+    fn opendir(&self, inode: InodeId, done: Done<Opened>);
+    /// Lists from after `cookie` (0: from the start), about `limit` entries; empty at the end.
+    /// `.` and `..` are not among them. `plus`: with attributes.
+    fn readdir(
+        &self,
+        inode: InodeId,
+        handle: u64,
+        cookie: u64,
+        limit: usize,
+        plus: bool,
+        done: Done<Vec<DirEntry>>,
+    );
+    /// Closes a directory.
+    fn releasedir(&self, inode: InodeId, handle: u64);
+    /// Makes a directory's entries durable on every current replica.
+    fn fsyncdir(&self, inode: InodeId, done: Done<()>);
+    /// Space of the file system.
+    fn statfs(&self, done: Done<Space>);
+
+    /// Value of an extended attribute; ENODATA when there is none.
+    fn getxattr(&self, inode: InodeId, name: &[u8], done: Done<Bytes>);
+    /// All names of extended attributes.
+    fn listxattr(&self, inode: InodeId, done: Done<Vec<Bytes>>);
+    /// Sets one. `flags`: `XATTR_CREATE` (1), `XATTR_REPLACE` (2) or 0.
+    fn setxattr(
+        &self,
+        caller: Caller,
+        inode: InodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        done: Done<()>,
+    );
+    /// Removes one.
+    fn removexattr(&self, caller: Caller, inode: InodeId, name: &[u8], done: Done<()>);
+
+    /// The first lock that would stand in the way of `lock`.
+    fn getlk(&self, inode: InodeId, lock: FileLock, done: Done<Option<FileLock>>);
+    /// Takes or drops a lock. `wait`: until it can be had; the request can be interrupted by
+    /// [`FileSystem::interrupt`] with the same `request`.
+    fn setlk(&self, inode: InodeId, lock: FileLock, wait: bool, request: u64, done: Done<()>);
+    /// The program no longer waits for `request`; it is answered with EINTR if it was waiting.
+    fn interrupt(&self, request: u64);
+    /// The current time, for ids made by the gateway itself.
+    fn now(&self) -> WallTime;
+}
+
+/// What the file system asks of a mounted kernel cache. No method may wait for an operation of the
+/// same mount that is still unanswered, so none needs the kernel's directory locks.
+pub trait KernelCache: Send + Sync {
+    /// Forget attributes (and ACLs) of this inode.
+    fn forget_attr(&self, inode: InodeId);
+    /// Forget attributes and the cached content in `range` (of a directory: its cached listing).
+    fn forget_data(&self, inode: InodeId, range: ByteRange);
+    /// Ask again for every name before it is used: the lock-free way to forget names.
+    fn forget_names(&self);
+}

@@ -1,0 +1,22 @@
+//! The vocabulary of Perigee: identities, units, time and randomness.
+//!
+//! Promises: plain values only. No I/O, no clock, no global state; every other room may use it,
+//! and it uses none of them. Read [`id`] first, then [`range`], [`time`] and [`limits`].
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod errno;
+pub mod id;
+pub mod limits;
+pub mod random;
+pub mod range;
+pub mod time;
+
+pub use batch::{Batch, DataCommand, Mutation};
+pub use errno::Errno;
+pub use id::{
+    ContainerId, Epoch, InodeId, InodeIndex, NodeId, OpId, Seq, SessionId, Stamp, TxId, Version,
+};
+pub use random::Rng;
+pub use range::ByteRange;
+pub use time::{Span, Tick, WallTime};

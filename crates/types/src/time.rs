@@ -1,0 +1,93 @@
+//! Two kinds of time: monotonic [`Tick`] for every decision, [`WallTime`] only for what `stat` shows.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::{Add, Sub};
+
+/// A moment on one node's monotonic clock, in microseconds since an arbitrary start.
+/// Two nodes' ticks cannot be compared.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Tick(pub u64);
+
+/// A length of time in microseconds.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Span(pub u64);
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// A span of whole milliseconds.
+    #[must_use]
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(ms * 1000)
+    }
+
+    /// The span in microseconds.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The span as the standard library's type.
+    #[must_use]
+    pub const fn as_duration(self) -> std::time::Duration {
+        std::time::Duration::from_micros(self.0)
+    }
+}
+
+impl Tick {
+    /// The time from `earlier` to this moment; zero when `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Tick) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Span> for Tick {
+    type Output = Tick;
+    fn add(self, span: Span) -> Tick {
+        Tick(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Span> for Tick {
+    type Output = Tick;
+    fn sub(self, span: Span) -> Tick {
+        Tick(self.0.saturating_sub(span.0))
+    }
+}
+
+impl Add for Span {
+    type Output = Span;
+    fn add(self, other: Span) -> Span {
+        Span(self.0.saturating_add(other.0))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            us if us < 1_000 => write!(f, "{us} us"),
+            us if us < 1_000_000 => write!(f, "{:.1} ms", us as f64 / 1e3),
+            us => write!(f, "{:.2} s", us as f64 / 1e6),
+        }
+    }
+}
+
+/// A moment of the wall clock, as files carry it: seconds and nanoseconds since 1970.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct WallTime {
+    /// Whole seconds, negative before 1970.
+    pub secs: i64,
+    /// 0 to 999,999,999.
+    pub nanos: u32,
+}
