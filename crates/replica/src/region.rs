@@ -1,0 +1,296 @@
+//! Which regions of an object are invalid here, and which version of the content they need.
+//!
+//! Invariant: regions are disjoint, none is empty, and two that touch have different versions.
+//! Region invalidation is AwareFS's; the version that a region needs is ours.
+
+use perigee_types::{ByteRange, Version};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One invalid region, keyed by its first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Region {
+    end: u64,
+    needed: Version,
+}
+
+/// The invalid regions of one object.
+///
+/// Serializes as the list of its regions; what is read back is merged again, so that damaged bytes
+/// cannot break the invariant.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<(ByteRange, Version)>", from = "Vec<(ByteRange, Version)>")]
+pub struct RegionMap {
+    regions: BTreeMap<u64, Region>,
+}
+
+impl RegionMap {
+    /// A map of an object that is valid everywhere.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            regions: BTreeMap::new(),
+        }
+    }
+
+    /// Marks `range` invalid until content of version `needed` or later is here. Where a part needs a
+    /// later version already, that one stays.
+    pub fn invalidate(&mut self, range: ByteRange, needed: Version) {
+        if range.is_empty() {
+            return;
+        }
+        let old = self.cut(range);
+        let mut at = range.start;
+        for (part, version) in old {
+            self.insert(ByteRange::new(at, part.start), needed);
+            self.insert(part, version.max(needed));
+            at = part.end;
+        }
+        self.insert(ByteRange::new(at, range.end), needed);
+    }
+
+    /// Makes valid what content of version `content` satisfies inside `range`; returns those parts, in
+    /// order. Parts that need a later version stay invalid.
+    pub fn fill(&mut self, range: ByteRange, content: Version) -> Vec<ByteRange> {
+        let mut filled: Vec<ByteRange> = Vec::new();
+        for (part, needed) in self.cut(range) {
+            if needed > content {
+                self.insert(part, needed);
+                continue;
+            }
+            match filled.last_mut() {
+                Some(last) if last.end == part.start => last.end = part.end,
+                _ => filled.push(part),
+            }
+        }
+        filled
+    }
+
+    /// Forgets `range`: whatever it needed, it is valid now (cut off, punched, or written whole here).
+    pub fn drop_range(&mut self, range: ByteRange) {
+        self.cut(range);
+    }
+
+    /// The invalid parts of `range` with the version that each needs, in order.
+    #[must_use]
+    pub fn overlapping(&self, range: ByteRange) -> Vec<(ByteRange, Version)> {
+        self.touching(range)
+            .filter_map(|(part, needed)| Some((part.intersect(range)?, needed)))
+            .collect()
+    }
+
+    /// Whether every byte of `range` is valid.
+    #[must_use]
+    pub fn is_valid(&self, range: ByteRange) -> bool {
+        range.is_empty() || self.touching(range).all(|(part, _)| !part.overlaps(range))
+    }
+
+    /// Whether the whole object is valid.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// How many regions there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// The invalid regions with the version that each needs, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
+        self.regions
+            .iter()
+            .map(|(&start, region)| (ByteRange::new(start, region.end), region.needed))
+    }
+
+    /// Regions from the one that may reach into `range` to the last that starts inside it.
+    fn touching(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
+        let first = self
+            .regions
+            .range(..=range.start)
+            .next_back()
+            .map_or(range.start, |(&start, _)| start);
+        self.regions
+            .range(first..range.end.max(first))
+            .map(|(&start, region)| (ByteRange::new(start, region.end), region.needed))
+    }
+
+    /// Removes what lies in `range`, returns it in order; parts outside stay.
+    fn cut(&mut self, range: ByteRange) -> Vec<(ByteRange, Version)> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let hit: Vec<(ByteRange, Version)> = self
+            .touching(range)
+            .filter(|(part, _)| part.overlaps(range))
+            .collect();
+        let mut inside = Vec::with_capacity(hit.len());
+        for (part, needed) in hit {
+            self.regions.remove(&part.start);
+            for rest in [
+                ByteRange::new(part.start, range.start),
+                ByteRange::new(range.end.max(part.start), part.end),
+            ] {
+                if !rest.is_empty() {
+                    let end = rest.end;
+                    self.regions.insert(rest.start, Region { end, needed });
+                }
+            }
+            if let Some(common) = part.intersect(range) {
+                inside.push((common, needed));
+            }
+        }
+        inside
+    }
+
+    /// Puts a region where nothing is, and merges it with neighbours that need the same.
+    fn insert(&mut self, range: ByteRange, needed: Version) {
+        if range.is_empty() {
+            return;
+        }
+        let mut merged = range;
+        if let Some((&start, before)) = self.regions.range(..range.start).next_back()
+            && before.end == range.start
+            && before.needed == needed
+        {
+            merged.start = start;
+        }
+        if let Some(after) = self.regions.get(&range.end).copied()
+            && after.needed == needed
+        {
+            self.regions.remove(&range.end);
+            merged.end = after.end;
+        }
+        let end = merged.end;
+        self.regions.insert(merged.start, Region { end, needed });
+    }
+}
+
+impl From<RegionMap> for Vec<(ByteRange, Version)> {
+    fn from(map: RegionMap) -> Self {
+        map.iter().collect()
+    }
+}
+
+impl From<Vec<(ByteRange, Version)>> for RegionMap {
+    fn from(list: Vec<(ByteRange, Version)>) -> Self {
+        let mut map = Self::new();
+        for (range, needed) in list {
+            map.invalidate(range, needed);
+        }
+        map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_types::{Epoch, Seq};
+    use proptest::prelude::*;
+
+    fn v(seq: u64) -> Version {
+        Version {
+            epoch: Epoch(1),
+            seq: Seq(seq),
+        }
+    }
+
+    fn r(start: u64, end: u64) -> ByteRange {
+        ByteRange::new(start, end)
+    }
+
+    fn list(map: &RegionMap) -> Vec<(ByteRange, Version)> {
+        map.iter().collect()
+    }
+
+    #[test]
+    fn a_later_write_inside_an_earlier_one_splits_it() {
+        let mut map = RegionMap::new();
+        map.invalidate(r(0, 100), v(1));
+        map.invalidate(r(40, 60), v(2));
+        map.invalidate(r(30, 70), v(1));
+        assert_eq!(
+            list(&map),
+            [(r(0, 40), v(1)), (r(40, 60), v(2)), (r(60, 100), v(1))]
+        );
+    }
+
+    #[test]
+    fn content_fills_only_what_it_is_new_enough_for() {
+        let mut map = RegionMap::new();
+        map.invalidate(r(0, 100), v(1));
+        map.invalidate(r(40, 60), v(3));
+        assert_eq!(map.fill(r(10, 90), v(2)), [r(10, 40), r(60, 90)]);
+        assert!(map.is_valid(r(10, 40)));
+        assert!(!map.is_valid(r(10, 41)));
+        assert_eq!(map.fill(r(0, 100), v(3)), [r(0, 10), r(40, 60), r(90, 100)]);
+        assert!(map.is_empty());
+    }
+
+    #[test]
+    fn neighbours_that_need_the_same_are_one_region() {
+        let mut map = RegionMap::new();
+        map.invalidate(r(0, 10), v(1));
+        map.invalidate(r(20, 30), v(1));
+        map.invalidate(r(10, 20), v(1));
+        assert_eq!(list(&map), [(r(0, 30), v(1))]);
+        map.drop_range(r(5, 25));
+        assert_eq!(list(&map), [(r(0, 5), v(1)), (r(25, 30), v(1))]);
+        assert_eq!(
+            map.overlapping(r(3, 27)),
+            [(r(3, 5), v(1)), (r(25, 27), v(1))]
+        );
+    }
+
+    #[test]
+    fn empty_ranges_change_nothing() {
+        let mut map = RegionMap::new();
+        map.invalidate(r(5, 5), v(1));
+        assert!(map.is_empty());
+        map.invalidate(r(0, 10), v(1));
+        assert!(map.is_valid(r(5, 5)));
+        assert_eq!(map.fill(r(5, 5), v(9)), []);
+        assert_eq!(list(&map), [(r(0, 10), v(1))]);
+    }
+
+    proptest! {
+        /// Against an array of one version per byte.
+        #[test]
+        fn agrees_with_a_byte_array(ops in prop::collection::vec((0u8..3, 0u64..32, 0u64..12, 1u64..6), 0..60)) {
+            let mut map = RegionMap::new();
+            let mut model = [None::<Version>; 48];
+            for (kind, start, len, seq) in ops {
+                let range = ByteRange::with_len(start, len);
+                let bytes = &mut model[start as usize..(start + len) as usize];
+                match kind {
+                    0 => {
+                        map.invalidate(range, v(seq));
+                        bytes.iter_mut().for_each(|b| *b = (*b).max(Some(v(seq))));
+                    }
+                    1 => {
+                        let got: u64 = map.fill(range, v(seq)).iter().map(|p| p.len()).sum();
+                        let want = bytes.iter().filter(|b| b.is_some_and(|n| n <= v(seq))).count();
+                        prop_assert_eq!(got, want as u64);
+                        bytes.iter_mut().for_each(|b| *b = b.filter(|n| *n > v(seq)));
+                    }
+                    _ => {
+                        map.drop_range(range);
+                        bytes.fill(None);
+                    }
+                }
+                prop_assert_eq!(map.is_valid(range), model[start as usize..(start + len) as usize].iter().all(Option::is_none));
+                let regions = list(&map);
+                for (byte, want) in model.iter().enumerate() {
+                    let at = r(byte as u64, byte as u64 + 1);
+                    let got = map.overlapping(at).first().map(|(_, n)| *n);
+                    prop_assert_eq!(got, *want);
+                }
+                for pair in regions.windows(2) {
+                    prop_assert!(pair[0].0.end < pair[1].0.start || (pair[0].0.end == pair[1].0.start && pair[0].1 != pair[1].1));
+                }
+                prop_assert_eq!(&RegionMap::from(regions), &map);
+            }
+        }
+    }
+}
