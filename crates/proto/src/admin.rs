@@ -1,0 +1,434 @@
+//! The admin socket: what the command line says to a node of this machine.
+//!
+//! One JSON object per line, each way, over `admin.sock` (mode 0600) in the node's data directory.
+//! The socket never leaves the machine, so its messages need no golden bytes: an unknown request
+//! is refused with a [`Failure`], and fields may be added where they have a default.
+
+use perigee_types::{ContainerId, Epoch, InodeId, NodeId};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Name of the socket in a node's data directory.
+pub const SOCKET_NAME: &str = "admin.sock";
+/// The longest request line, in bytes, with its line feed: several paths of `PATH_MAX` and room for options.
+pub const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// The longest answer line, in bytes: the status of a cluster with tens of thousands of containers.
+pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// A path, which on Unix is bytes: JSON text where it is UTF-8, else a list of byte values.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "PathForm", into = "PathForm")]
+pub struct AdminPath(pub Vec<u8>);
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum PathForm {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<PathForm> for AdminPath {
+    fn from(form: PathForm) -> Self {
+        match form {
+            PathForm::Text(text) => Self(text.into_bytes()),
+            PathForm::Bytes(bytes) => Self(bytes),
+        }
+    }
+}
+
+impl From<AdminPath> for PathForm {
+    fn from(path: AdminPath) -> Self {
+        match String::from_utf8(path.0) {
+            Ok(text) => Self::Text(text),
+            Err(error) => Self::Bytes(error.into_bytes()),
+        }
+    }
+}
+
+impl AdminPath {
+    /// The path as the local file system takes it.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.0))
+    }
+}
+
+impl<P: AsRef<Path> + ?Sized> From<&P> for AdminPath {
+    fn from(path: &P) -> Self {
+        Self(path.as_ref().as_os_str().as_bytes().to_vec())
+    }
+}
+
+impl From<AdminPath> for PathBuf {
+    fn from(path: AdminPath) -> Self {
+        path.as_path().to_path_buf()
+    }
+}
+
+impl fmt::Display for AdminPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// What the command line asks of a node.
+///
+/// Paths *inside the file system* are absolute and start at its root, whatever the mount point is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Request {
+    /// The cluster as this node sees it. Answer: [`Answer::Status`].
+    Status,
+    /// Mounts the file system. Answer: [`Answer::Done`] once the mount serves requests.
+    Mount {
+        /// Absolute path of an empty directory of this machine.
+        mountpoint: AdminPath,
+        /// Options as in `-o`, one per item: `ro`, `allow_other`, ...
+        #[serde(default)]
+        options: Vec<String>,
+    },
+    /// Unmounts. Answer: [`Answer::Done`] once it is gone from the mount table.
+    Umount {
+        /// Absolute path of the mount point.
+        mountpoint: AdminPath,
+        /// Detach at once, even when files are open there.
+        #[serde(default)]
+        lazy: bool,
+    },
+    /// Where the bytes of a file are. Answer: [`Answer::Where`].
+    Where {
+        /// Path inside the file system.
+        path: AdminPath,
+    },
+    /// The policies in force at a path. Answer: [`Answer::Policy`].
+    PolicyGet {
+        /// Path inside the file system.
+        path: AdminPath,
+    },
+    /// Sets policies on a directory or file. All pairs or none. Answer: [`Answer::Policy`], as it is then.
+    PolicySet {
+        /// Path inside the file system.
+        path: AdminPath,
+        /// Keys and values; an empty value goes back to the inherited one.
+        pairs: Vec<(String, String)>,
+    },
+    /// Makes a single-use join token. Answer: [`Answer::Token`].
+    Token {
+        /// How long it is good for, in seconds.
+        ttl_secs: u64,
+    },
+    /// Looks for what is wrong. Answer: [`Answer::Doctor`].
+    Doctor,
+    /// Unmounts everything, makes all data durable, and ends the process. Answer: [`Answer::Done`]
+    /// when it has begun; the process ends after it.
+    Stop,
+}
+
+/// What a node answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// To [`Request::Status`].
+    Status(Status),
+    /// To [`Request::Where`].
+    Where(Placement),
+    /// To [`Request::PolicyGet`] and [`Request::PolicySet`].
+    Policy(Vec<PolicyValue>),
+    /// To [`Request::Token`].
+    Token(Token),
+    /// To [`Request::Doctor`].
+    Doctor(Vec<Finding>),
+}
+
+/// Why a request was not done, in a person's words: `error: {what}: {why}` and `hint: {hint}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{what}: {why}")]
+pub struct Failure {
+    /// What was tried, on what, as `cannot mount `/mnt/data``.
+    pub what: String,
+    /// The cause, lower case, without a full stop.
+    pub why: String,
+    /// What mends it, where something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure without a hint.
+    pub fn new(what: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self {
+            what: what.into(),
+            why: why.to_string(),
+            hint: None,
+        }
+    }
+
+    /// The same with what mends it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// One line from the node: `{"ok": ...}` or `{"error": {...}}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// The request was done.
+    Ok(Answer),
+    /// It was not.
+    Error(Failure),
+}
+
+/// The cluster as one node sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The cluster's identity, hexadecimal.
+    pub cluster: String,
+    /// The node that answers.
+    pub node: NodeId,
+    /// The version of the answering binary.
+    pub version: String,
+    /// The control store.
+    pub control: ControlStatus,
+    /// Every node of the cluster, by id.
+    pub nodes: Vec<NodeStatus>,
+    /// Every container, by id.
+    pub containers: Vec<ContainerStatus>,
+    /// The answering node's connections since it started.
+    pub net: NetStatus,
+}
+
+/// The control store as the answering node sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlStatus {
+    /// Whether it answers.
+    pub state: ControlState,
+    /// Where it listens.
+    pub address: String,
+    /// Milliseconds since its last answer.
+    pub silent_ms: u64,
+}
+
+/// Whether the control store answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControlState {
+    /// It answers.
+    Up,
+    /// It does not: chains cannot change until it does; everything else goes on.
+    #[default]
+    Away,
+}
+
+/// One node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its number.
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Its process on this machine, when it runs here.
+    pub pid: Option<u32>,
+    /// Whether it is there.
+    pub state: NodeState,
+    /// Where it listens for its peers.
+    pub address: String,
+    /// Its site.
+    pub site: String,
+    /// Bytes that Perigee's data takes there.
+    pub used_bytes: u64,
+    /// Bytes free on the disk of its data directory.
+    pub free_bytes: u64,
+    /// Mount points of its mounts.
+    pub mounts: Vec<AdminPath>,
+}
+
+/// Whether a node is there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// It answers heartbeats.
+    Up,
+    /// It missed some; not yet given up.
+    Suspect,
+    /// Its lease has expired; its containers go on without it.
+    #[default]
+    Down,
+    /// It is being emptied.
+    Leaving,
+}
+
+/// One container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerStatus {
+    /// Its number.
+    pub id: ContainerId,
+    /// Who orders writes; none while a new owner is being chosen.
+    pub owner: Option<NodeId>,
+    /// The reign.
+    pub epoch: Epoch,
+    /// Its members, owner first.
+    pub chain: Vec<NodeId>,
+    /// How many copies its policy asks for (not more than there are nodes that store).
+    pub copies_wanted: u32,
+    /// It works, but with fewer current copies than its policy asks for.
+    pub degraded: bool,
+    /// How far each member is behind, where the answering node knows (it does for those that it owns).
+    #[serde(default)]
+    pub members: Vec<MemberLag>,
+}
+
+/// How far a chain member is behind its owner.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberLag {
+    /// The member.
+    pub node: NodeId,
+    /// Log records that it has not made durable.
+    pub records: u64,
+    /// Bytes of file content that it has yet to fetch.
+    pub bytes: u64,
+}
+
+/// Counters of a node's connections, since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetStatus {
+    /// Open connections to peers.
+    pub connections: u64,
+    /// Calls and answers sent.
+    pub messages_sent: u64,
+    /// Frames that carried them: fewer, where calls left merged.
+    pub frames_sent: u64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Calls and answers received.
+    pub messages_received: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Calls that were sent again after a connection was lost.
+    pub retries: u64,
+}
+
+/// Where a file is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Its inode, valid in the whole cluster.
+    pub inode: InodeId,
+    /// What it is: `file`, `directory`, `symlink`, ...
+    pub kind: String,
+    /// Its length in bytes.
+    pub size_bytes: u64,
+    /// The container that holds it.
+    pub container: ContainerId,
+    /// The container's reign.
+    pub epoch: Epoch,
+    /// Who orders its writes.
+    pub owner: Option<NodeId>,
+    /// The node that answers: reads through it prefer its own copy.
+    pub asked: NodeId,
+    /// The members that hold it, in the order of the chain.
+    pub copies: Vec<CopyStatus>,
+    /// The hosts that hold a lease on it.
+    pub held_by: Vec<Holder>,
+}
+
+/// One copy of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyStatus {
+    /// The member.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Its site.
+    pub site: String,
+    /// How many of the file's bytes are current there; none when it did not answer.
+    pub valid_bytes: Option<u64>,
+}
+
+/// A host that may cache a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The host.
+    pub node: NodeId,
+    /// `read`, `write`, or the kind of lock.
+    pub what: String,
+}
+
+/// One policy in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyValue {
+    /// Its name.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Where it comes from: the path that sets it; none for the built-in default.
+    pub from: Option<AdminPath>,
+}
+
+/// A join token.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    /// What `perigee join` takes.
+    pub token: String,
+    /// Seconds from now until it is worthless.
+    pub ttl_secs: u64,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// What was found.
+    pub what: String,
+    /// What mends it, where something is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Finding {
+    /// All is well with `what`.
+    pub fn ok(what: impl Into<String>) -> Self {
+        Self {
+            level: Level::Ok,
+            what: what.into(),
+            hint: None,
+        }
+    }
+
+    /// It works, but.
+    pub fn warn(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            level: Level::Warn,
+            what: what.into(),
+            hint: Some(hint.into()),
+        }
+    }
+
+    /// It does not work.
+    pub fn bad(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            level: Level::Bad,
+            what: what.into(),
+            hint: Some(hint.into()),
+        }
+    }
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It works, but somebody should look.
+    Warn,
+    /// It does not work.
+    Bad,
+}
