@@ -1,1 +1,26 @@
-//! Placeholder.
+//! Who is in the cluster, which container lies where, and how that record may change.
+//!
+//! Promises: pure. No runtime, file, socket or clock; the moment, the randomness and the record itself
+//! arrive as arguments, and every change is a [`store::Txn`] that whoever holds a
+//! [`store::ControlStore`] commits. Read [`model`] first, then [`store`], [`directory`],
+//! [`transition`] and [`placement`]; [`conformance`] says what every control store must do.
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod conformance;
+pub mod directory;
+pub mod key;
+pub mod model;
+pub mod placement;
+pub mod store;
+pub mod transition;
+
+pub use codec::DecodeError;
+pub use directory::Directory;
+pub use model::{ClusterInfo, Container, Live, Node, NodeState, Policy, Token, TokenUse};
+pub use placement::{Candidate, choose_member, copies_wanted};
+pub use store::{
+    BoxFuture, Committed, Compare, ControlStore, Event, KeyValue, LeaseNumber, Refusal, Revision,
+    StoreError, Txn, Watch, WatchError, Write,
+};
+pub use transition::{ChangeError, JoinRequest, Joined, PlanError, Planned, change};

@@ -1,0 +1,153 @@
+//! Records as bytes: one byte of version, then postcard. Nothing may follow.
+
+use crate::model::{
+    CHAIN_LEN_MAX, ClusterInfo, Container, Live, NODE_NAME_LEN_MAX, Node, Policy, Token,
+};
+use perigee_types::{ContainerId, NodeId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The version of every record so far.
+const VERSION: u8 = 1;
+
+/// Why bytes from the control store are not the record that their key names.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A later program wrote it.
+    #[error("a {what} record has version {found}, this program reads up to {supported}")]
+    Newer {
+        /// The kind of record.
+        what: &'static str,
+        /// Its version.
+        found: u8,
+        /// The last version that is known here.
+        supported: u8,
+    },
+    /// The bytes are not such a record.
+    #[error("a {what} record is damaged")]
+    Corrupt {
+        /// The kind of record.
+        what: &'static str,
+    },
+    /// It reads well, and says something that cannot be.
+    #[error("a {what} record breaks its rules: {rule}")]
+    Unsound {
+        /// The kind of record.
+        what: &'static str,
+        /// The rule.
+        rule: &'static str,
+    },
+    /// The record is that of another key.
+    #[error("the record under `{key}` is of another object")]
+    Misplaced {
+        /// The key where it was found.
+        key: String,
+    },
+}
+
+/// A record of the control store.
+pub trait Record: Serialize + DeserializeOwned {
+    /// The kind, for messages.
+    const WHAT: &'static str;
+
+    /// The rule that it breaks, if any.
+    fn broken_rule(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The record as bytes.
+    fn encode(&self) -> Vec<u8> {
+        // The records have no map and no sequence of unknown length, all that postcard can refuse.
+        postcard::to_extend(self, vec![VERSION]).expect("records always encode")
+    }
+
+    /// Reads bytes that came from outside.
+    ///
+    /// # Errors
+    /// See [`DecodeError`].
+    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let what = Self::WHAT;
+        let corrupt = DecodeError::Corrupt { what };
+        let Some((&version, body)) = bytes.split_first() else {
+            return Err(corrupt);
+        };
+        if version > VERSION {
+            return Err(DecodeError::Newer {
+                what,
+                found: version,
+                supported: VERSION,
+            });
+        }
+        if version != VERSION {
+            return Err(corrupt);
+        }
+        let Ok((record, rest)) = postcard::take_from_bytes::<Self>(body) else {
+            return Err(corrupt);
+        };
+        if !rest.is_empty() {
+            return Err(corrupt);
+        }
+        match record.broken_rule() {
+            Some(rule) => Err(DecodeError::Unsound { what, rule }),
+            None => Ok(record),
+        }
+    }
+}
+
+impl Record for ClusterInfo {
+    const WHAT: &'static str = "cluster";
+}
+
+/// Whether a name of a node or a site is one that people can read and scripts can use.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    (1..=NODE_NAME_LEN_MAX).contains(&name.len())
+        && !name.chars().any(|c| c.is_control() || c.is_whitespace())
+}
+
+impl Record for Node {
+    const WHAT: &'static str = "node";
+
+    fn broken_rule(&self) -> Option<&'static str> {
+        if self.id == NodeId(0) {
+            return Some("nodes are numbered from 1");
+        }
+        if !is_name(&self.name) || !self.site.as_deref().is_none_or(is_name) {
+            return Some("a name has 1 to 253 bytes and no spaces");
+        }
+        None
+    }
+}
+
+impl Record for Container {
+    const WHAT: &'static str = "container";
+
+    fn broken_rule(&self) -> Option<&'static str> {
+        (!self.is_sound()).then_some("a chain has 1 to 16 different nodes and an epoch above 0")
+    }
+}
+
+impl Record for Live {
+    const WHAT: &'static str = "live";
+}
+
+impl Record for Policy {
+    const WHAT: &'static str = "policy";
+
+    fn broken_rule(&self) -> Option<&'static str> {
+        let fits = (1..=CHAIN_LEN_MAX).contains(&usize::from(self.copies));
+        (!fits).then_some("copies are 1 to 16")
+    }
+}
+
+impl Record for Token {
+    const WHAT: &'static str = "token";
+}
+
+impl Record for NodeId {
+    const WHAT: &'static str = "next node";
+}
+
+impl Record for ContainerId {
+    const WHAT: &'static str = "next container";
+}

@@ -1,0 +1,174 @@
+//! The control store's content as a typed picture: from one list, then kept current by events.
+
+use crate::codec::{DecodeError, Record};
+use crate::key::{self, Name};
+use crate::model::{ClusterInfo, Container, Live, Node, Policy, Token};
+use crate::store::{Event, KeyValue, Revision};
+use perigee_types::{ContainerId, NodeId};
+use std::collections::BTreeMap;
+
+/// A record with the revision that last wrote it, which is what a transaction compares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known<T> {
+    /// The record.
+    pub record: T,
+    /// The revision that wrote it.
+    pub revision: Revision,
+}
+
+/// All records at one revision.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Directory {
+    /// The state of the store that this is a picture of.
+    pub revision: Revision,
+    /// The cluster; `None` before it is made.
+    pub cluster: Option<Known<ClusterInfo>>,
+    /// Every node that ever joined.
+    pub nodes: BTreeMap<NodeId, Known<Node>>,
+    /// Every container.
+    pub containers: BTreeMap<ContainerId, Known<Container>>,
+    /// The nodes that show signs of life.
+    pub live: BTreeMap<NodeId, Known<Live>>,
+    /// Policies by name.
+    pub policies: BTreeMap<String, Known<Policy>>,
+    /// Join tokens by the hash of their secret.
+    pub tokens: BTreeMap<[u8; 32], Known<Token>>,
+    /// The number that the next node gets; `None` before the first.
+    pub next_node: Option<Known<NodeId>>,
+    /// The number that the next container gets; `None` before the first.
+    pub next_container: Option<Known<ContainerId>>,
+}
+
+impl Directory {
+    /// The picture of a list of [`key::ROOT`]. Keys that are not known are left out.
+    ///
+    /// # Errors
+    /// The first record that cannot be read: a picture with holes would be taken for the truth.
+    pub fn from_list(list: &[KeyValue], revision: Revision) -> Result<Self, DecodeError> {
+        let mut directory = Self {
+            revision,
+            ..Self::default()
+        };
+        for entry in list {
+            directory.set(&entry.key, Some(&entry.value), entry.revision)?;
+        }
+        Ok(directory)
+    }
+
+    /// Brings the picture to the state after `event`. An event that it already has changes nothing.
+    ///
+    /// # Errors
+    /// The record cannot be read; the picture stays as it was.
+    pub fn apply(&mut self, event: &Event) -> Result<(), DecodeError> {
+        if event.revision < self.revision {
+            return Ok(());
+        }
+        self.set(&event.key, event.value.as_deref(), event.revision)?;
+        self.revision = event.revision;
+        Ok(())
+    }
+
+    fn set(&mut self, at: &str, value: Option<&[u8]>, r: Revision) -> Result<(), DecodeError> {
+        match Name::parse(at) {
+            Name::Cluster => self.cluster = read(at, value, r, |_| true)?,
+            Name::NextNode => self.next_node = read(at, value, r, |_| true)?,
+            Name::NextContainer => self.next_container = read(at, value, r, |_| true)?,
+            Name::Node(id) => {
+                let known = read(at, value, r, |n: &Node| n.id == id)?;
+                replace(&mut self.nodes, id, known);
+            }
+            Name::Container(id) => {
+                let known = read(at, value, r, |c: &Container| c.id == id)?;
+                replace(&mut self.containers, id, known);
+            }
+            Name::Live(id) => {
+                let known = read(at, value, r, |l: &Live| l.node == id)?;
+                replace(&mut self.live, id, known);
+            }
+            Name::Policy(name) => {
+                replace(
+                    &mut self.policies,
+                    name.to_owned(),
+                    read(at, value, r, |_| true)?,
+                );
+            }
+            Name::Token(_) => match read(at, value, r, |t: &Token| key::token(&t.hash) == at)? {
+                Some(known) => {
+                    self.tokens.insert(known.record.hash, known);
+                }
+                None => self.tokens.retain(|hash, _| key::token(hash) != at),
+            },
+            Name::Other => {}
+        }
+        Ok(())
+    }
+
+    /// A node's record.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id).map(|known| &known.record)
+    }
+
+    /// A container's record.
+    #[must_use]
+    pub fn container(&self, id: ContainerId) -> Option<&Container> {
+        self.containers.get(&id).map(|known| &known.record)
+    }
+
+    /// The policy that holds where no other does.
+    #[must_use]
+    pub fn default_policy(&self) -> Policy {
+        self.policies
+            .get(key::DEFAULT_POLICY)
+            .map_or_else(Policy::default, |known| known.record.clone())
+    }
+
+    /// The nodes that can take containers and show signs of life, by number.
+    pub fn live_storage(&self) -> impl Iterator<Item = &Node> {
+        self.nodes
+            .values()
+            .map(|known| &known.record)
+            .filter(|node| node.takes_containers() && self.live.contains_key(&node.id))
+    }
+
+    /// How many containers have this node in their chain.
+    #[must_use]
+    pub fn containers_of(&self, node: NodeId) -> usize {
+        let holds = |known: &&Known<Container>| known.record.chain.contains(&node);
+        self.containers.values().filter(holds).count()
+    }
+
+    /// The home container of a node, if it has one.
+    #[must_use]
+    pub fn home_of(&self, node: NodeId) -> Option<&Container> {
+        self.containers
+            .values()
+            .map(|known| &known.record)
+            .find(|container| container.home == node)
+    }
+}
+
+fn read<T: Record>(
+    at: &str,
+    value: Option<&[u8]>,
+    revision: Revision,
+    belongs: impl Fn(&T) -> bool,
+) -> Result<Option<Known<T>>, DecodeError> {
+    let Some(bytes) = value else { return Ok(None) };
+    let record = T::decode(bytes)?;
+    if !belongs(&record) {
+        return Err(DecodeError::Misplaced { key: at.to_owned() });
+    }
+    Ok(Some(Known { record, revision }))
+}
+
+fn replace<K: Ord, T>(map: &mut BTreeMap<K, Known<T>>, id: K, known: Option<Known<T>>) {
+    match known {
+        Some(known) => {
+            map.insert(id, known);
+        }
+        None => {
+            map.remove(&id);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Where each thing lies in the control store. Numbers have fixed width, so that the order of keys is
+//! the order of numbers.
+
+use perigee_types::{ContainerId, NodeId};
+
+/// Everything that Perigee keeps.
+pub const ROOT: &str = "/";
+/// The cluster itself: [`crate::ClusterInfo`].
+pub const CLUSTER: &str = "/cluster";
+/// Prefix of [`crate::Node`] records.
+pub const NODES: &str = "/nodes/";
+/// Prefix of [`crate::Container`] records.
+pub const CONTAINERS: &str = "/containers/";
+/// Prefix of [`crate::Policy`] records.
+pub const POLICIES: &str = "/policies/";
+/// Prefix of [`crate::Token`] records.
+pub const TOKENS: &str = "/tokens/";
+/// Prefix of [`crate::Live`] records, which end with their node's lease.
+pub const LIVE: &str = "/live/";
+/// The number that the next node gets.
+pub const NEXT_NODE: &str = "/next/node";
+/// The number that the next container gets.
+pub const NEXT_CONTAINER: &str = "/next/container";
+/// The name of the policy that holds where no other does.
+pub const DEFAULT_POLICY: &str = "default";
+
+/// The key of a node's record.
+#[must_use]
+pub fn node(id: NodeId) -> String {
+    format!("{NODES}{:08}", id.0)
+}
+
+/// The key of a container's record.
+#[must_use]
+pub fn container(id: ContainerId) -> String {
+    format!("{CONTAINERS}{:08}", id.0)
+}
+
+/// The key of a node's sign of life.
+#[must_use]
+pub fn live(id: NodeId) -> String {
+    format!("{LIVE}{:08}", id.0)
+}
+
+/// The key of a policy.
+#[must_use]
+pub fn policy(name: &str) -> String {
+    format!("{POLICIES}{name}")
+}
+
+/// The key of a join token, by the hash of its secret.
+#[must_use]
+pub fn token(hash: &[u8; 32]) -> String {
+    use std::fmt::Write as _;
+    let mut key = String::with_capacity(TOKENS.len() + 64);
+    key.push_str(TOKENS);
+    for byte in hash {
+        // Writing into a string cannot fail.
+        _ = write!(key, "{byte:02x}");
+    }
+    key
+}
+
+/// What a key names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name<'a> {
+    /// [`CLUSTER`].
+    Cluster,
+    /// A node's record.
+    Node(NodeId),
+    /// A container's record.
+    Container(ContainerId),
+    /// A node's sign of life.
+    Live(NodeId),
+    /// A policy, by its name.
+    Policy(&'a str),
+    /// A token, by the hexadecimal hash of its secret.
+    Token(&'a str),
+    /// [`NEXT_NODE`].
+    NextNode,
+    /// [`NEXT_CONTAINER`].
+    NextContainer,
+    /// A key of a later version, or of somebody else: to be left alone.
+    Other,
+}
+
+impl<'a> Name<'a> {
+    /// Reads a key.
+    #[must_use]
+    pub fn parse(key: &'a str) -> Self {
+        let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.len() >= 8);
+        match key {
+            CLUSTER => return Self::Cluster,
+            NEXT_NODE => return Self::NextNode,
+            NEXT_CONTAINER => return Self::NextContainer,
+            _ => {}
+        }
+        if let Some(text) = key.strip_prefix(NODES) {
+            return number(text).map_or(Self::Other, |n| Self::Node(NodeId(n)));
+        }
+        if let Some(text) = key.strip_prefix(CONTAINERS) {
+            return number(text).map_or(Self::Other, |n| Self::Container(ContainerId(n)));
+        }
+        if let Some(text) = key.strip_prefix(LIVE) {
+            return number(text).map_or(Self::Other, |n| Self::Live(NodeId(n)));
+        }
+        if let Some(name) = key.strip_prefix(POLICIES) {
+            return Self::Policy(name);
+        }
+        key.strip_prefix(TOKENS).map_or(Self::Other, Self::Token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_read_back_and_sort_by_number() {
+        for n in [1, 9, 10, 99_999_999, u32::MAX] {
+            assert_eq!(Name::parse(&node(NodeId(n))), Name::Node(NodeId(n)));
+            assert_eq!(Name::parse(&live(NodeId(n))), Name::Live(NodeId(n)));
+            let id = ContainerId(n);
+            assert_eq!(Name::parse(&container(id)), Name::Container(id));
+        }
+        assert_eq!(node(NodeId(3)), "/nodes/00000003");
+        assert!(container(ContainerId(9)) < container(ContainerId(10)));
+        assert_eq!(Name::parse("/nodes/3"), Name::Other);
+        assert_eq!(Name::parse("/nodes/"), Name::Other);
+        assert_eq!(Name::parse(CLUSTER), Name::Cluster);
+        let hash = "ab".repeat(32);
+        assert_eq!(Name::parse(&token(&[0xab; 32])), Name::Token(&hash));
+    }
+}
