@@ -25,7 +25,7 @@ pub struct Caller {
     pub pid: u32,
 }
 
-pub use perigee_meta::{Attr, Kind, SetAttr};
+pub use perigee_meta::{Allocate, Attr, FileLock, Kind, LockKind, NewNode, RenameMode, SetAttr};
 
 /// An answer about an inode, and for how long the kernel may keep it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,25 +78,6 @@ pub struct OpenFlags {
     pub exclusive: bool,
 }
 
-/// What to make.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NewNode {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link to these bytes.
-    Symlink(Bytes),
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
-    /// A character device of this number.
-    CharDevice(u32),
-    /// A block device of this number.
-    BlockDevice(u32),
-}
-
 /// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
@@ -129,21 +110,6 @@ pub struct Space {
     pub inodes_free: u64,
 }
 
-/// `fallocate(2)` modes that Perigee has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Allocate {
-    /// Make room; the file grows to the end of the range.
-    Extend,
-    /// Make room; the file keeps its length.
-    KeepSize,
-    /// Free the range; it reads as zeros; the file keeps its length.
-    PunchHole,
-    /// Make the range zeros; the file grows when needed.
-    ZeroRange,
-    /// Make the range zeros; the file keeps its length.
-    ZeroRangeKeepSize,
-}
-
 /// What to look for from an offset on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
@@ -151,42 +117,6 @@ pub enum Seek {
     Data,
     /// The next hole, or the end of the file.
     Hole,
-}
-
-/// A kind of file lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LockKind {
-    /// `fcntl`: by process and byte range.
-    Posix,
-    /// `flock`: by open file, the whole file.
-    Flock,
-}
-
-/// A lock that is asked for, or that stands in the way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileLock {
-    /// `fcntl` or `flock`.
-    pub kind: LockKind,
-    /// The kernel's name of the owner inside its session.
-    pub owner: u64,
-    /// The bytes; `end` is `u64::MAX` for "to the end of the file".
-    pub range: ByteRange,
-    /// None: unlock; `Some(true)`: exclusive; `Some(false)`: shared.
-    pub exclusive: Option<bool>,
-    /// The process, as shown by `F_GETLK`.
-    pub pid: u32,
-}
-
-/// `renameat2(2)` flags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RenameMode {
-    /// Replaces the target.
-    #[default]
-    Replace,
-    /// `RENAME_NOREPLACE`: an existing target is EEXIST.
-    NoReplace,
-    /// `RENAME_EXCHANGE`: both must exist, and change places.
-    Exchange,
 }
 
 /// The operations. Inode numbers are Perigee's own; a gateway translates the root.

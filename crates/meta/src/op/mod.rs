@@ -1,0 +1,318 @@
+//! The operations of the namespace: what is asked, what is answered, and what follows from it.
+//!
+//! [`execute`] is the one way in. One file per family holds checks, effects and tests together.
+
+use crate::attr::{Attr, Kind, SetAttr};
+use crate::error::Refusal;
+use crate::lock::{FileLock, LockKind};
+use crate::view::View;
+use perigee_types::{Batch, ByteRange, ContainerId, InodeId, SessionId, WallTime};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// On whose behalf an operation runs. Permission by mode and ACL has been checked by the kernel;
+/// the ids serve the ownership of new inodes and the rules of set-id bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Credential {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+/// What the driver decides about an operation. Ordered and replayed nowhere: effects are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Context {
+    /// The time for `mtime`, `ctime` and so on.
+    pub now: WallTime,
+    /// The container in which a new directory's inode is made; `None`: the parent's.
+    pub new_directory_in: Option<ContainerId>,
+}
+
+/// What to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NewNode {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link to these bytes.
+    Symlink(Vec<u8>),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device of this number.
+    CharDevice(u32),
+    /// A block device of this number.
+    BlockDevice(u32),
+}
+
+/// `renameat2(2)` flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum RenameMode {
+    /// Replaces the target.
+    #[default]
+    Replace,
+    /// `RENAME_NOREPLACE`: an existing target is EEXIST.
+    NoReplace,
+    /// `RENAME_EXCHANGE`: both must exist, and change places.
+    Exchange,
+}
+
+/// `fallocate(2)` modes that Perigee has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Allocate {
+    /// Make room; the file grows to the end of the range.
+    Extend,
+    /// Make room; the file keeps its length.
+    KeepSize,
+    /// Free the range; it reads as zeros; the file keeps its length.
+    PunchHole,
+    /// Make the range zeros; the file grows when needed.
+    ZeroRange,
+    /// Make the range zeros; the file keeps its length.
+    ZeroRangeKeepSize,
+}
+
+/// An operation. Unless stated otherwise, an inode that does not exist (any more) is ESTALE, and a
+/// name is refused with ENAMETOOLONG or EINVAL when no directory could hold it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(
+    missing_docs,
+    reason = "fields are named as the system calls name them"
+)]
+pub enum Op {
+    /// Finds a name, `.` and `..` included: [`Reply::Entry`] or [`Reply::Absent`].
+    Lookup { parent: InodeId, name: Vec<u8> },
+    /// [`Reply::Attr`].
+    GetAttr { inode: InodeId },
+    /// Changes attributes: [`Reply::Attr`].
+    SetAttr {
+        inode: InodeId,
+        set: SetAttr,
+        cred: Credential,
+    },
+    /// The target of a symbolic link: [`Reply::Bytes`]; EINVAL for anything else.
+    ReadLink { inode: InodeId },
+    /// Makes an inode with a first name: [`Reply::Created`]. With `open_existing`, a regular file
+    /// that has the name already is not an error but the answer.
+    Make {
+        parent: InodeId,
+        name: Vec<u8>,
+        node: NewNode,
+        mode: u32,
+        umask: u32,
+        cred: Credential,
+        open_existing: bool,
+    },
+    /// Removes a name that is not a directory's: [`Reply::Removed`].
+    Unlink {
+        parent: InodeId,
+        name: Vec<u8>,
+        cred: Credential,
+    },
+    /// Removes an empty directory: [`Reply::Removed`].
+    Rmdir {
+        parent: InodeId,
+        name: Vec<u8>,
+        cred: Credential,
+    },
+    /// Moves a name: [`Reply::Renamed`].
+    Rename {
+        parent: InodeId,
+        name: Vec<u8>,
+        new_parent: InodeId,
+        new_name: Vec<u8>,
+        mode: RenameMode,
+        cred: Credential,
+    },
+    /// Gives an inode one more name: [`Reply::Entry`].
+    Link {
+        inode: InodeId,
+        new_parent: InodeId,
+        new_name: Vec<u8>,
+        cred: Credential,
+    },
+    /// Lists a directory from after `cookie` (0: from the start): [`Reply::Listing`], empty at the
+    /// end. `.` and `..` are not among the entries. An entry that exists all the time of a walk is
+    /// listed exactly once, whatever else comes and goes.
+    ReadDir {
+        inode: InodeId,
+        cookie: u64,
+        limit: u32,
+    },
+    /// [`Reply::Bytes`], or ENODATA.
+    GetXattr { inode: InodeId, name: Vec<u8> },
+    /// [`Reply::Names`].
+    ListXattr { inode: InodeId },
+    /// Sets an extended attribute. `flags`: [`XATTR_CREATE`](crate::xattr::XATTR_CREATE) and its like.
+    SetXattr {
+        inode: InodeId,
+        name: Vec<u8>,
+        value: Vec<u8>,
+        flags: u32,
+        cred: Credential,
+    },
+    /// Removes an extended attribute; ENODATA when there is none.
+    RemoveXattr {
+        inode: InodeId,
+        name: Vec<u8>,
+        cred: Credential,
+    },
+    /// Bytes were written: the owner's buffered writes become a record. The size becomes at least
+    /// `size_at_least` and the end of every range; `ctime` at least `mtime`. [`Reply::Attr`].
+    Wrote {
+        inode: InodeId,
+        ranges: Vec<ByteRange>,
+        size_at_least: Option<u64>,
+        mtime: WallTime,
+        kill_privileges: bool,
+    },
+    /// `fallocate(2)`: [`Reply::Attr`].
+    Allocate {
+        inode: InodeId,
+        range: ByteRange,
+        how: Allocate,
+    },
+    /// The first lock that would stand in the way: [`Reply::Lock`].
+    GetLock {
+        inode: InodeId,
+        session: SessionId,
+        lock: FileLock,
+    },
+    /// Takes a lock, or drops it (`exclusive: None`): [`Reply::Done`] or [`Reply::Blocked`].
+    SetLock {
+        inode: InodeId,
+        session: SessionId,
+        lock: FileLock,
+    },
+    /// Drops all locks of a session on an inode, or those of one owner or kind. An inode that is
+    /// gone has none: [`Reply::Done`].
+    ReleaseLocks {
+        inode: InodeId,
+        session: SessionId,
+        owner: Option<u64>,
+        kind: Option<LockKind>,
+    },
+    /// Drops all locks of a dead session in this container: [`Reply::Inodes`] that had any.
+    ReleaseSession {
+        container: ContainerId,
+        session: SessionId,
+    },
+    /// Inodes of the container without a name, which wait for their last close:
+    /// [`Reply::Inodes`].
+    Orphans { container: ContainerId, limit: u32 },
+    /// Removes an inode for good when it has no name; does nothing when it has one or is gone.
+    Reap { inode: InodeId },
+    /// Replaces the policy of a directory; an empty one is removed.
+    SetPolicy {
+        inode: InodeId,
+        policy: Vec<(String, String)>,
+    },
+    /// The policy of the directory, or of its nearest ancestor that has one: [`Reply::Policy`].
+    GetPolicy { inode: InodeId },
+}
+
+/// One entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListEntry {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// The inode that it names.
+    pub inode: InodeId,
+    /// Type of that inode.
+    pub kind: Kind,
+    /// Continues the listing after this entry. Above 2, below 2^63.
+    pub cookie: u64,
+    /// Attributes, when the view has the inode's container.
+    pub attr: Option<Attr>,
+}
+
+/// The answer to an operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// It is so; there is nothing to tell.
+    Done,
+    /// Attributes of the inode, after the operation.
+    Attr(Attr),
+    /// The name leads here.
+    Entry(Attr),
+    /// The new inode, or with `existed` the one that had the name.
+    Created {
+        /// Its attributes.
+        attr: Attr,
+        /// Nothing was made.
+        existed: bool,
+    },
+    /// A lookup found no such name.
+    Absent,
+    /// A link target or the value of an extended attribute.
+    Bytes(Vec<u8>),
+    /// Names of extended attributes.
+    Names(Vec<Vec<u8>>),
+    /// Entries of a directory.
+    Listing(Vec<ListEntry>),
+    /// A lock that stands in the way, if any does.
+    Lock(Option<FileLock>),
+    /// The lock was not taken: this one has to go first.
+    Blocked(FileLock),
+    /// Inodes that were asked for.
+    Inodes(Vec<InodeId>),
+    /// A name is gone.
+    Removed {
+        /// What it named.
+        inode: InodeId,
+        /// The links that are left; at 0 the inode is an orphan.
+        nlink: u32,
+        /// What it is.
+        kind: Kind,
+    },
+    /// A name has moved.
+    Renamed {
+        /// The inode that has the new name.
+        moved: InodeId,
+        /// The inode that lost it; an orphan when that was its last.
+        replaced: Option<InodeId>,
+    },
+    /// The policy in force; empty when no ancestor has one.
+    Policy(Vec<(String, String)>),
+}
+
+/// What other sessions' caches must drop before an operation is acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Touched {
+    /// Attributes, ACLs and extended attributes of an inode.
+    Attr(InodeId),
+    /// Content of a file.
+    Data(InodeId),
+    /// What a name leads to, or that it leads nowhere.
+    Name {
+        /// The directory.
+        dir: InodeId,
+        /// The name in it.
+        name: Vec<u8>,
+    },
+    /// The list of entries of a directory.
+    Listing(InodeId),
+}
+
+/// What an operation comes to. Nothing has happened until the batches are in their logs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The answer to the program.
+    pub reply: Reply,
+    /// The effects by container; containers without effects are not among them. More than one
+    /// takes a transaction (see [`crate::tx`]).
+    pub batches: BTreeMap<ContainerId, Batch>,
+    /// What other sessions must forget first.
+    pub touched: Vec<Touched>,
+}
+
+/// Runs one operation on what the view shows.
+///
+/// Errors: [`Refusal::Errno`] is the program's answer; [`Refusal::Missing`] asks for another run.
+pub fn execute(op: &Op, context: &Context, view: &mut dyn View) -> Result<Outcome, Refusal> {
+    let _ = (op, context, view);
+    Err(Refusal::Errno(perigee_types::Errno::ENOSYS))
+}

@@ -1,0 +1,327 @@
+//! Stored values, and their codec.
+//!
+//! Every value is the postcard form of an enum with one variant for each version, except xattr values and
+//! link targets, which are stored as they are, and the value of an orphan key, which is empty. What
+//! does not decode wholly, or breaks a limit, is [`Refusal::Corrupt`].
+
+use crate::attr::{Attr, Kind, MODE_ALL};
+use crate::error::Refusal;
+use crate::tx::{Decision, Intent};
+use perigee_types::limits::{FILE_LEN_MAX, NAME_LEN_MAX};
+use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, WallTime};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a directory's size for each entry, as if it were written down: a name and a record.
+const ENTRY_LEN: u64 = 64;
+/// A directory's size is a multiple of this, and never 0.
+const DIRECTORY_UNIT: u64 = 4096;
+
+/// Refuses a stored value.
+pub(crate) fn corrupt(container: ContainerId, key: &[u8], what: &'static str) -> Refusal {
+    Refusal::Corrupt {
+        container,
+        key: key.to_vec(),
+        what,
+    }
+}
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("plain data into memory: no error of postcard applies")
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Some(value),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// An inode, without what has keys of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InodeRecord {
+    /// Rises with every change, so that no two states of an inode look alike to a transaction.
+    pub(crate) change: u64,
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) nlink: u32,
+    /// Bytes of a file or a link's target; 0 for a directory.
+    pub(crate) size: u64,
+    pub(crate) rdev: u32,
+    pub(crate) atime: WallTime,
+    pub(crate) mtime: WallTime,
+    pub(crate) ctime: WallTime,
+    pub(crate) btime: WallTime,
+    /// Entries of a directory.
+    pub(crate) entries: u64,
+    /// Extended attributes, ACLs included; at 0 no key of one needs to be looked for.
+    pub(crate) xattrs: u32,
+    /// Bytes of their names and values.
+    pub(crate) xattr_bytes: u64,
+    /// One of them is the access ACL.
+    pub(crate) access_acl: bool,
+    /// One of them is the default ACL.
+    pub(crate) default_acl: bool,
+    /// A directory with a policy of its own.
+    pub(crate) policy: bool,
+}
+
+impl InodeRecord {
+    /// A new inode with one name; directories count `.` as well.
+    pub(crate) fn new(kind: Kind, mode: u32, uid: u32, gid: u32, now: WallTime) -> Self {
+        Self {
+            change: 0,
+            kind,
+            mode: mode & MODE_ALL,
+            uid,
+            gid,
+            nlink: if kind == Kind::Directory { 2 } else { 1 },
+            size: 0,
+            rdev: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            entries: 0,
+            xattrs: 0,
+            xattr_bytes: 0,
+            access_acl: false,
+            default_acl: false,
+            policy: false,
+        }
+    }
+
+    /// The attributes that it shows.
+    pub(crate) fn attr(&self, inode: InodeId) -> Attr {
+        let size = if self.kind == Kind::Directory {
+            let len = self.entries.saturating_mul(ENTRY_LEN).max(1);
+            len.div_ceil(DIRECTORY_UNIT).saturating_mul(DIRECTORY_UNIT)
+        } else {
+            self.size
+        };
+        Attr {
+            inode,
+            kind: self.kind,
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            nlink: self.nlink,
+            size,
+            rdev: self.rdev,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            blocks: size.div_ceil(512),
+        }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind == Kind::Directory
+    }
+
+    fn is_sound(&self) -> bool {
+        self.mode <= MODE_ALL && self.size <= FILE_LEN_MAX
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredInode {
+    V1(InodeRecord),
+}
+
+pub(crate) fn encode_inode(record: &InodeRecord) -> Vec<u8> {
+    encode(&StoredInode::V1(*record))
+}
+
+pub(crate) fn decode_inode(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<InodeRecord, Refusal> {
+    match decode(value) {
+        Some(StoredInode::V1(record)) if record.is_sound() => Ok(record),
+        _ => Err(corrupt(container, key, "not an inode record")),
+    }
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dentry {
+    pub(crate) name: Vec<u8>,
+    pub(crate) inode: InodeId,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredDentry {
+    V1(Dentry),
+}
+
+pub(crate) fn encode_dentry(dentry: Dentry) -> Vec<u8> {
+    encode(&StoredDentry::V1(dentry))
+}
+
+pub(crate) fn decode_dentry(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Dentry, Refusal> {
+    match decode(value) {
+        Some(StoredDentry::V1(dentry))
+            if !dentry.name.is_empty() && dentry.name.len() <= NAME_LEN_MAX =>
+        {
+            Ok(dentry)
+        }
+        _ => Err(corrupt(container, key, "not a directory entry")),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredInodeId {
+    V1(InodeId),
+}
+
+/// The value of a parent key.
+pub(crate) fn encode_inode_id(inode: InodeId) -> Vec<u8> {
+    encode(&StoredInodeId::V1(inode))
+}
+
+pub(crate) fn decode_inode_id(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<InodeId, Refusal> {
+    match decode(value) {
+        Some(StoredInodeId::V1(inode)) => Ok(inode),
+        None => Err(corrupt(container, key, "not an inode number")),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredCount {
+    V1(u64),
+}
+
+/// The value of a next-index key.
+pub(crate) fn encode_count(count: u64) -> Vec<u8> {
+    encode(&StoredCount::V1(count))
+}
+
+pub(crate) fn decode_count(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<u64, Refusal> {
+    match decode(value) {
+        Some(StoredCount::V1(count)) => Ok(count),
+        None => Err(corrupt(container, key, "not a count")),
+    }
+}
+
+/// A lock that somebody has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeldLock {
+    pub(crate) session: SessionId,
+    pub(crate) owner: u64,
+    pub(crate) pid: u32,
+    pub(crate) exclusive: bool,
+    pub(crate) range: ByteRange,
+}
+
+/// The locks on one inode; each list is sorted by (session, owner, start), and the ranges of one
+/// holder do not overlap.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct HeldLocks {
+    pub(crate) posix: Vec<HeldLock>,
+    pub(crate) flock: Vec<HeldLock>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredLocks {
+    V1(HeldLocks),
+}
+
+pub(crate) fn encode_locks(locks: HeldLocks) -> Vec<u8> {
+    encode(&StoredLocks::V1(locks))
+}
+
+pub(crate) fn decode_locks(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<HeldLocks, Refusal> {
+    match decode(value) {
+        Some(StoredLocks::V1(locks))
+            if [&locks.posix, &locks.flock]
+                .into_iter()
+                .flatten()
+                .all(|lock| !lock.range.is_empty()) =>
+        {
+            Ok(locks)
+        }
+        _ => Err(corrupt(container, key, "not a table of locks")),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredPolicy {
+    V1(Vec<(String, String)>),
+}
+
+pub(crate) fn encode_policy(policy: &[(String, String)]) -> Vec<u8> {
+    encode(&StoredPolicy::V1(policy.to_vec()))
+}
+
+pub(crate) fn decode_policy(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Vec<(String, String)>, Refusal> {
+    match decode(value) {
+        Some(StoredPolicy::V1(policy)) => Ok(policy),
+        None => Err(corrupt(container, key, "not a policy")),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredIntent {
+    V1(Intent),
+}
+
+pub(crate) fn encode_intent(intent: &Intent) -> Vec<u8> {
+    encode(&StoredIntent::V1(intent.clone()))
+}
+
+pub(crate) fn decode_intent(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Intent, Refusal> {
+    match decode(value) {
+        Some(StoredIntent::V1(intent)) => Ok(intent),
+        None => Err(corrupt(container, key, "not an intent")),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredDecision {
+    V1(Decision),
+}
+
+pub(crate) fn encode_decision(decision: Decision) -> Vec<u8> {
+    encode(&StoredDecision::V1(decision))
+}
+
+pub(crate) fn decode_decision(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Decision, Refusal> {
+    match decode(value) {
+        Some(StoredDecision::V1(decision)) => Ok(decision),
+        None => Err(corrupt(container, key, "not a decision")),
+    }
+}
