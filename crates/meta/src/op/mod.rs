@@ -140,7 +140,7 @@ pub enum Op {
     ReadDir {
         inode: InodeId,
         cookie: u64,
-        limit: u32,
+        limit: usize,
     },
     /// [`Reply::Bytes`], or ENODATA.
     GetXattr { inode: InodeId, name: Vec<u8> },
@@ -202,7 +202,7 @@ pub enum Op {
     },
     /// Inodes of the container without a name, which wait for their last close:
     /// [`Reply::Inodes`].
-    Orphans { container: ContainerId, limit: u32 },
+    Orphans { container: ContainerId, limit: usize },
     /// Removes an inode for good when it has no name; does nothing when it has one or is gone.
     Reap { inode: InodeId },
     /// Replaces the policy of a directory; an empty one is removed.
