@@ -120,7 +120,10 @@ pub enum Seek {
 }
 
 /// The operations. Inode numbers are Perigee's own; a gateway translates the root.
-#[allow(clippy::too_many_arguments, reason = "as wide as the system calls that they serve")]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "as wide as the system calls that they serve"
+)]
 pub trait FileSystem: Send + Sync {
     /// Finds `name` in `parent`. A missing name is `Ok(Err(ttl))`: the kernel may remember its
     /// absence for `ttl`.

@@ -1,0 +1,62 @@
+//! What a session asks of its node.
+
+use crate::fs::{Done, Seek, Space};
+use bytes::Bytes;
+use perigee_meta::{Attr, Op, Reply};
+use perigee_types::{ByteRange, Epoch, InodeId, SessionId, WallTime};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// From this byte on.
+    Offset(u64),
+    /// At the end of the file, wherever that is when the owner orders the write.
+    End,
+}
+
+/// What an open found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The file's attributes.
+    pub attr: Attr,
+    /// The epoch in which this node owns the file's container, if it does: while it stays the
+    /// same, this node itself tells the session of every change, so cached pages stay good.
+    pub home: Option<Epoch>,
+    /// The whole file, valid, as a local file that no other host writes at present.
+    pub local: Option<Arc<OwnedFd>>,
+}
+
+/// Runs operations wherever their owner is, and hides its changes: a call is answered with a
+/// result, or after a bounded time (30 s) with an error.
+pub trait Backend: Send + Sync + 'static {
+    /// Runs an operation of the name space; the duration is for how long the kernel may keep
+    /// what the reply says.
+    fn execute(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>);
+    /// Finds a file that is being opened.
+    fn open(&self, session: SessionId, inode: InodeId, write: bool, done: Done<Found>);
+    /// Reads; fewer bytes than asked for only at the end of the file.
+    fn read(&self, session: SessionId, inode: InodeId, offset: u64, len: u32, done: Done<Bytes>);
+    /// Writes all of `data`; the answer says where it went.
+    fn write(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        at: At,
+        data: &[u8],
+        kill_privileges: bool,
+        done: Done<ByteRange>,
+    );
+    /// Makes what was acknowledged of this inode durable on every current replica.
+    fn sync(&self, inode: InodeId, done: Done<()>);
+    /// `lseek(2)` over holes.
+    fn seek(&self, inode: InodeId, offset: u64, what: Seek, done: Done<u64>);
+    /// Space of the whole file system.
+    fn space(&self, done: Done<Space>);
+    /// Runs `then` after `delay`, on another thread.
+    fn after(&self, delay: Duration, then: Box<dyn FnOnce() + Send>);
+    /// Wall-clock time.
+    fn now(&self) -> WallTime;
+}

@@ -1,0 +1,75 @@
+//! File content and state between the members of a chain.
+
+use perigee_types::{ByteRange, ContainerId, InodeId, Seq, Version};
+use serde::{Deserialize, Serialize};
+
+/// A replica asks the owner for regions that it marked invalid. Reading only: a repeat is harmless.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetch {
+    /// The container.
+    pub container: ContainerId,
+    /// What is wanted; at most 16 MiB in all.
+    pub regions: Vec<(InodeId, ByteRange)>,
+}
+
+/// What became of one region of a [`Fetch`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Region {
+    /// Its bytes are the next `len` of the payload; beyond them the region lies past the end.
+    Bytes {
+        /// How many bytes of the payload.
+        len: u64,
+    },
+    /// The whole region is a hole.
+    Hole,
+    /// The object does not exist (any more).
+    Gone,
+    /// The owner cannot read it now.
+    Unreadable,
+}
+
+/// The answer; regions in the order of the request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetched {
+    /// Every byte of the answer belongs to a record at or before this one (rule F1).
+    pub as_of: Version,
+    /// One for each region asked for.
+    pub regions: Vec<Region>,
+}
+
+/// The owner asks a member to have everything of `inode` up to `through`, on disk. Harmless to repeat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncData {
+    /// The file.
+    pub inode: InodeId,
+    /// The log place whose data must be there.
+    pub through: Seq,
+}
+
+/// The member has it on its disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataSynced;
+
+/// A joining node reads the committed state in pages of one consistent snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatePage {
+    /// The container.
+    pub container: ContainerId,
+    /// The snapshot of an earlier page; `None` opens a new one.
+    pub snapshot: Option<u64>,
+    /// Rows after this key.
+    pub after: Option<Vec<u8>>,
+}
+
+/// A page of the state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateRows {
+    /// Names the snapshot in the next request. It is forgotten after a minute without one.
+    pub snapshot: u64,
+    /// The state is what the log gives up to here.
+    pub base: Version,
+    /// Key and value, ascending.
+    pub rows: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Nothing follows.
+    pub last: bool,
+}

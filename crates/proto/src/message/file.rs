@@ -1,0 +1,119 @@
+//! Reading and writing files at their owner.
+
+use perigee_meta::Attr;
+use perigee_types::{ByteRange, Errno, InodeId, OpId, SessionId};
+use serde::{Deserialize, Serialize};
+
+/// Opens a file: the owner says what the caller may keep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// The mount that opens.
+    pub session: SessionId,
+    /// The file.
+    pub inode: InodeId,
+}
+
+/// The file is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// Its attributes, or why it cannot be opened.
+    pub attr: Result<Attr, Errno>,
+    /// For how long the session may read its own node's valid copy, microseconds; 0: not.
+    pub read_ttl_us: u64,
+}
+
+/// Reads at the owner; the payload of the answer is the content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Read {
+    /// The mount that reads.
+    pub session: SessionId,
+    /// The file.
+    pub inode: InodeId,
+    /// First byte.
+    pub offset: u64,
+    /// At most 1 MiB.
+    pub len: u32,
+    /// The session would like to read its own node's copy from now on.
+    pub want_lease: bool,
+}
+
+/// The payload has the bytes; fewer than asked for only at the end of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadDone {
+    /// Success, or the error for the program.
+    pub result: Result<(), Errno>,
+    /// For how long the session may read its own node's valid copy, microseconds; 0: not.
+    pub read_ttl_us: u64,
+}
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum At {
+    /// From this byte on.
+    Offset(u64),
+    /// At the end, wherever that is when the owner orders the write.
+    End,
+}
+
+/// Writes the payload, at most 1 MiB. Run at most once by (session, op).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Write {
+    /// The mount that writes.
+    pub session: SessionId,
+    /// Names the write for repeats.
+    pub op: OpId,
+    /// The file.
+    pub inode: InodeId,
+    /// Where.
+    pub at: At,
+    /// Set-id bits go.
+    pub kill_privileges: bool,
+}
+
+/// The write is on every replica (law 3: another host has seen it).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// The bytes that were written, or the error for the program.
+    pub result: Result<ByteRange, Errno>,
+}
+
+/// fsync: everything of the file that was acknowledged is to be on every replica's disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sync {
+    /// The file or directory.
+    pub inode: InodeId,
+}
+
+/// Done, or the error for the program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Synced {
+    /// Success or error.
+    pub result: Result<(), Errno>,
+}
+
+/// What [`Seek`] looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Whence {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`.
+    Hole,
+}
+
+/// `lseek(2)` over holes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seek {
+    /// The file.
+    pub inode: InodeId,
+    /// From here on.
+    pub offset: u64,
+    /// What is looked for.
+    pub whence: Whence,
+}
+
+/// The offset found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sought {
+    /// The offset, or ENXIO.
+    pub result: Result<u64, Errno>,
+}

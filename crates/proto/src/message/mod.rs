@@ -1,0 +1,7 @@
+//! The messages, a file per group.
+
+pub mod chain;
+pub mod data;
+pub mod file;
+pub mod session;
+pub mod tx;

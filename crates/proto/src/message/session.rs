@@ -1,0 +1,57 @@
+//! A session's operations on names and attributes, and the leases that it holds.
+
+use perigee_meta::{Op, Reply, Touched};
+use perigee_types::{ContainerId, Errno, InodeId, OpId, SessionId};
+use serde::{Deserialize, Serialize};
+
+/// Runs one operation of the name space at the owner of the container that it starts in.
+/// Run at most once by (session, op).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Execute {
+    /// The mount that asks.
+    pub session: SessionId,
+    /// Names the operation for repeats.
+    pub op: OpId,
+    /// The session has the answers of every operation up to here, and will not repeat them.
+    pub answered_through: OpId,
+    /// Where a new directory of this session starts, when not in its parent's container.
+    pub new_directory_in: Option<ContainerId>,
+    /// What to do.
+    pub operation: Op,
+}
+
+/// The operation's outcome.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Executed {
+    /// The reply, or the error for the program.
+    pub result: Result<Reply, Errno>,
+    /// For how long names and attributes of the reply may be kept, microseconds; 0: not.
+    pub ttl_us: u64,
+}
+
+/// The session must forget what it keeps of these before the caller goes on. Harmless to repeat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revoke {
+    /// The mount whose leases end.
+    pub session: SessionId,
+    /// What has changed.
+    pub touched: Vec<Touched>,
+}
+
+/// It has forgotten them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revoked;
+
+/// Which of these unlinked inodes do the mounts of this node hold open?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StillOpen {
+    /// At most 1,000.
+    pub inodes: Vec<InodeId>,
+}
+
+/// Those that are open, or being opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// A part of the inodes asked for.
+    pub inodes: Vec<InodeId>,
+}
