@@ -1,1 +1,24 @@
-//! Placeholder.
+//! One node's disk: the key-value engine, the backing files of data objects, and their content maps.
+//!
+//! No protocol decisions are made here. Promises: bytes that do not match their checksums are never
+//! returned; what `done(Ok)` acknowledged survives power loss; after a failed sync a container takes
+//! no more writes. Synchronous and thread-safe.
+//!
+//! Reading order: [`Store`], [`WriteBatch`], [`Object`], then `kv` and `object` inside. On-disk layout:
+//! `docs/FORMAT.md`.
+#![forbid(unsafe_code)]
+
+pub mod disk;
+mod error;
+mod format;
+mod kv;
+mod object;
+mod reserve;
+mod store;
+mod sums;
+
+pub use error::{OpenError, StoreError};
+pub use kv::{Snapshot, Space, WriteBatch};
+pub use object::Object;
+pub use store::{Adopt, Recovered, Store, StoreIdentity, StoreOptions, StoreSpace};
+pub use sums::block_sums;

@@ -1,0 +1,123 @@
+//! The disk at the level of system calls: the seam where tests put a faulty one.
+//!
+//! One method is one system call, so that a fault can hit each of them. Errors carry the system's number.
+
+mod real;
+
+pub use real::RealDisk;
+
+use perigee_types::ByteRange;
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a file is opened. Always for reading and writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// It must exist.
+    Existing,
+    /// Made if it is not there.
+    Create,
+    /// Made, or emptied.
+    Truncate,
+}
+
+/// What a seek looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekTo {
+    /// The next byte that takes space.
+    Data,
+    /// The next byte that takes none; the end of a file counts.
+    Hole,
+}
+
+/// Room on the file system of a directory, in bytes and inodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// All bytes.
+    pub total: u64,
+    /// Bytes that this process may still use.
+    pub available: u64,
+    /// All inodes; 0 where the file system does not count them.
+    pub files: u64,
+    /// Inodes that are left.
+    pub files_free: u64,
+}
+
+/// A file system.
+pub trait Disk: Debug + Send + Sync + 'static {
+    /// Opens a file for reading and writing, mode 0600.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Makes a directory and its parents, mode 0700.
+    fn create_dirs(&self, path: &Path) -> io::Result<()>;
+    /// Names in a directory.
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
+    /// Renames over whatever is there.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory with all that is in it.
+    fn remove_tree(&self, path: &Path) -> io::Result<()>;
+    /// Makes a directory's entries durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Room on the directory's file system.
+    fn space(&self, dir: &Path) -> io::Result<DiskSpace>;
+    /// Takes the directory for this process alone, as long as the descriptor lives; `None` when another has it.
+    fn lock_dir(&self, dir: &Path) -> io::Result<Option<OwnedFd>>;
+}
+
+/// An open file. All methods may be called from many threads at once.
+pub trait DiskFile: Debug + Send + Sync + 'static {
+    /// Reads at an offset; fewer bytes than asked at the end, or by the system's whim.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// Writes at an offset; how many bytes, maybe fewer than given.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize>;
+    /// The length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Space taken, in units of 512 bytes.
+    fn blocks(&self) -> io::Result<u64>;
+    /// Cuts or extends; what is new reads as zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Takes space for a range, length unchanged.
+    fn allocate(&self, range: ByteRange) -> io::Result<()>;
+    /// Gives the space of a range back; it reads as zeros. Length unchanged.
+    fn punch(&self, range: ByteRange) -> io::Result<()>;
+    /// The next data or hole at or after `offset`; `None` when there is none up to the end.
+    fn seek(&self, offset: u64, to: SeekTo) -> io::Result<Option<u64>>;
+    /// Makes the content durable.
+    fn sync_data(&self) -> io::Result<()>;
+    /// The descriptor, for handing to the kernel.
+    fn fd(&self) -> io::Result<Arc<OwnedFd>>;
+}
+
+/// Reads until `buf` is full or the file ends; what lies beyond its end becomes zeros.
+pub(crate) fn read_padded(file: &dyn DiskFile, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match file.read_at(offset + done as u64, &mut buf[done..]) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    buf[done..].fill(0);
+    Ok(())
+}
+
+/// Writes all of `data`, over as many calls as it takes.
+pub(crate) fn write_all(file: &dyn DiskFile, offset: u64, data: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        match file.write_at(offset + done as u64, &data[done..]) {
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

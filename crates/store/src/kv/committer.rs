@@ -1,0 +1,253 @@
+//! The committer: one thread that makes queued batches durable, many in one commit.
+//!
+//! Order: batches are applied, and their callbacks run, in the order of their submission. A lazy batch
+//! keeps its place; it only does not ask for a commit of its own.
+
+use super::{Kv, Op, TABLE, WriteBatch, failed};
+use crate::error::StoreError;
+use crate::reserve::Admission;
+use redb::{Durability, Table};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+/// Runs on the committer thread when a batch is durable, or can never be. It must not wait for another commit.
+pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// A lazy batch waits no longer than this for a durable one to ride with.
+const LAZY_MAX: Duration = Duration::from_millis(100);
+/// Queued bytes beyond which `submit` waits: a few commits' worth of a disk that writes 1 GB/s.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// Bytes in one commit; bounds the memory of dirty pages, and the wait of those who come next.
+const GROUP_BYTES_MAX: usize = 16 << 20;
+
+struct Item {
+    batch: WriteBatch,
+    done: Option<Done>,
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    items: VecDeque<Item>,
+    bytes: usize,
+    /// Commit now.
+    urgent: bool,
+    /// Commit then.
+    due: Option<Instant>,
+    end: Option<End>,
+    committer: Option<ThreadId>,
+}
+
+/// Why nothing more is taken.
+enum End {
+    /// The store is closing; what is queued will be committed.
+    Closing,
+    /// The engine failed.
+    Failed(StoreError),
+}
+
+impl Kv {
+    /// Queues a batch; `done` runs when it is durable. Waits while the queue is full.
+    pub(crate) fn submit(&self, batch: WriteBatch, done: Done) {
+        let now = None;
+        self.enqueue(batch, Some(done), now);
+    }
+
+    /// Queues a batch that is in no hurry.
+    pub(crate) fn submit_lazy(&self, batch: WriteBatch, done: Option<Done>) {
+        if batch.is_empty() && done.is_none() {
+            return;
+        }
+        self.enqueue(batch, done, Some(Instant::now() + LAZY_MAX));
+    }
+
+    /// Queues a batch and waits until it is durable. Not for the committer thread.
+    pub(crate) fn commit(&self, batch: WriteBatch) -> Result<(), StoreError> {
+        let (tx, rx) = mpsc::sync_channel(1);
+        // The receiver waits below, so the send cannot fail.
+        self.submit(batch, Box::new(move |result| drop(tx.send(result))));
+        rx.recv().unwrap_or(Err(StoreError::Closed))
+    }
+
+    fn enqueue(&self, batch: WriteBatch, done: Option<Done>, due: Option<Instant>) {
+        let mut queue = self.queue.lock();
+        while queue.bytes > QUEUE_BYTES_MAX
+            && queue.end.is_none()
+            && queue.committer != Some(thread::current().id())
+        {
+            self.room.wait(&mut queue);
+        }
+        if let Some(end) = &queue.end {
+            let error = end.error();
+            drop(queue);
+            if let Some(done) = done {
+                done(Err(error));
+            }
+            return;
+        }
+        queue.bytes += batch.bytes;
+        queue.items.push_back(Item { batch, done });
+        match due {
+            None => queue.urgent = true,
+            Some(at) => queue.due = Some(queue.due.map_or(at, |old| old.min(at))),
+        }
+        drop(queue);
+        self.work.notify_one();
+    }
+
+    /// Takes nothing more; what is queued will be committed.
+    pub(crate) fn close(&self) {
+        self.queue.lock().end.get_or_insert(End::Closing);
+        self.work.notify_all();
+        self.room.notify_all();
+    }
+
+    /// The committer's life: until closed and empty, or failed.
+    pub(crate) fn run_committer(self: Arc<Self>) {
+        self.queue.lock().committer = Some(thread::current().id());
+        let guard = FailOnPanic(&self);
+        while let Some(items) = self.next_group() {
+            self.commit_group(items);
+        }
+        std::mem::forget(guard);
+    }
+
+    /// Waits for work. `None` when there will be no more.
+    fn next_group(&self) -> Option<Vec<Item>> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.items.is_empty() {
+                if queue.end.is_some() {
+                    return None;
+                }
+                queue.urgent = false;
+                queue.due = None;
+                self.work.wait(&mut queue);
+            } else if queue.urgent || queue.end.is_some() || queue.bytes > QUEUE_BYTES_MAX {
+                break;
+            } else if let Some(due) = queue.due
+                && Instant::now() < due
+            {
+                self.work.wait_until(&mut queue, due);
+            } else {
+                break;
+            }
+        }
+        let mut group = Vec::new();
+        let mut bytes = 0;
+        while bytes < GROUP_BYTES_MAX
+            && let Some(item) = queue.items.pop_front()
+        {
+            bytes += item.batch.bytes;
+            group.push(item);
+        }
+        queue.bytes -= bytes;
+        drop(queue);
+        self.room.notify_all();
+        Some(group)
+    }
+
+    fn commit_group(&self, items: Vec<Item>) {
+        let bytes = items.iter().map(|item| item.batch.bytes).sum();
+        let admission = self.reserve.admit(bytes);
+        let refused = |item: &Item| admission == Admission::DeletesOnly && item.batch.grows;
+        let kept = items.iter().filter(|item| !refused(item));
+        let result = self.apply(kept.map(|item| &item.batch));
+        if let Err(error) = &result {
+            self.fail(error.clone());
+        }
+        for item in items {
+            let verdict = if refused(&item) {
+                Err(StoreError::NoSpace)
+            } else {
+                result.clone()
+            };
+            // Handles in the batch go first, so that a callback sees them released.
+            drop(item.batch);
+            if let Some(done) = item.done {
+                done(verdict);
+            }
+        }
+    }
+
+    fn apply<'a>(&self, batches: impl Iterator<Item = &'a WriteBatch>) -> Result<(), StoreError> {
+        let mut batches = batches.filter(|b| !b.is_empty()).peekable();
+        if batches.peek().is_none() {
+            return Ok(());
+        }
+        let mut txn = self.db.begin_write().map_err(failed)?;
+        txn.set_durability(Durability::Immediate).map_err(failed)?;
+        {
+            let mut table = txn.open_table(TABLE).map_err(failed)?;
+            for op in batches.flat_map(|batch| &batch.ops) {
+                apply_op(&mut table, op)?;
+            }
+        }
+        txn.commit().map_err(failed)?;
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Refuses everything from now on, and all that waits.
+    fn fail(&self, error: StoreError) {
+        let mut queue = self.queue.lock();
+        let waiting = std::mem::take(&mut queue.items);
+        queue.bytes = 0;
+        queue.end = Some(End::Failed(error.clone()));
+        drop(queue);
+        self.room.notify_all();
+        for item in waiting {
+            if let Some(done) = item.done {
+                done(Err(error.clone()));
+            }
+        }
+    }
+}
+
+fn apply_op(table: &mut Table<'_, &[u8], &[u8]>, op: &Op) -> Result<(), StoreError> {
+    match op {
+        Op::Put { key, value } => {
+            table
+                .insert(key.as_slice(), value.as_slice())
+                .map_err(failed)?;
+        }
+        Op::Delete { key } => {
+            table.remove(key.as_slice()).map_err(failed)?;
+        }
+        Op::DeleteRange { from, to } => {
+            if from < to {
+                table
+                    .retain_in::<&[u8], _>(from.as_slice()..to.as_slice(), |_, _| false)
+                    .map_err(failed)?;
+            }
+        }
+        Op::SaveObject(object) => {
+            for op in object.unsaved_ops() {
+                apply_op(table, &op)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl End {
+    fn error(&self) -> StoreError {
+        match self {
+            Self::Closing => StoreError::Closed,
+            Self::Failed(error) => error.clone(),
+        }
+    }
+}
+
+/// A callback's panic must not leave others waiting for ever.
+struct FailOnPanic<'a>(&'a Kv);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        let why = "a callback of the committer panicked".to_owned();
+        self.0.fail(StoreError::Failed { why });
+    }
+}

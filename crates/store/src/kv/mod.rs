@@ -1,0 +1,214 @@
+//! The key-value engine: one redb database, read by anyone, written by one committer thread.
+//!
+//! redb does not group durable commits; the committer does: whatever waits while a commit runs goes
+//! into the next one.
+
+mod backend;
+mod batch;
+mod committer;
+pub(crate) mod key;
+
+pub(crate) use batch::Op;
+pub use batch::{Space, WriteBatch};
+pub(crate) use committer::Done;
+
+use crate::disk::DiskFile;
+use crate::error::StoreError;
+use crate::reserve::Reserve;
+use backend::FileBackend;
+use bytes::Bytes;
+use committer::Queue;
+use key::Tag;
+use parking_lot::{Condvar, Mutex};
+use perigee_types::ContainerId;
+use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("kv");
+
+/// The database, its queue of writes, and the room kept for them.
+pub(crate) struct Kv {
+    db: Database,
+    pub(crate) reserve: Reserve,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    room: Condvar,
+    commits: AtomicU64,
+}
+
+impl Kv {
+    /// Opens the database in `file`, or makes one in an empty file. After an unclean stop the engine
+    /// verifies every page here: time and memory in proportion to the metadata.
+    pub(crate) fn open(
+        file: Arc<dyn DiskFile>,
+        reserve: Reserve,
+        cache_bytes: usize,
+    ) -> Result<Self, String> {
+        let db = Database::builder()
+            .set_cache_size(cache_bytes)
+            .create_with_backend(FileBackend::new(file))
+            .map_err(|e| e.to_string())?;
+        let txn = db.begin_write().map_err(|e| e.to_string())?;
+        txn.open_table(TABLE).map_err(|e| e.to_string())?;
+        txn.commit().map_err(|e| e.to_string())?;
+        Ok(Self {
+            db,
+            reserve,
+            queue: Mutex::new(Queue::default()),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            commits: AtomicU64::new(0),
+        })
+    }
+
+    /// How many durable commits this process has made.
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
+    }
+
+    fn table(&self) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>, StoreError> {
+        let txn = self.db.begin_read().map_err(failed)?;
+        txn.open_table(TABLE).map_err(failed)
+    }
+
+    pub(crate) fn get(
+        &self,
+        container: ContainerId,
+        tag: Tag,
+        key: &[u8],
+    ) -> Result<Option<Bytes>, StoreError> {
+        get_in(&self.table()?, container, tag, key)
+    }
+
+    pub(crate) fn scan(
+        &self,
+        container: ContainerId,
+        tag: Tag,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        scan_in(&self.table()?, container, tag, from, to, limit)
+    }
+
+    /// Containers with any key, found by leaping from one to the next.
+    pub(crate) fn containers(&self) -> Result<Vec<ContainerId>, StoreError> {
+        let table = self.table()?;
+        let mut found = Vec::new();
+        let mut from = Some(ContainerId(0));
+        while let Some(at) = from {
+            let lower = at.0.to_be_bytes();
+            let bounds = (Bound::Included(lower.as_slice()), Bound::Unbounded);
+            let Some(first) = table.range::<&[u8]>(bounds).map_err(failed)?.next() else {
+                break;
+            };
+            let (stored, _) = first.map_err(failed)?;
+            let Some(container) = key::container_of(stored.value()) else {
+                let what = "a key without a container".to_owned();
+                return Err(StoreError::Damaged { what });
+            };
+            found.push(container);
+            from = container.0.checked_add(1).map(ContainerId);
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn snapshot(self: &Arc<Self>) -> Result<Snapshot, StoreError> {
+        Ok(Snapshot {
+            table: self.table()?,
+            _kv: Arc::clone(self),
+        })
+    }
+
+    /// Reads every value and checks it. Returns how many there are.
+    pub(crate) fn verify(&self) -> Result<u64, StoreError> {
+        let table = self.table()?;
+        let mut count = 0;
+        for entry in table.range::<&[u8]>(..).map_err(failed)? {
+            let (stored_key, stored) = entry.map_err(failed)?;
+            key::unseal(stored_key.value(), stored.value())?;
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+type Table = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+fn get_in(
+    table: &Table,
+    container: ContainerId,
+    tag: Tag,
+    key: &[u8],
+) -> Result<Option<Bytes>, StoreError> {
+    let key = key::encode(container, tag, key);
+    let Some(stored) = table.get(key.as_slice()).map_err(failed)? else {
+        return Ok(None);
+    };
+    let value = key::unseal(&key, stored.value())?;
+    Ok(Some(Bytes::copy_from_slice(value)))
+}
+
+fn scan_in(
+    table: &Table,
+    container: ContainerId,
+    tag: Tag,
+    from: &[u8],
+    to: Option<&[u8]>,
+    limit: usize,
+) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+    let (from, to) = key::bounds(container, tag, from, to);
+    if from >= to {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    let range = table
+        .range::<&[u8]>(from.as_slice()..to.as_slice())
+        .map_err(failed)?;
+    for entry in range.take(limit) {
+        let (stored_key, stored) = entry.map_err(failed)?;
+        let full = stored_key.value();
+        let value = key::unseal(full, stored.value())?;
+        let short = full.get(key::PREFIX_LEN..).unwrap_or_default();
+        found.push((Bytes::copy_from_slice(short), Bytes::copy_from_slice(value)));
+    }
+    Ok(found)
+}
+
+/// The state of all spaces at one moment, unmoved by later commits. Space that they free stays taken
+/// while it lives: drop it when done.
+pub struct Snapshot {
+    table: Table,
+    /// The engine must outlive its tables.
+    _kv: Arc<Kv>,
+}
+
+impl Snapshot {
+    /// The value of a key.
+    ///
+    /// Errors: `Damaged` when the value is not what was written.
+    pub fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        get_in(&self.table, space.container(), space.tag(), key)
+    }
+
+    /// Up to `limit` pairs of `from..to` in key order; `None` reaches to the end of the space.
+    ///
+    /// Errors: `Damaged` when a value is not what was written.
+    pub fn scan(
+        &self,
+        space: Space,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        scan_in(&self.table, space.container(), space.tag(), from, to, limit)
+    }
+}
+
+/// An error of the engine: whatever it is, the engine must be opened again.
+pub(crate) fn failed(error: impl Into<redb::Error>) -> StoreError {
+    let why = error.into().to_string();
+    StoreError::Failed { why }
+}
