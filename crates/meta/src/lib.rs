@@ -6,7 +6,10 @@
 //! network; its driver does what the outcome says.
 #![forbid(unsafe_code)]
 
+mod acl;
 pub mod attr;
+mod dentry;
+mod draft;
 pub mod error;
 pub mod key;
 pub mod lock;

@@ -2,9 +2,22 @@
 //!
 //! [`execute`] is the one way in. One file per family holds checks, effects and tests together.
 
+mod link;
+mod lock;
+mod lookup;
+mod make;
+mod policy;
+mod readdir;
+mod remove;
+mod rename;
+mod setattr;
+mod write;
+mod xattr;
+
 use crate::attr::{Attr, Kind, SetAttr};
+use crate::draft::Draft;
 use crate::error::Refusal;
-use crate::lock::{FileLock, LockKind};
+use crate::lock::{FileLock, Holder, LockKind};
 use crate::view::View;
 use perigee_types::{Batch, ByteRange, ContainerId, InodeId, SessionId, WallTime};
 use serde::{Deserialize, Serialize};
@@ -202,7 +215,10 @@ pub enum Op {
     },
     /// Inodes of the container without a name, which wait for their last close:
     /// [`Reply::Inodes`].
-    Orphans { container: ContainerId, limit: usize },
+    Orphans {
+        container: ContainerId,
+        limit: usize,
+    },
     /// Removes an inode for good when it has no name; does nothing when it has one or is gone.
     Reap { inode: InodeId },
     /// Replaces the policy of a directory; an empty one is removed.
@@ -313,6 +329,122 @@ pub struct Outcome {
 ///
 /// Errors: [`Refusal::Errno`] is the program's answer; [`Refusal::Missing`] asks for another run.
 pub fn execute(op: &Op, context: &Context, view: &mut dyn View) -> Result<Outcome, Refusal> {
-    let _ = (op, context, view);
-    Err(Refusal::Errno(perigee_types::Errno::ENOSYS))
+    let mut draft = Draft::new(context, view);
+    let reply = dispatch(op, &mut draft)?;
+    Ok(draft.finish(reply))
+}
+
+/// The table of operations: long, and nothing else.
+fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
+    match op {
+        Op::Lookup { parent, name } => lookup::lookup(draft, *parent, name),
+        Op::GetAttr { inode } => lookup::getattr(draft, *inode),
+        Op::ReadLink { inode } => lookup::readlink(draft, *inode),
+        Op::SetAttr { inode, set, cred } => setattr::setattr(draft, *inode, set, *cred),
+        Op::Make {
+            parent,
+            name,
+            node,
+            mode,
+            umask,
+            cred,
+            open_existing,
+        } => {
+            let new = make::Make {
+                node,
+                mode: *mode,
+                umask: *umask,
+                cred: *cred,
+                open_existing: *open_existing,
+            };
+            make::make(draft, *parent, name, &new)
+        }
+        Op::Unlink { parent, name, .. } => remove::unlink(draft, *parent, name),
+        Op::Rmdir { parent, name, .. } => remove::rmdir(draft, *parent, name),
+        Op::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            mode,
+            cred: _,
+        } => {
+            let from = rename::Place { dir: *parent, name };
+            let to = rename::Place {
+                dir: *new_parent,
+                name: new_name,
+            };
+            rename::rename(draft, from, to, *mode)
+        }
+        Op::Link {
+            inode,
+            new_parent,
+            new_name,
+            cred: _,
+        } => link::link(draft, *inode, *new_parent, new_name),
+        Op::ReadDir {
+            inode,
+            cookie,
+            limit,
+        } => readdir::readdir(draft, *inode, *cookie, *limit),
+        Op::GetXattr { inode, name } => xattr::get(draft, *inode, name),
+        Op::ListXattr { inode } => xattr::list(draft, *inode),
+        Op::SetXattr {
+            inode,
+            name,
+            value,
+            flags,
+            cred: _,
+        } => xattr::set(draft, *inode, name, value, *flags),
+        Op::RemoveXattr {
+            inode,
+            name,
+            cred: _,
+        } => xattr::remove(draft, *inode, name),
+        Op::Wrote {
+            inode,
+            ranges,
+            size_at_least,
+            mtime,
+            kill_privileges,
+        } => {
+            let wrote = write::Wrote {
+                ranges,
+                size_at_least: *size_at_least,
+                mtime: *mtime,
+                kill_privileges: *kill_privileges,
+            };
+            write::wrote(draft, *inode, &wrote)
+        }
+        Op::Allocate { inode, range, how } => write::allocate(draft, *inode, *range, *how),
+        Op::GetLock {
+            inode,
+            session,
+            lock,
+        } => lock::get(draft, *inode, *session, lock),
+        Op::SetLock {
+            inode,
+            session,
+            lock,
+        } => lock::set(draft, *inode, *session, lock),
+        Op::ReleaseLocks {
+            inode,
+            session,
+            owner,
+            kind,
+        } => {
+            let holder = Holder {
+                session: *session,
+                owner: *owner,
+            };
+            lock::release(draft, *inode, holder, *kind)
+        }
+        Op::ReleaseSession { container, session } => {
+            lock::release_session(draft, *container, *session)
+        }
+        Op::Orphans { container, limit } => remove::orphans(draft, *container, *limit),
+        Op::Reap { inode } => remove::reap(draft, *inode),
+        Op::SetPolicy { inode, policy } => policy::set(draft, *inode, policy),
+        Op::GetPolicy { inode } => policy::get(draft, *inode),
+    }
 }

@@ -1,0 +1,125 @@
+//! `fcntl` and `flock` locks. They are state like any other, so a new owner of the container knows
+//! them; who waits for one is the driver's affair.
+
+use crate::draft::Draft;
+use crate::error::Refusal;
+use crate::key::{self, Key};
+use crate::lock::{self, FileLock, Holder, LockKind};
+use crate::op::Reply;
+use crate::record::{self, HeldLocks};
+use perigee_types::{ContainerId, Errno, InodeId, SessionId};
+
+/// Lock tables that one scan of a release takes.
+const TABLES_PER_SCAN: usize = 1024;
+
+pub(crate) fn get(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    session: SessionId,
+    asked: &FileLock,
+) -> Result<Reply, Refusal> {
+    draft.inode(inode)?;
+    let locks = read(draft, inode)?;
+    Ok(Reply::Lock(lock::conflict(&locks, session, asked)))
+}
+
+pub(crate) fn set(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    session: SessionId,
+    asked: &FileLock,
+) -> Result<Reply, Refusal> {
+    draft.inode(inode)?;
+    if asked.kind == LockKind::Posix && asked.range.is_empty() {
+        return Err(Errno::EINVAL.into());
+    }
+    let before = read(draft, inode)?;
+    let mut locks = before.clone();
+    if let Some(conflict) = lock::conflict(&locks, session, asked) {
+        // A flock that is converted is given up first, as Linux has it: else two who share one and
+        // both want it alone would wait for ever.
+        if asked.kind == LockKind::Flock {
+            lock::release(
+                &mut locks,
+                session,
+                Some(asked.owner),
+                Some(LockKind::Flock),
+            );
+            write(draft, inode, &before, locks);
+        }
+        return Ok(Reply::Blocked(conflict));
+    }
+    if !lock::set(&mut locks, session, asked) {
+        return Err(Errno::ENOLCK.into());
+    }
+    write(draft, inode, &before, locks);
+    Ok(Reply::Done)
+}
+
+pub(crate) fn release(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    holder: Holder,
+    kind: Option<LockKind>,
+) -> Result<Reply, Refusal> {
+    let before = read(draft, inode)?;
+    let mut locks = before.clone();
+    lock::release(&mut locks, holder.session, holder.owner, kind);
+    write(draft, inode, &before, locks);
+    Ok(Reply::Done)
+}
+
+pub(crate) fn release_session(
+    draft: &mut Draft<'_>,
+    container: ContainerId,
+    session: SessionId,
+) -> Result<Reply, Refusal> {
+    let (mut from, to) = key::locks();
+    let mut released = Vec::new();
+    loop {
+        let range = (from, to.clone());
+        let rows = draft.scan(container, &range, TABLES_PER_SCAN)?;
+        for (key, value) in &rows {
+            let Some(Key::Locks(index)) = Key::decode(key) else {
+                return Err(record::corrupt(
+                    container,
+                    key,
+                    "not the key of a lock table",
+                ));
+            };
+            let inode = InodeId::new(container, index);
+            let before = record::decode_locks(container, key, value)?;
+            let mut locks = before.clone();
+            lock::release(&mut locks, session, None, None);
+            if locks != before {
+                write(draft, inode, &before, locks);
+                released.push(inode);
+            }
+        }
+        let Some((last, _)) = rows.last() else {
+            return Ok(Reply::Inodes(released));
+        };
+        from = last.to_vec();
+        from.push(0);
+    }
+}
+
+fn read(draft: &mut Draft<'_>, inode: InodeId) -> Result<HeldLocks, Refusal> {
+    let key = Key::Locks(inode.index()).encode();
+    match draft.get(inode.container(), &key)? {
+        Some(value) => record::decode_locks(inode.container(), &key, &value),
+        None => Ok(HeldLocks::default()),
+    }
+}
+
+fn write(draft: &mut Draft<'_>, inode: InodeId, before: &HeldLocks, locks: HeldLocks) {
+    if locks == *before {
+        return;
+    }
+    let key = Key::Locks(inode.index()).encode();
+    if locks.posix.is_empty() && locks.flock.is_empty() {
+        draft.delete(inode.container(), key);
+    } else {
+        draft.put(inode.container(), key, record::encode_locks(locks));
+    }
+}

@@ -1,0 +1,147 @@
+//! `unlink`, `rmdir`, and the end of inodes that have lost their last name.
+
+use crate::attr::Kind;
+use crate::dentry::{self, Found};
+use crate::draft::Draft;
+use crate::error::Refusal;
+use crate::key::{self, Key};
+use crate::op::Reply;
+use crate::record;
+use perigee_types::{ContainerId, DataCommand, Errno, InodeId};
+
+/// Extended attributes that one scan of a reaping takes.
+const XATTRS_PER_SCAN: usize = 1024;
+
+pub(crate) fn unlink(
+    draft: &mut Draft<'_>,
+    parent: InodeId,
+    name: &[u8],
+) -> Result<Reply, Refusal> {
+    let found = existing(draft, parent, name)?;
+    if found.kind == Kind::Directory {
+        return Err(Errno::EISDIR.into());
+    }
+    dentry::remove(draft, parent, name, &found)?;
+    let nlink = drop_link(draft, parent, &found)?;
+    Ok(removed(&found, nlink))
+}
+
+pub(crate) fn rmdir(draft: &mut Draft<'_>, parent: InodeId, name: &[u8]) -> Result<Reply, Refusal> {
+    let found = existing(draft, parent, name)?;
+    if found.kind != Kind::Directory {
+        return Err(Errno::ENOTDIR.into());
+    }
+    drop_directory(draft, parent, &found)?;
+    dentry::remove(draft, parent, name, &found)?;
+    Ok(removed(&found, 0))
+}
+
+fn removed(found: &Found, nlink: u32) -> Reply {
+    Reply::Removed {
+        inode: found.inode,
+        nlink,
+        kind: found.kind,
+    }
+}
+
+fn existing(draft: &mut Draft<'_>, parent: InodeId, name: &[u8]) -> Result<Found, Refusal> {
+    dentry::check_name(name)?;
+    draft.live_directory(parent)?;
+    dentry::find(draft, parent, name)?.ok_or(Refusal::Errno(Errno::ENOENT))
+}
+
+/// Takes one name from an inode that is not a directory, and gives the links that are left.
+pub(crate) fn drop_link(
+    draft: &mut Draft<'_>,
+    parent: InodeId,
+    found: &Found,
+) -> Result<u32, Refusal> {
+    let inode = found.inode;
+    let mut record = draft.named_inode(parent, inode)?;
+    let Some(nlink) = record.nlink.checked_sub(1) else {
+        return Err(record::corrupt(
+            inode.container(),
+            &Key::Inode(inode.index()).encode(),
+            "an inode has more names than it counts",
+        ));
+    };
+    record.nlink = nlink;
+    record.ctime = draft.now();
+    draft.set_inode(inode, record);
+    if nlink == 0 {
+        mark_orphan(draft, inode);
+    }
+    Ok(nlink)
+}
+
+/// Takes the name from a directory; ENOTEMPTY when it has entries.
+pub(crate) fn drop_directory(
+    draft: &mut Draft<'_>,
+    parent: InodeId,
+    found: &Found,
+) -> Result<(), Refusal> {
+    let inode = found.inode;
+    let mut record = draft.named_inode(parent, inode)?;
+    if record.entries != 0 {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    record.nlink = 0;
+    record.ctime = draft.now();
+    draft.set_inode(inode, record);
+    draft.delete(inode.container(), Key::Parent(inode.index()).encode());
+    mark_orphan(draft, inode);
+    Ok(())
+}
+
+fn mark_orphan(draft: &mut Draft<'_>, inode: InodeId) {
+    let key = Key::Orphan(inode.index()).encode();
+    draft.put(inode.container(), key, Vec::new());
+}
+
+pub(crate) fn orphans(
+    draft: &mut Draft<'_>,
+    container: ContainerId,
+    limit: usize,
+) -> Result<Reply, Refusal> {
+    let mut inodes = Vec::new();
+    for (key, _) in draft.scan(container, &key::orphans(), limit)? {
+        let Some(Key::Orphan(index)) = Key::decode(&key) else {
+            return Err(record::corrupt(container, &key, "not the key of an orphan"));
+        };
+        inodes.push(InodeId::new(container, index));
+    }
+    Ok(Reply::Inodes(inodes))
+}
+
+pub(crate) fn reap(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refusal> {
+    let (container, index) = (inode.container(), inode.index());
+    let Some(record) = draft.find_inode(inode)? else {
+        return Ok(Reply::Done);
+    };
+    if record.nlink != 0 {
+        return Ok(Reply::Done);
+    }
+    if record.xattrs != 0 {
+        let range = key::xattrs(index);
+        loop {
+            // Each round sees what the ones before have left.
+            let rows = draft.scan(container, &range, XATTRS_PER_SCAN)?;
+            if rows.is_empty() {
+                break;
+            }
+            for (key, _) in rows {
+                draft.delete(container, key.to_vec());
+            }
+        }
+    }
+    match record.kind {
+        Kind::File => draft.command(DataCommand::Removed { inode }),
+        Kind::Symlink => draft.delete(container, Key::Symlink(index).encode()),
+        Kind::Directory if record.policy => draft.delete(container, Key::Policy(index).encode()),
+        Kind::Directory | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {}
+    }
+    draft.delete(container, Key::Locks(index).encode());
+    draft.delete(container, Key::Orphan(index).encode());
+    draft.remove_inode(inode);
+    Ok(Reply::Done)
+}

@@ -1,0 +1,155 @@
+//! `renameat2`: moving a name, over another one or in exchange with it.
+
+use crate::attr::Kind;
+use crate::dentry::{self, Found};
+use crate::draft::Draft;
+use crate::error::Refusal;
+use crate::op::remove::{drop_directory, drop_link};
+use crate::op::{RenameMode, Reply};
+use perigee_types::{Errno, InodeId};
+
+/// Deeper than any path that a program could build in years: beyond, the parents form a loop.
+pub(crate) const DEPTH_MAX: usize = 1 << 20;
+
+/// A name in a directory.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) dir: InodeId,
+    pub(crate) name: &'a [u8],
+}
+
+pub(crate) fn rename(
+    draft: &mut Draft<'_>,
+    from: Place<'_>,
+    to: Place<'_>,
+    mode: RenameMode,
+) -> Result<Reply, Refusal> {
+    dentry::check_name(from.name)?;
+    dentry::check_name(to.name)?;
+    draft.live_directory(from.dir)?;
+    draft.live_directory(to.dir)?;
+    let source = dentry::find(draft, from.dir, from.name)?.ok_or(Errno::ENOENT)?;
+    let target = dentry::find(draft, to.dir, to.name)?;
+    match (mode, target) {
+        (RenameMode::NoReplace, Some(_)) => Err(Errno::EEXIST.into()),
+        (RenameMode::Exchange, None) => Err(Errno::ENOENT.into()),
+        // Two names of one inode: POSIX wants both to stay.
+        (RenameMode::Replace | RenameMode::Exchange, Some(target))
+            if target.inode == source.inode =>
+        {
+            Ok(Reply::Renamed {
+                moved: source.inode,
+                replaced: None,
+            })
+        }
+        (RenameMode::Exchange, Some(target)) => exchange(draft, from, to, &source, &target),
+        (RenameMode::Replace, Some(target)) => replace(draft, from, to, &source, &target),
+        (RenameMode::Replace | RenameMode::NoReplace, None) => {
+            refuse_loop(draft, &source, from.dir, to.dir)?;
+            dentry::remove(draft, from.dir, from.name, &source)?;
+            dentry::add(draft, to.dir, to.name, source.inode, source.kind)?;
+            moved(draft, &source, from.dir, to.dir)?;
+            Ok(Reply::Renamed {
+                moved: source.inode,
+                replaced: None,
+            })
+        }
+    }
+}
+
+fn replace(
+    draft: &mut Draft<'_>,
+    from: Place<'_>,
+    to: Place<'_>,
+    source: &Found,
+    target: &Found,
+) -> Result<Reply, Refusal> {
+    refuse_loop(draft, source, from.dir, to.dir)?;
+    match (
+        source.kind == Kind::Directory,
+        target.kind == Kind::Directory,
+    ) {
+        (true, false) => return Err(Errno::ENOTDIR.into()),
+        (false, true) => return Err(Errno::EISDIR.into()),
+        (true, true) => drop_directory(draft, to.dir, target)?,
+        (false, false) => {
+            drop_link(draft, to.dir, target)?;
+        }
+    }
+    dentry::remove(draft, from.dir, from.name, source)?;
+    dentry::redirect(draft, to.dir, to.name, target, source.inode, source.kind)?;
+    moved(draft, source, from.dir, to.dir)?;
+    Ok(Reply::Renamed {
+        moved: source.inode,
+        replaced: Some(target.inode),
+    })
+}
+
+fn exchange(
+    draft: &mut Draft<'_>,
+    from: Place<'_>,
+    to: Place<'_>,
+    source: &Found,
+    target: &Found,
+) -> Result<Reply, Refusal> {
+    refuse_loop(draft, source, from.dir, to.dir)?;
+    refuse_loop(draft, target, to.dir, from.dir)?;
+    dentry::redirect(
+        draft,
+        from.dir,
+        from.name,
+        source,
+        target.inode,
+        target.kind,
+    )?;
+    dentry::redirect(draft, to.dir, to.name, target, source.inode, source.kind)?;
+    moved(draft, source, from.dir, to.dir)?;
+    moved(draft, target, to.dir, from.dir)?;
+    Ok(Reply::Renamed {
+        moved: source.inode,
+        replaced: None,
+    })
+}
+
+/// Notes in an inode that its name has moved.
+fn moved(
+    draft: &mut Draft<'_>,
+    found: &Found,
+    old_dir: InodeId,
+    new_dir: InodeId,
+) -> Result<(), Refusal> {
+    let mut record = draft.named_inode(old_dir, found.inode)?;
+    record.ctime = draft.now();
+    draft.set_inode(found.inode, record);
+    if found.kind == Kind::Directory && old_dir != new_dir {
+        draft.set_parent(found.inode, new_dir);
+    }
+    Ok(())
+}
+
+/// EINVAL when a directory would get below itself.
+///
+/// The parents that are walked become part of what a transaction has read, so no concurrent rename
+/// of one of them can close a loop.
+fn refuse_loop(
+    draft: &mut Draft<'_>,
+    found: &Found,
+    old_dir: InodeId,
+    new_dir: InodeId,
+) -> Result<(), Refusal> {
+    if found.kind != Kind::Directory || old_dir == new_dir {
+        return Ok(());
+    }
+    let mut at = new_dir;
+    for _ in 0..DEPTH_MAX {
+        if at == found.inode {
+            return Err(Errno::EINVAL.into());
+        }
+        match draft.parent(at)? {
+            Some(above) if above != at => at = above,
+            // The root, or a tree that was removed under way.
+            Some(_) | None => return Ok(()),
+        }
+    }
+    Err(Errno::ELOOP.into())
+}
