@@ -11,6 +11,7 @@ pub mod attr;
 mod dentry;
 mod draft;
 pub mod error;
+pub mod format;
 pub mod key;
 pub mod lock;
 pub mod memory;
@@ -22,6 +23,7 @@ pub mod xattr;
 
 pub use attr::{Attr, Kind, SetAttr, SetTime};
 pub use error::Refusal;
+pub use format::format_container;
 pub use key::{Key, dedup_key};
 pub use lock::{FileLock, LockKind};
 pub use op::{
@@ -29,36 +31,3 @@ pub use op::{
     execute,
 };
 pub use view::{Missing, View};
-
-use perigee_types::{Batch, ContainerId, InodeId, InodeIndex, Mutation, WallTime};
-use record::InodeRecord;
-
-/// The first contents of a container. `root`: user, group and mode of the root directory, for
-/// [`ContainerId::ROOT`]; `None` for every other container.
-#[must_use]
-pub fn format_container(
-    container: ContainerId,
-    now: WallTime,
-    root: Option<(u32, u32, u32)>,
-) -> Batch {
-    let mut mutations = vec![Mutation {
-        key: Key::NextIndex(key::Lane::Home).encode(),
-        value: Some(record::encode_count(key::Lane::Home.first().0)),
-    }];
-    if let Some((uid, gid, mode)) = root {
-        let first = InodeIndex::FIRST;
-        let inode = InodeRecord::new(Kind::Directory, mode, uid, gid, now);
-        mutations.push(Mutation {
-            key: Key::Inode(first).encode(),
-            value: Some(record::encode_inode(&inode)),
-        });
-        mutations.push(Mutation {
-            key: Key::Parent(first).encode(),
-            value: Some(record::encode_inode_id(InodeId::new(container, first))),
-        });
-    }
-    Batch {
-        mutations,
-        data: Vec::new(),
-    }
-}

@@ -1,0 +1,657 @@
+//! Random operations on a namespace spread over three containers, beside a plain tree in memory.
+//!
+//! After every step: the reply (or errno) is the model's, the batches stay inside the containers
+//! that they name, and whatever changed was touched. At the end: every directory lists what the model holds,
+//! every inode shows the model's links and size, and the batches replayed elsewhere give the same state.
+
+use perigee_meta::memory::MemView;
+use perigee_meta::{
+    Attr, Context, Credential, Kind, NewNode, Op, Outcome, Refusal, RenameMode, Reply, SetAttr,
+    Touched, execute, format_container,
+};
+use perigee_types::{ByteRange, ContainerId, DataCommand, Errno, InodeId, WallTime};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const CONTAINERS: [ContainerId; 3] = [ContainerId(1), ContainerId(2), ContainerId(9)];
+const NAMES: u8 = 5;
+
+#[derive(Debug, Clone)]
+struct Node {
+    kind: Kind,
+    nlink: u32,
+    size: u64,
+    entries: BTreeMap<Vec<u8>, InodeId>,
+    parent: InodeId,
+}
+
+impl Node {
+    fn is_dir(&self) -> bool {
+        self.kind == Kind::Directory
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Model {
+    nodes: BTreeMap<InodeId, Node>,
+}
+
+type Expected<T> = Result<T, Errno>;
+
+impl Model {
+    fn new() -> Self {
+        let mut model = Self::default();
+        model.insert(InodeId::ROOT, Kind::Directory, 0, InodeId::ROOT);
+        model
+    }
+
+    fn insert(&mut self, inode: InodeId, kind: Kind, size: u64, parent: InodeId) {
+        let nlink = if kind == Kind::Directory { 2 } else { 1 };
+        let node = Node {
+            kind,
+            nlink,
+            size,
+            entries: BTreeMap::new(),
+            parent,
+        };
+        assert!(
+            self.nodes.insert(inode, node).is_none(),
+            "{inode} was used before"
+        );
+    }
+
+    fn node(&self, inode: InodeId) -> Expected<&Node> {
+        self.nodes.get(&inode).ok_or(Errno::ESTALE)
+    }
+
+    fn live_dir(&self, inode: InodeId) -> Expected<&Node> {
+        let node = self.node(inode)?;
+        if !node.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        if node.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        Ok(node)
+    }
+
+    fn change(&mut self, inode: InodeId) -> &mut Node {
+        self.nodes.get_mut(&inode).expect("the model knows it")
+    }
+
+    fn put_name(&mut self, dir: InodeId, name: &[u8], inode: InodeId) {
+        if self.nodes[&inode].is_dir() {
+            self.change(dir).nlink += 1;
+            self.change(inode).parent = dir;
+        }
+        self.change(dir).entries.insert(name.to_vec(), inode);
+    }
+
+    fn take_name(&mut self, dir: InodeId, name: &[u8]) -> InodeId {
+        let inode = self
+            .change(dir)
+            .entries
+            .remove(name)
+            .expect("checked before");
+        if self.nodes[&inode].is_dir() {
+            self.change(dir).nlink -= 1;
+        }
+        inode
+    }
+
+    fn drop_link(&mut self, inode: InodeId) {
+        let node = self.change(inode);
+        node.nlink = if node.is_dir() { 0 } else { node.nlink - 1 };
+    }
+
+    fn make(&self, dir: InodeId, name: &[u8], kind: Kind, open: bool) -> Expected<Option<InodeId>> {
+        let Some(&inode) = self.live_dir(dir)?.entries.get(name) else {
+            return Ok(None);
+        };
+        match self.nodes[&inode].kind {
+            _ if !open || kind != Kind::File => Err(Errno::EEXIST),
+            Kind::File => Ok(Some(inode)),
+            Kind::Directory => Err(Errno::EISDIR),
+            _ => Err(Errno::ESTALE),
+        }
+    }
+
+    fn unlink(&mut self, dir: InodeId, name: &[u8]) -> Expected<InodeId> {
+        let inode = *self.live_dir(dir)?.entries.get(name).ok_or(Errno::ENOENT)?;
+        if self.nodes[&inode].is_dir() {
+            return Err(Errno::EISDIR);
+        }
+        self.take_name(dir, name);
+        self.drop_link(inode);
+        Ok(inode)
+    }
+
+    fn rmdir(&mut self, dir: InodeId, name: &[u8]) -> Expected<InodeId> {
+        let inode = *self.live_dir(dir)?.entries.get(name).ok_or(Errno::ENOENT)?;
+        if !self.nodes[&inode].is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        if !self.nodes[&inode].entries.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.take_name(dir, name);
+        self.drop_link(inode);
+        Ok(inode)
+    }
+
+    fn link(&mut self, inode: InodeId, dir: InodeId, name: &[u8]) -> Expected<()> {
+        if self.live_dir(dir)?.entries.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        let node = self.node(inode)?;
+        if node.is_dir() {
+            return Err(Errno::EPERM);
+        }
+        if node.nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        self.change(inode).nlink += 1;
+        self.put_name(dir, name, inode);
+        Ok(())
+    }
+
+    fn is_below(&self, mut at: InodeId, top: InodeId) -> bool {
+        while at != top {
+            if at == InodeId::ROOT {
+                return false;
+            }
+            at = self.nodes[&at].parent;
+        }
+        true
+    }
+
+    fn rename(
+        &mut self,
+        from: (InodeId, &[u8]),
+        to: (InodeId, &[u8]),
+        mode: RenameMode,
+    ) -> Expected<(InodeId, Option<InodeId>)> {
+        self.live_dir(from.0)?;
+        self.live_dir(to.0)?;
+        let source = *self.nodes[&from.0]
+            .entries
+            .get(from.1)
+            .ok_or(Errno::ENOENT)?;
+        let target = self.nodes[&to.0].entries.get(to.1).copied();
+        if mode == RenameMode::NoReplace && target.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if mode == RenameMode::Exchange && target.is_none() {
+            return Err(Errno::ENOENT);
+        }
+        if target == Some(source) {
+            return Ok((source, None));
+        }
+        if self.nodes[&source].is_dir() && self.is_below(to.0, source) {
+            return Err(Errno::EINVAL);
+        }
+        match (target, mode) {
+            (Some(target), RenameMode::Exchange) => {
+                if self.nodes[&target].is_dir() && self.is_below(from.0, target) {
+                    return Err(Errno::EINVAL);
+                }
+                self.take_name(from.0, from.1);
+                self.take_name(to.0, to.1);
+                self.put_name(from.0, from.1, target);
+                self.put_name(to.0, to.1, source);
+                Ok((source, None))
+            }
+            (Some(target), _) => {
+                match (self.nodes[&source].is_dir(), &self.nodes[&target]) {
+                    (true, node) if !node.is_dir() => return Err(Errno::ENOTDIR),
+                    (false, node) if node.is_dir() => return Err(Errno::EISDIR),
+                    (true, node) if !node.entries.is_empty() => return Err(Errno::ENOTEMPTY),
+                    _ => {}
+                }
+                self.take_name(to.0, to.1);
+                self.drop_link(target);
+                self.take_name(from.0, from.1);
+                self.put_name(to.0, to.1, source);
+                Ok((source, Some(target)))
+            }
+            (None, _) => {
+                self.take_name(from.0, from.1);
+                self.put_name(to.0, to.1, source);
+                Ok((source, None))
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Make {
+        dir: u8,
+        name: u8,
+        kind: u8,
+        home: u8,
+        open: bool,
+    },
+    Unlink {
+        dir: u8,
+        name: u8,
+    },
+    Rmdir {
+        dir: u8,
+        name: u8,
+    },
+    Rename {
+        dir: u8,
+        name: u8,
+        to: u8,
+        new: u8,
+        mode: u8,
+    },
+    Link {
+        node: u8,
+        dir: u8,
+        name: u8,
+    },
+    Truncate {
+        node: u8,
+        size: u16,
+    },
+    Write {
+        node: u8,
+        start: u16,
+        len: u8,
+    },
+    Reap {
+        node: u8,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let n = || 0..NAMES;
+    let any8 = any::<u8>;
+    let step = prop_oneof![
+        6 => (any8(), n(), any8(), any8(), any::<bool>())
+            .prop_map(|(dir, name, kind, home, open)| Step::Make { dir, name, kind, home, open }),
+        2 => (any8(), n()).prop_map(|(dir, name)| Step::Unlink { dir, name }),
+        2 => (any8(), n()).prop_map(|(dir, name)| Step::Rmdir { dir, name }),
+        5 => (any8(), n(), any8(), n(), any8())
+            .prop_map(|(dir, name, to, new, mode)| Step::Rename { dir, name, to, new, mode }),
+        2 => (any8(), any8(), n()).prop_map(|(node, dir, name)| Step::Link { node, dir, name }),
+        1 => (any8(), any::<u16>()).prop_map(|(node, size)| Step::Truncate { node, size }),
+        1 => (any8(), any::<u16>(), any8())
+            .prop_map(|(node, start, len)| Step::Write { node, start, len }),
+        1 => any8().prop_map(|node| Step::Reap { node }),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+struct World {
+    model: Model,
+    view: MemView,
+    replayed: MemView,
+    /// Every inode that was ever made, so that the dead are asked for as well.
+    all: Vec<InodeId>,
+    clock: i64,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut view = MemView::new();
+        for container in CONTAINERS {
+            let root = (container == ContainerId::ROOT).then_some((0, 0, 0o755));
+            view.apply(
+                container,
+                &format_container(container, WallTime::default(), root),
+            );
+        }
+        Self {
+            model: Model::new(),
+            replayed: view.clone(),
+            view,
+            all: vec![InodeId::ROOT],
+            clock: 0,
+        }
+    }
+
+    fn any(&self, pick: u8) -> InodeId {
+        self.all[usize::from(pick) % self.all.len()]
+    }
+
+    /// Mostly a directory that is there.
+    fn dir(&self, pick: u8) -> InodeId {
+        if pick >= 240 {
+            return self.any(pick);
+        }
+        let dirs: Vec<_> = self
+            .model
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.is_dir() && node.nlink > 0)
+            .map(|(inode, _)| *inode)
+            .collect();
+        dirs[usize::from(pick) % dirs.len()]
+    }
+
+    fn run(&mut self, op: &Op, home: Option<ContainerId>) -> Result<Outcome, Errno> {
+        self.clock += 1;
+        let context = Context {
+            now: WallTime {
+                secs: self.clock,
+                nanos: 0,
+            },
+            new_directory_in: home,
+        };
+        let result = execute(op, &context, &mut self.view);
+        match result {
+            Ok(outcome) => {
+                for (container, batch) in &outcome.batches {
+                    assert!(!batch.is_empty() && CONTAINERS.contains(container));
+                    self.replayed.apply(*container, batch);
+                    self.replayed.apply(*container, batch);
+                }
+                self.view.apply_all(&outcome.batches);
+                Ok(outcome)
+            }
+            Err(Refusal::Errno(errno)) => Err(errno),
+            Err(other) => panic!("{op:?}: {other}"),
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let cred = Credential { uid: 7, gid: 8 };
+        match *step {
+            Step::Make {
+                dir,
+                name,
+                kind,
+                home,
+                open,
+            } => {
+                let home = CONTAINERS.get(usize::from(home % 4)).copied();
+                self.make(self.dir(dir), name, kind, home, open);
+            }
+            Step::Unlink { dir, name } => {
+                let (parent, name) = (self.dir(dir), vec![b'a' + name]);
+                let expected = self.model.unlink(parent, &name);
+                let got = self.run(&Op::Unlink { parent, name, cred }, None);
+                self.check_removed(expected, got);
+            }
+            Step::Rmdir { dir, name } => {
+                let (parent, name) = (self.dir(dir), vec![b'a' + name]);
+                let expected = self.model.rmdir(parent, &name);
+                let got = self.run(&Op::Rmdir { parent, name, cred }, None);
+                self.check_removed(expected, got);
+            }
+            Step::Rename {
+                dir,
+                name,
+                to,
+                new,
+                mode,
+            } => {
+                let mode = [
+                    RenameMode::Replace,
+                    RenameMode::Exchange,
+                    RenameMode::NoReplace,
+                ][usize::from(mode % 3)];
+                self.rename((self.dir(dir), name), (self.dir(to), new), mode);
+            }
+            Step::Link { node, dir, name } => {
+                let (inode, new_parent, new_name) =
+                    (self.any(node), self.dir(dir), vec![b'a' + name]);
+                let expected = self.model.link(inode, new_parent, &new_name);
+                let got = self.run(
+                    &Op::Link {
+                        inode,
+                        new_parent,
+                        new_name,
+                        cred,
+                    },
+                    None,
+                );
+                assert_eq!(got.map(|_| ()), expected);
+            }
+            Step::Truncate { node, size } => self.truncate(self.any(node), u64::from(size)),
+            Step::Write { node, start, len } => {
+                self.write(
+                    self.any(node),
+                    ByteRange::with_len(start.into(), len.into()),
+                );
+            }
+            Step::Reap { node } => {
+                let inode = self.any(node);
+                let outcome = self.run(&Op::Reap { inode }, None).expect("never refused");
+                let gone = self
+                    .model
+                    .nodes
+                    .get(&inode)
+                    .is_some_and(|node| node.nlink == 0);
+                assert_eq!(!outcome.batches.is_empty(), gone);
+                if gone {
+                    self.model.nodes.remove(&inode);
+                }
+            }
+        }
+    }
+
+    fn make(&mut self, parent: InodeId, name: u8, kind: u8, home: Option<ContainerId>, open: bool) {
+        let name = vec![b'a' + name];
+        let node = match kind % 5 {
+            0 => NewNode::File,
+            1..=2 => NewNode::Directory,
+            3 => NewNode::Symlink(b"target".to_vec()),
+            _ => NewNode::Fifo,
+        };
+        let kind = node.kind();
+        let expected = self.model.make(parent, &name, kind, open);
+        let op = Op::Make {
+            parent,
+            name: name.clone(),
+            node,
+            mode: 0o666,
+            umask: 0o022,
+            cred: Credential { uid: 7, gid: 8 },
+            open_existing: open,
+        };
+        match (self.run(&op, home), expected) {
+            (Ok(outcome), Ok(old)) => {
+                let Reply::Created { attr, existed } = outcome.reply else {
+                    panic!("{:?}", outcome.reply)
+                };
+                assert_eq!(existed, old.is_some());
+                assert_eq!(attr.kind, kind);
+                if existed {
+                    assert_eq!(Some(attr.inode), old);
+                    return;
+                }
+                let container = match home {
+                    Some(home) if kind == Kind::Directory => home,
+                    _ => parent.container(),
+                };
+                assert_eq!(attr.inode.container(), container);
+                assert!(outcome.touched.contains(&Touched::Listing(parent)));
+                self.model.insert(attr.inode, kind, attr.size, parent);
+                self.model.put_name(parent, &name, attr.inode);
+                self.all.push(attr.inode);
+            }
+            (got, expected) => assert_eq!(got.map(|_| ()), expected.map(|_| ())),
+        }
+    }
+
+    fn check_removed(&mut self, expected: Expected<InodeId>, got: Result<Outcome, Errno>) {
+        match (got, expected) {
+            (Ok(outcome), Ok(gone)) => {
+                let Reply::Removed { inode, nlink, kind } = outcome.reply else {
+                    panic!("{:?}", outcome.reply)
+                };
+                let node = &self.model.nodes[&gone];
+                assert_eq!((inode, nlink, kind), (gone, node.nlink, node.kind));
+                assert!(outcome.touched.contains(&Touched::Attr(gone)));
+            }
+            (got, expected) => assert_eq!(got.map(|_| ()), expected.map(|_| ())),
+        }
+    }
+
+    fn rename(&mut self, from: (InodeId, u8), to: (InodeId, u8), mode: RenameMode) {
+        let (name, new_name) = (vec![b'a' + from.1], vec![b'a' + to.1]);
+        let expected = self.model.rename((from.0, &name), (to.0, &new_name), mode);
+        let op = Op::Rename {
+            parent: from.0,
+            name,
+            new_parent: to.0,
+            new_name,
+            mode,
+            cred: Credential::default(),
+        };
+        let got = self.run(&op, None).map(|outcome| outcome.reply);
+        let expected = expected.map(|(moved, replaced)| Reply::Renamed { moved, replaced });
+        assert_eq!(got, expected, "{op:?}");
+    }
+
+    fn truncate(&mut self, inode: InodeId, size: u64) {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        let cred = Credential::default();
+        let got = self.run(&Op::SetAttr { inode, set, cred }, None);
+        let expected = self.model.node(inode).map(|node| (node.kind, node.size));
+        match expected {
+            Ok((Kind::File, before)) => {
+                let outcome = got.expect("a file takes a size");
+                let data: Vec<_> = outcome.batches.values().flat_map(|b| &b.data).collect();
+                let resized = DataCommand::Resized { inode, size };
+                assert_eq!(
+                    data,
+                    if before == size {
+                        vec![]
+                    } else {
+                        vec![&resized]
+                    }
+                );
+                self.model.change(inode).size = size;
+            }
+            Ok((Kind::Directory, _)) => assert_eq!(got.map(|_| ()), Err(Errno::EISDIR)),
+            Ok(_) => assert_eq!(got.map(|_| ()), Err(Errno::EINVAL)),
+            Err(errno) => assert_eq!(got.map(|_| ()), Err(errno)),
+        }
+    }
+
+    fn write(&mut self, inode: InodeId, range: ByteRange) {
+        let op = Op::Wrote {
+            inode,
+            ranges: vec![range],
+            size_at_least: None,
+            mtime: WallTime {
+                secs: self.clock,
+                nanos: 5,
+            },
+            kill_privileges: false,
+        };
+        let got = self.run(&op, None).map(|outcome| outcome.reply);
+        match self.model.node(inode).map(|node| node.kind) {
+            Ok(Kind::File) => {
+                let node = self.model.change(inode);
+                if !range.is_empty() {
+                    node.size = node.size.max(range.end);
+                }
+                let size = node.size;
+                assert!(matches!(got, Ok(Reply::Attr(attr)) if attr.size == size));
+            }
+            Ok(Kind::Directory) => assert_eq!(got, Err(Errno::EISDIR)),
+            Ok(_) => assert_eq!(got, Err(Errno::ENODEV)),
+            Err(errno) => assert_eq!(got, Err(errno)),
+        }
+    }
+
+    fn attr(&mut self, inode: InodeId) -> Result<Attr, Errno> {
+        match self.run(&Op::GetAttr { inode }, None)?.reply {
+            Reply::Attr(attr) => Ok(attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn check_all(&mut self) {
+        let orphans: BTreeSet<InodeId> = CONTAINERS
+            .into_iter()
+            .flat_map(|container| {
+                let op = Op::Orphans {
+                    container,
+                    limit: 1000,
+                };
+                match self.run(&op, None).expect("listed").reply {
+                    Reply::Inodes(inodes) => inodes,
+                    other => panic!("{other:?}"),
+                }
+            })
+            .collect();
+        for inode in self.all.clone() {
+            let node = self.model.node(inode).cloned();
+            let attr = self.attr(inode);
+            let Ok(node) = node else {
+                assert_eq!(attr, Err(Errno::ESTALE));
+                continue;
+            };
+            let attr = attr.expect("the model has it");
+            assert_eq!((attr.kind, attr.nlink), (node.kind, node.nlink), "{inode}");
+            assert_eq!(orphans.contains(&inode), node.nlink == 0);
+            if !node.is_dir() {
+                assert_eq!(attr.size, node.size);
+                continue;
+            }
+            assert_eq!(self.list(inode), node.entries);
+            if node.nlink > 0 {
+                let op = Op::Lookup {
+                    parent: inode,
+                    name: b"..".to_vec(),
+                };
+                let reply = self.run(&op, None).expect("has a parent").reply;
+                assert!(matches!(reply, Reply::Entry(attr) if attr.inode == node.parent));
+            }
+        }
+        assert_eq!(self.view, self.replayed);
+    }
+
+    fn list(&mut self, inode: InodeId) -> BTreeMap<Vec<u8>, InodeId> {
+        let mut found = BTreeMap::new();
+        let mut cookie = 0;
+        loop {
+            let op = Op::ReadDir {
+                inode,
+                cookie,
+                limit: 2,
+            };
+            let Reply::Listing(entries) = self.run(&op, None).expect("a directory").reply else {
+                panic!("not a listing")
+            };
+            let Some(last) = entries.last() else {
+                return found;
+            };
+            assert!(last.cookie > cookie.max(2) && last.cookie < 1 << 63);
+            cookie = last.cookie;
+            for entry in entries {
+                assert_eq!(entry.attr.map(|attr| attr.inode), Some(entry.inode));
+                let lookup = Op::Lookup {
+                    parent: inode,
+                    name: entry.name.clone(),
+                };
+                let reply = self.run(&lookup, None).expect("listed").reply;
+                assert!(matches!(reply, Reply::Entry(attr) if attr.inode == entry.inode));
+                assert_eq!(found.insert(entry.name, entry.inode), None, "listed twice");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_operations_do_what_a_plain_tree_does(steps in steps()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+        }
+        world.check_all();
+    }
+}
