@@ -1,6 +1,6 @@
-//! Which regions of an object are invalid here, and which version of the content they need.
+//! Which regions of an object are invalid here, which version of the content they need, and since when.
 //!
-//! Invariant: regions are disjoint, none is empty, and two that touch have different versions.
+//! Invariant: regions are disjoint, none is empty, and two that touch differ in a version.
 //! Region invalidation is AwareFS's; the version that a region needs is ours.
 
 use perigee_types::{ByteRange, Version};
@@ -11,7 +11,26 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Region {
     end: u64,
+    lack: Lack,
+}
+
+/// What an invalid region lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Lack {
+    /// Content of this version or later makes it valid.
     needed: Version,
+    /// The first record whose bytes are missing: an older one than `needed` when a record that overwrote it came
+    /// before its bytes did.
+    since: Version,
+}
+
+impl Lack {
+    fn join(self, other: Self) -> Self {
+        Self {
+            needed: self.needed.max(other.needed),
+            since: self.since.min(other.since),
+        }
+    }
 }
 
 /// The invalid regions of one object.
@@ -36,26 +55,35 @@ impl RegionMap {
     /// Marks `range` invalid until content of version `needed` or later is here. Where a part needs a
     /// later version already, that one stays.
     pub fn invalidate(&mut self, range: ByteRange, needed: Version) {
-        if range.is_empty() {
-            return;
-        }
+        self.invalidate_since(range, needed, needed);
+    }
+
+    /// The same, where the bytes of records from `since` on are missing.
+    pub fn invalidate_since(&mut self, range: ByteRange, needed: Version, since: Version) {
+        let lack = Lack { needed, since };
         let old = self.cut(range);
         let mut at = range.start;
-        for (part, version) in old {
-            self.insert(ByteRange::new(at, part.start), needed);
-            self.insert(part, version.max(needed));
+        for (part, before) in old {
+            self.insert(ByteRange::new(at, part.start), lack);
+            self.insert(part, before.join(lack));
             at = part.end;
         }
-        self.insert(ByteRange::new(at, range.end), needed);
+        self.insert(ByteRange::new(at, range.end), lack);
+    }
+
+    /// The first record whose bytes are missing; `None` when the whole object is valid.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Version> {
+        self.regions.values().map(|region| region.lack.since).min()
     }
 
     /// Makes valid what content of version `content` satisfies inside `range`; returns those parts, in
     /// order. Parts that need a later version stay invalid.
     pub fn fill(&mut self, range: ByteRange, content: Version) -> Vec<ByteRange> {
         let mut filled: Vec<ByteRange> = Vec::new();
-        for (part, needed) in self.cut(range) {
-            if needed > content {
-                self.insert(part, needed);
+        for (part, lack) in self.cut(range) {
+            if lack.needed > content {
+                self.insert(part, lack);
                 continue;
             }
             match filled.last_mut() {
@@ -75,7 +103,7 @@ impl RegionMap {
     #[must_use]
     pub fn overlapping(&self, range: ByteRange) -> Vec<(ByteRange, Version)> {
         self.touching(range)
-            .filter_map(|(part, needed)| Some((part.intersect(range)?, needed)))
+            .filter_map(|(part, lack)| Some((part.intersect(range)?, lack.needed)))
             .collect()
     }
 
@@ -101,11 +129,11 @@ impl RegionMap {
     pub fn iter(&self) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
         self.regions
             .iter()
-            .map(|(&start, region)| (ByteRange::new(start, region.end), region.needed))
+            .map(|(&start, region)| (ByteRange::new(start, region.end), region.lack.needed))
     }
 
     /// Regions from the one that may reach into `range` to the last that starts inside it.
-    fn touching(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
+    fn touching(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Lack)> + '_ {
         let first = self
             .regions
             .range(..=range.start)
@@ -113,20 +141,20 @@ impl RegionMap {
             .map_or(range.start, |(&start, _)| start);
         self.regions
             .range(first..range.end.max(first))
-            .map(|(&start, region)| (ByteRange::new(start, region.end), region.needed))
+            .map(|(&start, region)| (ByteRange::new(start, region.end), region.lack))
     }
 
     /// Removes what lies in `range`, returns it in order; parts outside stay.
-    fn cut(&mut self, range: ByteRange) -> Vec<(ByteRange, Version)> {
+    fn cut(&mut self, range: ByteRange) -> Vec<(ByteRange, Lack)> {
         if range.is_empty() {
             return Vec::new();
         }
-        let hit: Vec<(ByteRange, Version)> = self
+        let hit: Vec<(ByteRange, Lack)> = self
             .touching(range)
             .filter(|(part, _)| part.overlaps(range))
             .collect();
         let mut inside = Vec::with_capacity(hit.len());
-        for (part, needed) in hit {
+        for (part, lack) in hit {
             self.regions.remove(&part.start);
             for rest in [
                 ByteRange::new(part.start, range.start),
@@ -134,50 +162,53 @@ impl RegionMap {
             ] {
                 if !rest.is_empty() {
                     let end = rest.end;
-                    self.regions.insert(rest.start, Region { end, needed });
+                    self.regions.insert(rest.start, Region { end, lack });
                 }
             }
             if let Some(common) = part.intersect(range) {
-                inside.push((common, needed));
+                inside.push((common, lack));
             }
         }
         inside
     }
 
     /// Puts a region where nothing is, and merges it with neighbours that need the same.
-    fn insert(&mut self, range: ByteRange, needed: Version) {
+    fn insert(&mut self, range: ByteRange, lack: Lack) {
         if range.is_empty() {
             return;
         }
         let mut merged = range;
         if let Some((&start, before)) = self.regions.range(..range.start).next_back()
             && before.end == range.start
-            && before.needed == needed
+            && before.lack == lack
         {
             merged.start = start;
         }
         if let Some(after) = self.regions.get(&range.end).copied()
-            && after.needed == needed
+            && after.lack == lack
         {
             self.regions.remove(&range.end);
             merged.end = after.end;
         }
         let end = merged.end;
-        self.regions.insert(merged.start, Region { end, needed });
+        self.regions.insert(merged.start, Region { end, lack });
     }
 }
 
-impl From<RegionMap> for Vec<(ByteRange, Version)> {
+impl From<RegionMap> for Vec<(ByteRange, Lack)> {
     fn from(map: RegionMap) -> Self {
-        map.iter().collect()
+        let regions = map.regions.into_iter();
+        regions
+            .map(|(start, region)| (ByteRange::new(start, region.end), region.lack))
+            .collect()
     }
 }
 
-impl From<Vec<(ByteRange, Version)>> for RegionMap {
-    fn from(list: Vec<(ByteRange, Version)>) -> Self {
+impl From<Vec<(ByteRange, Lack)>> for RegionMap {
+    fn from(list: Vec<(ByteRange, Lack)>) -> Self {
         let mut map = Self::new();
-        for (range, needed) in list {
-            map.invalidate(range, needed);
+        for (range, lack) in list {
+            map.invalidate_since(range, lack.needed, lack.since);
         }
         map
     }
@@ -244,6 +275,22 @@ mod tests {
     }
 
     #[test]
+    fn a_region_written_again_before_its_bytes_came_lacks_the_older_ones_too() {
+        let mut map = RegionMap::new();
+        map.invalidate(r(0, 10), v(3));
+        map.invalidate(r(5, 15), v(7));
+        assert_eq!(map.oldest(), Some(v(3)));
+        map.fill(r(0, 5), v(3));
+        assert_eq!(
+            map.overlapping(r(0, 15)),
+            [(r(5, 10), v(7)), (r(10, 15), v(7))]
+        );
+        assert_eq!(map.oldest(), Some(v(3)));
+        map.fill(r(5, 10), v(7));
+        assert_eq!(map.oldest(), Some(v(7)));
+    }
+
+    #[test]
     fn empty_ranges_change_nothing() {
         let mut map = RegionMap::new();
         map.invalidate(r(5, 5), v(1));
@@ -280,7 +327,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(map.is_valid(range), model[start as usize..(start + len) as usize].iter().all(Option::is_none));
-                let regions = list(&map);
+                let regions: Vec<(ByteRange, Lack)> = map.clone().into();
                 for (byte, want) in model.iter().enumerate() {
                     let at = r(byte as u64, byte as u64 + 1);
                     let got = map.overlapping(at).first().map(|(_, n)| *n);

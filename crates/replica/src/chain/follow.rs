@@ -1,0 +1,280 @@
+//! The member's side: takes the owner's records, and answers once they are on disk.
+//!
+//! An acknowledgement grants the owner a lease, so it is refused to an older epoch, and withheld while this
+//! node's own proposal may be winning.
+
+use super::{Answer, Chain, Part, Storage, planted};
+use crate::log::{Fit, follows};
+use crate::message::{ChainView, Entry, Fault, Message, Output, Refusal};
+use perigee_types::{NodeId, Seq, Tick, Version};
+
+/// What a follower knows of its owner's log.
+#[derive(Debug)]
+pub(super) struct Follow {
+    /// Equal to the owner's log up to here.
+    matched: Seq,
+    /// The owner says that this is committed.
+    commit: Seq,
+    /// Whether this view's owner has sent anything.
+    heard: bool,
+}
+
+impl Follow {
+    /// Committed records are in every owner's log.
+    pub(super) fn new(committed: Seq) -> Self {
+        Self {
+            matched: committed,
+            commit: committed,
+            heard: false,
+        }
+    }
+
+    pub(super) fn has_heard(&self) -> bool {
+        self.heard
+    }
+}
+
+/// Records as they arrive.
+pub(super) struct Run {
+    pub(super) prev: Version,
+    pub(super) entries: Vec<Entry>,
+    pub(super) commit: Seq,
+}
+
+impl Run {
+    /// Whether the records follow each other, and none is from an epoch after the sender's.
+    fn is_sound(&self, view: &ChainView) -> bool {
+        let mut last = self.prev;
+        self.entries.iter().all(|entry| {
+            let sound = follows(last, entry.version) && entry.version.epoch <= view.epoch;
+            last = entry.version;
+            sound
+        })
+    }
+}
+
+impl Chain {
+    pub(super) fn on_append(
+        &mut self,
+        from: NodeId,
+        view: ChainView,
+        run: Run,
+        sent_at: Tick,
+        out: &mut Vec<Output>,
+    ) {
+        if !run.is_sound(&view) {
+            return;
+        }
+        let answer = Answer {
+            to: from,
+            epoch: view.epoch,
+            sent_at,
+        };
+        if !self.admits(view, answer, out) {
+            return;
+        }
+        if self.installing {
+            let last = self.log.last();
+            return self.refuse(answer, Refusal::Gap { last }, out);
+        }
+        self.match_run(run, answer, out);
+    }
+
+    /// Whether the sender of `view` is the owner that this node follows now; becomes so if the view is new.
+    fn admits(&mut self, view: ChainView, answer: Answer, out: &mut Vec<Output>) -> bool {
+        if view.owner() != Some(answer.to) || answer.to == self.me {
+            return false;
+        }
+        if self.storage == Storage::Lost && self.view.is_none() {
+            return false;
+        }
+        let known = self
+            .view
+            .as_ref()
+            .map_or(self.promised, |v| v.epoch)
+            .max(self.promised);
+        if view.epoch < known && !planted!(self, NoFence) {
+            let promised = known;
+            self.refuse(answer, Refusal::StaleEpoch { promised }, out);
+            return false;
+        }
+        if view.epoch > known || self.view.is_none() {
+            self.adopt(view, out);
+        } else if view.epoch == known && self.view.as_ref() != Some(&view) {
+            return false;
+        }
+        let listed = self.view.as_ref().is_some_and(|v| v.lists(self.me));
+        if self.storage == Storage::Lost && listed && !planted!(self, WipedMemberVotes) {
+            self.refuse(answer, Refusal::Lost, out);
+            return false;
+        }
+        if self.proposals.is_open() && !planted!(self, GrantWhileProposing) {
+            return false;
+        }
+        matches!(self.part, Part::Follow(_))
+    }
+
+    fn match_run(&mut self, run: Run, answer: Answer, out: &mut Vec<Output>) {
+        let Part::Follow(follow) = &mut self.part else {
+            return;
+        };
+        follow.heard = true;
+        let rises = answer.epoch > self.promised;
+        self.promised = self.promised.max(answer.epoch);
+        let (conflict, new_from) = match self.log.fit(run.prev, &run.entries) {
+            Fit::Gap => return self.misfit(rises, answer, Misfit::Gap, out),
+            Fit::Mismatch => {
+                return self.misfit(rises, answer, Misfit::Mismatch(run.prev.seq), out);
+            }
+            Fit::Fits { conflict, new_from } => (conflict, new_from),
+        };
+        if let Some(from) = conflict {
+            if from <= self.committed {
+                let held = self.log.version_at(from).unwrap_or(self.log.base());
+                let epoch = answer.epoch;
+                return self.halt(Fault::CommittedConflict { held, epoch }, out);
+            }
+            self.truncate(from, out);
+        }
+        let end = Seq(run.prev.seq.0 + run.entries.len() as u64);
+        let gained = new_from < run.entries.len();
+        for entry in run.entries.into_iter().skip(new_from) {
+            self.log.push(entry);
+        }
+        if let Part::Follow(follow) = &mut self.part {
+            follow.matched = follow.matched.max(end);
+            follow.commit = follow.commit.max(run.commit);
+        }
+        self.follow_commit(out);
+        self.answer_after_disk(rises || gained, conflict, answer, out);
+    }
+
+    /// Persists what is new, and acknowledges when everything that the answer promises is on disk.
+    fn answer_after_disk(
+        &mut self,
+        write: bool,
+        conflict: Option<Seq>,
+        answer: Answer,
+        out: &mut Vec<Output>,
+    ) {
+        if write {
+            self.persist(conflict, Some(answer), out);
+        }
+        // A heartbeat is answered although records are still on their way to the disk: it says how far they are.
+        if planted!(self, AckBeforePersist) {
+            self.durable = self.written;
+            self.promised_durable = self.promised;
+            self.acknowledge(answer, out);
+        } else if !write && self.promised_durable >= answer.epoch {
+            self.acknowledge(answer, out);
+        } else if !write && let Some(last) = self.writes.back_mut() {
+            last.answer = Some(answer);
+        }
+    }
+
+    /// Refuses records that do not fit. The promise of a new epoch is persisted first by an own write; the
+    /// refusal itself promises nothing.
+    fn misfit(&mut self, rises: bool, answer: Answer, misfit: Misfit, out: &mut Vec<Output>) {
+        if rises {
+            self.persist(None, None, out);
+        }
+        let reason = match misfit {
+            Misfit::Gap => Refusal::Gap {
+                last: self.log.last(),
+            },
+            Misfit::Mismatch(at) => Refusal::Mismatch {
+                at,
+                committed: self.committed,
+            },
+        };
+        self.refuse(answer, reason, out);
+    }
+
+    /// Sends the acknowledgement if this node still follows that owner; this grants a lease.
+    pub(super) fn acknowledge(&mut self, answer: Answer, out: &mut Vec<Output>) {
+        let Part::Follow(follow) = &self.part else {
+            return;
+        };
+        let follows = self.promised == answer.epoch || planted!(self, NoFence);
+        let current =
+            self.view.as_ref().is_some_and(|v| v.epoch == answer.epoch) || planted!(self, NoFence);
+        let open = self.proposals.is_open() && !planted!(self, GrantWhileProposing);
+        if !follows || !current || open {
+            return;
+        }
+        let mut durable = self.durable.min(follow.matched);
+        if planted!(self, AckUnmatched) {
+            durable = self.durable;
+        }
+        self.granted = Some(self.now);
+        out.push(Output::Send {
+            to: answer.to,
+            message: Message::AppendAck {
+                epoch: answer.epoch,
+                durable,
+                data: self.data,
+                sent_at: answer.sent_at,
+            },
+        });
+    }
+
+    /// Applies what the owner says is committed, as far as it is equal and on disk here.
+    pub(super) fn follow_commit(&mut self, out: &mut Vec<Output>) {
+        if let Part::Follow(follow) = &self.part {
+            let through = follow.commit.min(follow.matched).min(self.durable);
+            self.commit_through(through, out);
+        }
+    }
+
+    pub(super) fn on_state_needed(&mut self, from: NodeId, view: ChainView, out: &mut Vec<Output>) {
+        let listed = view.lists(self.me);
+        let current = self.view.as_ref().is_some_and(|v| *v == view);
+        // A new view arrives with an Append first: nothing is installed on the word of a node that may be old.
+        if listed || !current || view.owner() != Some(from) || self.storage == Storage::Lost {
+            return;
+        }
+        self.installing = true;
+        out.push(Output::NeedState { from });
+    }
+
+    pub(super) fn on_installed(&mut self, base: Version, out: &mut Vec<Output>) {
+        if !self.installing {
+            return;
+        }
+        self.installing = false;
+        if base.seq < self.committed {
+            let committed = self.committed;
+            return self.halt(Fault::StateTooOld { base, committed }, out);
+        }
+        self.log.reset(base);
+        self.written = base.seq;
+        self.durable = base.seq;
+        self.committed = base.seq;
+        self.handed = base.seq;
+        self.data = Seq::ZERO;
+        for write in &mut self.writes {
+            write.through = base.seq;
+        }
+        if let Part::Follow(follow) = &mut self.part {
+            follow.matched = base.seq;
+            follow.commit = follow.commit.max(base.seq);
+        }
+    }
+
+    fn refuse(&self, answer: Answer, reason: Refusal, out: &mut Vec<Output>) {
+        out.push(Output::Send {
+            to: answer.to,
+            message: Message::AppendRefused {
+                epoch: answer.epoch,
+                reason,
+                sent_at: answer.sent_at,
+            },
+        });
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Misfit {
+    Gap,
+    Mismatch(Seq),
+}

@@ -1,0 +1,562 @@
+//! One container's replication on one node: a state machine without I/O.
+//!
+//! The protocol is PacificA's (Lin et al., 2008): the chain and its epoch lie in the control store and change
+//! only by compare-and-set; a record is committed when every member has it on disk; the owner's lease comes
+//! from the members' answers, not from the control store. Log matching is Raft's. What keeps it safe:
+//!
+//! - Nothing is answered before what the answer promises is on disk ([`follow`]).
+//! - A member that has proposed itself grants nothing until its proposal is decided, and proposes only when
+//!   every lease that it granted has run out ([`change`]).
+//! - A node acts as owner only in an epoch that it won in this process lifetime ([`lead`]).
+//! - From the moment when a joiner may be listed, commits and leases wait for it too ([`join`]).
+//!
+//! Reading order: this file, `follow`, `lead`, `change`, `join`.
+
+mod change;
+mod follow;
+mod join;
+mod lead;
+#[cfg(test)]
+mod tests;
+
+use crate::log::Log;
+use crate::message::{
+    ChainView, Entry, Fault, HardState, Holds, Input, LogWrite, MemberProgress, Message, NotOwner,
+    Output, PersistId, Role,
+};
+#[cfg(feature = "plant")]
+use crate::plant::Plant;
+use crate::timing::Timing;
+use bytes::Bytes;
+use change::Proposals;
+use follow::Follow;
+use lead::Reign;
+use perigee_types::{Epoch, NodeId, Seq, Tick, Version};
+use std::collections::VecDeque;
+
+/// True when this deliberate fault is switched on; a constant `false` in a product build.
+macro_rules! planted {
+    ($chain:expr, $name:ident) => {{
+        #[cfg(feature = "plant")]
+        {
+            $chain.plant == Some(crate::plant::Plant::$name)
+        }
+        #[cfg(not(feature = "plant"))]
+        {
+            false
+        }
+    }};
+}
+pub(crate) use planted;
+
+/// Bounds of one chain's memory and messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Committed records beyond this many bytes are trimmed: how far back a returning node can catch up.
+    pub retain_bytes: u64,
+    /// Trimming waits for joiners up to this many bytes.
+    pub retain_for_joiners_bytes: u64,
+    /// The most payload of one message (one larger record still travels, alone).
+    pub append_bytes: u64,
+    /// The most bytes sent to one member and not acknowledged.
+    pub window_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            retain_bytes: 16 << 20,
+            retain_for_joiners_bytes: 64 << 20,
+            append_bytes: 1 << 20,
+            window_bytes: 8 << 20,
+        }
+    }
+}
+
+/// What a chain is made with.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// This node.
+    pub me: NodeId,
+    /// Times; the same on all nodes.
+    pub timing: Timing,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// Whether this node's disk has what its place in the chain says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Storage {
+    /// It has.
+    Kept,
+    /// It was wiped: while a view lists this node, it must not vote, promise or own.
+    Lost,
+}
+
+/// What this process is doing.
+#[derive(Debug)]
+enum Part {
+    Follow(Follow),
+    Reign(Reign),
+}
+
+/// A write that is not known to be on disk.
+#[derive(Debug)]
+struct Write {
+    id: PersistId,
+    /// The log is on disk up to here once it is done.
+    through: Seq,
+    promised: Epoch,
+    /// Whom to answer then.
+    answer: Option<Answer>,
+}
+
+/// An acknowledgement that waits for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Answer {
+    to: NodeId,
+    epoch: Epoch,
+    sent_at: Tick,
+}
+
+/// One container's replication on one node. See the module's text.
+#[derive(Debug)]
+pub struct Chain {
+    me: NodeId,
+    timing: Timing,
+    limits: Limits,
+    #[cfg(feature = "plant")]
+    plant: Option<Plant>,
+    now: Tick,
+    log: Log,
+    /// Records above were proposed, and are not yet in any write or message.
+    written: Seq,
+    durable: Seq,
+    promised: Epoch,
+    promised_durable: Epoch,
+    writes: VecDeque<Write>,
+    last_write: PersistId,
+    committed: Seq,
+    /// What was committed before this step: the driver has read these records.
+    handed: Seq,
+    /// The data of every command up to here is on this node's disk.
+    data: Seq,
+    view: Option<ChainView>,
+    storage: Storage,
+    /// When this node last granted a lease, or may have; `None`: every lease that it granted has run out.
+    granted: Option<Tick>,
+    /// Since when the present owner has had the chance to be heard.
+    quiet_since: Tick,
+    proposals: Proposals,
+    part: Part,
+    /// A state transfer is under way: the log belongs to the driver until it ends.
+    installing: bool,
+    halted: bool,
+    role: Role,
+}
+
+impl Chain {
+    /// The chain of a node that starts, or starts again.
+    ///
+    /// `hard` is what its disk holds. `known` is false when the disk should hold more: the container's storage
+    /// is new here, though the view that the control store gave (read after this process started) lists this
+    /// node at an epoch above the container's first one.
+    #[must_use]
+    pub fn new(config: Config, hard: HardState, known: bool, now: Tick) -> Self {
+        let fresh = hard.promised == Epoch(0);
+        let log = Log::new(hard.base, hard.entries);
+        let last = log.last().seq;
+        let committed = hard.committed.max(hard.base.seq).min(last);
+        Self {
+            me: config.me,
+            timing: config.timing,
+            limits: config.limits,
+            #[cfg(feature = "plant")]
+            plant: None,
+            now,
+            written: last,
+            durable: last,
+            promised: hard.promised,
+            promised_durable: hard.promised,
+            writes: VecDeque::new(),
+            last_write: PersistId(0),
+            committed,
+            handed: committed,
+            data: hard.base.seq,
+            view: None,
+            storage: if known { Storage::Kept } else { Storage::Lost },
+            // A lease is granted only after a promise: without one there is none to wait for.
+            granted: (!fresh || !known).then_some(now),
+            quiet_since: now,
+            proposals: Proposals::default(),
+            part: Part::Follow(Follow::new(committed)),
+            installing: false,
+            halted: false,
+            role: Role::Outside,
+            log,
+        }
+    }
+
+    /// The same chain with one deliberate fault.
+    #[cfg(feature = "plant")]
+    #[must_use]
+    pub fn with_plant(mut self, plant: Option<Plant>) -> Self {
+        self.plant = plant;
+        self
+    }
+
+    /// Takes one input at this node's time `now`; adds to `out` what the driver is to do, in order.
+    pub fn step(&mut self, now: Tick, input: Input, out: &mut Vec<Output>) {
+        if self.halted {
+            return;
+        }
+        self.now = self.now.max(now);
+        self.handed = self.committed;
+        match input {
+            Input::View(view) => self.on_view(view, out),
+            Input::Flush => self.on_flush(out),
+            Input::Announce => self.on_announce(out),
+            Input::Receive { from, message } => self.on_message(from, message, out),
+            Input::Persisted(id) => self.on_persisted(id, out),
+            Input::PersistFailed => self.halt(Fault::PersistFailed, out),
+            Input::ViewDecided(outcome) => self.on_decided(outcome, out),
+            Input::Tick => {}
+            Input::Unreachable(node) => self.on_unreachable(node),
+            Input::Candidate(node) => self.on_candidate(node),
+            Input::Dismiss(node) => self.on_dismiss(node),
+            Input::DataThrough(seq) => self.data = seq.min(self.log.last().seq),
+            Input::StateInstalled { base } => self.on_installed(base, out),
+            Input::StateFailed => self.installing = false,
+        }
+        if !self.halted {
+            match self.part {
+                Part::Follow(_) => self.follow_timers(out),
+                Part::Reign(_) => self.reign_timers(out),
+            }
+        }
+        self.note_role(out);
+    }
+
+    /// Adds a record to the log of an owner with leases. It is sent and persisted by the next [`Input::Flush`].
+    ///
+    /// `payload` is not empty. Errors: [`NotOwner`], and nothing was changed.
+    pub fn propose(&mut self, now: Tick, payload: Bytes) -> Result<Version, NotOwner> {
+        let now = self.now.max(now);
+        if payload.is_empty() || self.lease_until(now).is_none() {
+            return Err(NotOwner);
+        }
+        let Part::Reign(reign) = &self.part else {
+            return Err(NotOwner);
+        };
+        let version = Version {
+            epoch: reign.epoch(),
+            seq: self.log.last().seq.next(),
+        };
+        self.log.push(Entry { version, payload });
+        Ok(version)
+    }
+
+    /// Until when this node may act as owner; `None` when it may not at `now`. Alone in its chain it may
+    /// for ever: `Tick(u64::MAX)`.
+    #[must_use]
+    pub fn lease_until(&self, now: Tick) -> Option<Tick> {
+        let Part::Reign(reign) = &self.part else {
+            return None;
+        };
+        if self.halted || !reign.is_active(self.committed) {
+            return None;
+        }
+        let mut held = self.timing.lease_held();
+        if planted!(self, LongLease) {
+            held.0 *= 3;
+        }
+        let until = reign.lease_until(held, planted!(self, LeaseWithoutJoiner))?;
+        (until > now).then_some(until)
+    }
+
+    /// Everything up to here is committed, as far as this node knows.
+    #[must_use]
+    pub const fn committed(&self) -> Seq {
+        self.committed
+    }
+
+    /// The version of the last committed record.
+    #[must_use]
+    pub fn committed_version(&self) -> Version {
+        self.log
+            .version_at(self.committed)
+            .unwrap_or(self.log.base())
+    }
+
+    /// The last record of the log, durable or not.
+    #[must_use]
+    pub fn last(&self) -> Version {
+        self.log.last()
+    }
+
+    /// The log is on this node's disk up to here.
+    #[must_use]
+    pub const fn durable(&self) -> Seq {
+        self.durable
+    }
+
+    /// The epoch below which this node answers no message.
+    #[must_use]
+    pub const fn promised(&self) -> Epoch {
+        self.promised
+    }
+
+    /// The last trimmed record.
+    #[must_use]
+    pub fn base(&self) -> Version {
+        self.log.base()
+    }
+
+    /// This node's part, as last reported by [`Output::Role`].
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The newest view that this node knows.
+    #[must_use]
+    pub const fn view(&self) -> Option<&ChainView> {
+        self.view.as_ref()
+    }
+
+    /// The retained records from `from` to `to`, both included.
+    pub fn entries(&self, from: Seq, to: Seq) -> impl Iterator<Item = &Entry> {
+        self.log.range(from, to)
+    }
+
+    /// How many bytes the retained log takes. Grows while [`Input::DataThrough`] does not come.
+    #[must_use]
+    pub fn retained_bytes(&self) -> u64 {
+        self.log.bytes()
+    }
+
+    /// Whether `version` is in the committed log here. Bytes as of a version may be installed when it is (F2).
+    #[must_use]
+    pub fn holds(&self, version: Version) -> Holds {
+        self.log.holds(version, self.committed)
+    }
+
+    /// The nodes, without this one, that commits wait for: also an fsync must. Empty unless this node reigns.
+    pub fn counted(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let reign = match &self.part {
+            Part::Reign(reign) => Some(reign),
+            Part::Follow(_) => None,
+        };
+        reign.into_iter().flat_map(Reign::counted)
+    }
+
+    /// How far each member and joiner is. Empty unless this node reigns.
+    #[must_use]
+    pub fn member_progress(&self) -> Vec<MemberProgress> {
+        match &self.part {
+            Part::Reign(reign) => reign.progress(self.now),
+            Part::Follow(_) => Vec::new(),
+        }
+    }
+
+    /// When to give [`Input::Tick`] if nothing else happens; `Tick(u64::MAX)`: no need.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Tick {
+        if self.halted {
+            return Tick(u64::MAX);
+        }
+        match &self.part {
+            Part::Follow(_) => self.follow_deadline(),
+            Part::Reign(reign) => reign
+                .heartbeat_at()
+                .min(self.lease_until(self.now).unwrap_or(Tick(u64::MAX))),
+        }
+    }
+
+    fn on_message(&mut self, from: NodeId, message: Message, out: &mut Vec<Output>) {
+        match message {
+            Message::Append {
+                view,
+                prev,
+                entries,
+                commit,
+                sent_at,
+            } => {
+                let run = follow::Run {
+                    prev,
+                    entries,
+                    commit,
+                };
+                self.on_append(from, view, run, sent_at, out);
+            }
+            Message::StateNeeded { view } => self.on_state_needed(from, view, out),
+            Message::AppendAck {
+                epoch,
+                durable,
+                data,
+                sent_at,
+            } => self.on_ack(from, epoch, (durable, data), sent_at, out),
+            Message::AppendRefused {
+                epoch,
+                reason,
+                sent_at,
+            } => self.on_refused(from, epoch, reason, sent_at, out),
+        }
+    }
+
+    fn on_persisted(&mut self, id: PersistId, out: &mut Vec<Output>) {
+        let mut answer = None;
+        while let Some(write) = self.writes.front()
+            && write.id <= id
+        {
+            self.durable = self.durable.max(write.through);
+            self.promised_durable = self.promised_durable.max(write.promised);
+            answer = write.answer.or(answer);
+            self.writes.pop_front();
+        }
+        match self.part {
+            Part::Follow(_) => {
+                if let Some(answer) = answer {
+                    self.acknowledge(answer, out);
+                }
+                self.follow_commit(out);
+            }
+            Part::Reign(_) => self.on_own_progress(out),
+        }
+    }
+
+    /// Starts a write of what the log gained, and of `promised` if it rose.
+    fn persist(
+        &mut self,
+        truncate_from: Option<Seq>,
+        answer: Option<Answer>,
+        out: &mut Vec<Output>,
+    ) {
+        let from = self.written.next();
+        let append: Vec<Entry> = self.log.range(from, self.log.last().seq).cloned().collect();
+        self.written = self.log.last().seq;
+        let in_writes = self
+            .writes
+            .back()
+            .map_or(self.promised_durable, |w| w.promised);
+        let mut promised = (self.promised > in_writes).then_some(self.promised);
+        if planted!(self, PromiseNotPersisted) {
+            promised = None;
+        }
+        let trim_through = self.trim();
+        self.last_write = PersistId(self.last_write.0 + 1);
+        self.writes.push_back(Write {
+            id: self.last_write,
+            through: self.written,
+            promised: self.promised,
+            answer,
+        });
+        out.push(Output::Persist {
+            id: self.last_write,
+            write: LogWrite {
+                truncate_from,
+                append,
+                promised,
+                committed: self.committed,
+                trim_through,
+            },
+        });
+    }
+
+    /// Drops committed records beyond the window, if they are many; they must be applied, and their data synced.
+    fn trim(&mut self) -> Option<Seq> {
+        let keep = self.limits.retain_bytes;
+        if self.log.bytes() <= keep + keep / 16 {
+            return None;
+        }
+        let mut through = self.log.surplus(keep)?;
+        if let Part::Reign(reign) = &self.part
+            && let Some(behind) = reign.slowest_joiner()
+        {
+            let most = self.log.surplus(self.limits.retain_for_joiners_bytes);
+            through = through.min(behind).max(most.unwrap_or(Seq::ZERO));
+        }
+        let through = through.min(self.handed).min(self.data).min(self.durable);
+        (through > self.log.base().seq).then(|| {
+            self.log.trim(through);
+            through
+        })
+    }
+
+    /// Removes the end of the log from `from` on. The caller persists this.
+    fn truncate(&mut self, from: Seq, out: &mut Vec<Output>) {
+        let before = Seq(from.0.saturating_sub(1));
+        let entries = self.log.truncate(from);
+        self.written = self.written.min(before);
+        self.durable = self.durable.min(before);
+        if !planted!(self, DurableAfterTruncation) {
+            for write in &mut self.writes {
+                write.through = write.through.min(before);
+            }
+        }
+        if !entries.is_empty() {
+            let known = self.view.as_ref().map_or(self.promised, |v| v.epoch);
+            let by = Version {
+                epoch: known.max(self.promised),
+                seq: Seq::ZERO,
+            };
+            let needed = by.max(self.log.last());
+            self.data = Seq::ZERO;
+            out.push(Output::Truncated { entries, needed });
+        }
+    }
+
+    fn commit_through(&mut self, through: Seq, out: &mut Vec<Output>) {
+        if through > self.committed {
+            self.committed = through;
+            out.push(Output::Committed { through });
+        }
+    }
+
+    fn halt(&mut self, fault: Fault, out: &mut Vec<Output>) {
+        self.halted = true;
+        self.part = Part::Follow(Follow::new(self.committed));
+        out.push(Output::Fault(fault));
+    }
+
+    fn note_role(&mut self, out: &mut Vec<Output>) {
+        let role = self.present_role();
+        if role != self.role {
+            self.role = role;
+            out.push(Output::Role(role));
+        }
+    }
+
+    fn present_role(&self) -> Role {
+        if self.halted {
+            return Role::Outside;
+        }
+        match &self.part {
+            Part::Reign(reign) => {
+                let epoch = reign.epoch();
+                match self.lease_until(self.now) {
+                    Some(_) => Role::Owner { epoch },
+                    None if reign.is_active(self.committed) => Role::Suspended,
+                    None => Role::Reconciling { epoch },
+                }
+            }
+            Part::Follow(follow) => self.following_role(follow),
+        }
+    }
+
+    fn following_role(&self, follow: &Follow) -> Role {
+        let Some(view) = &self.view else {
+            return Role::Outside;
+        };
+        match view.owner() {
+            Some(owner) if owner == self.me => Role::Suspended,
+            Some(_) if view.lists(self.me) && self.storage == Storage::Lost => Role::Outside,
+            Some(owner) if view.lists(self.me) => Role::Replica {
+                owner,
+                epoch: view.epoch,
+            },
+            Some(owner) if follow.has_heard() => Role::Joining { owner },
+            _ => Role::Outside,
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! What goes in and out of a [`Chain`](crate::Chain): records, messages, disk writes, views, faults.
+
+use bytes::Bytes;
+use perigee_types::{Epoch, NodeId, Seq, Tick, Version};
+use serde::{Deserialize, Serialize};
+
+/// One record of the log. An empty payload is the start of an epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its place, and the epoch in which it was first ordered.
+    pub version: Version,
+    /// What the driver proposed.
+    pub payload: Bytes,
+}
+
+/// What this node's disk holds of a container's log: everything that finished writes put there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HardState {
+    /// No message of an older epoch is answered. Zero: this storage never took part in the chain.
+    pub promised: Epoch,
+    /// Known to be committed; a lower bound.
+    pub committed: Seq,
+    /// The last record that was trimmed: the applied state includes everything up to it.
+    pub base: Version,
+    /// The records after `base`.
+    pub entries: Vec<Entry>,
+}
+
+/// Who holds a container, as the control store says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChainView {
+    /// Rises with every change.
+    pub epoch: Epoch,
+    /// The members; the first one owns.
+    pub chain: Vec<NodeId>,
+}
+
+impl ChainView {
+    /// The node that owns, if any.
+    #[must_use]
+    pub fn owner(&self) -> Option<NodeId> {
+        self.chain.first().copied()
+    }
+
+    /// Whether `node` is a member.
+    #[must_use]
+    pub fn lists(&self, node: NodeId) -> bool {
+        self.chain.contains(&node)
+    }
+
+    /// The view of the next epoch with these members.
+    #[must_use]
+    pub fn successor(&self, chain: Vec<NodeId>) -> Self {
+        Self {
+            epoch: self.epoch.next(),
+            chain,
+        }
+    }
+}
+
+/// What nodes of one chain say to each other. Loss, repetition and reordering are allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message {
+    /// The owner's records after `prev`; without records a heartbeat.
+    Append {
+        /// The sender's view, in which it owns: a receiver that has an older one learns it here.
+        view: ChainView,
+        /// The record before the first of `entries`; the receiver must hold it.
+        prev: Version,
+        /// Consecutive records.
+        entries: Vec<Entry>,
+        /// Everything up to here is committed.
+        commit: Seq,
+        /// The owner's clock; comes back in the answer.
+        sent_at: Tick,
+    },
+    /// The receiver's disk holds the owner's log up to `durable`; grants a lease counted from `sent_at`.
+    AppendAck {
+        /// Of the owner that is answered.
+        epoch: Epoch,
+        /// Equal to the owner's log, and on disk, up to here.
+        durable: Seq,
+        /// It has the bytes of every data command up to here, on disk.
+        data: Seq,
+        /// From the message that is answered.
+        sent_at: Tick,
+    },
+    /// The records do not fit, or the sender does not own; grants nothing.
+    AppendRefused {
+        /// Of the owner that is answered.
+        epoch: Epoch,
+        /// Why.
+        reason: Refusal,
+        /// From the message that is answered.
+        sent_at: Tick,
+    },
+    /// The owner's log does not reach back far enough for this receiver: it must fetch the state.
+    StateNeeded {
+        /// The sender's view, in which it owns.
+        view: ChainView,
+    },
+}
+
+/// Why records were refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The log ends before `prev`.
+    Gap {
+        /// The last record here.
+        last: Version,
+    },
+    /// Another record stands in the place of `prev`.
+    Mismatch {
+        /// The place of `prev`.
+        at: Seq,
+        /// Up to here the logs are equal.
+        committed: Seq,
+    },
+    /// A later epoch has begun.
+    StaleEpoch {
+        /// The epoch that the receiver knows.
+        promised: Epoch,
+    },
+    /// The receiver is a listed member, but its storage is empty: it must be removed and join again.
+    Lost,
+}
+
+/// Names one write to disk. Writes finish in the order of their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PersistId(pub u64);
+
+/// A change of [`HardState`], wholly done or not at all: first the truncation, then the rest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogWrite {
+    /// Removes this record and all later ones.
+    pub truncate_from: Option<Seq>,
+    /// Records to add at the end.
+    pub append: Vec<Entry>,
+    /// The new promise, if it changes.
+    pub promised: Option<Epoch>,
+    /// The new lower bound of what is committed.
+    pub committed: Seq,
+    /// Records up to here may be dropped. The applied state up to here must be durable no later than this.
+    pub trim_through: Option<Seq>,
+}
+
+impl LogWrite {
+    /// Performs the write on a copy of the disk's state: what a driver's storage must do.
+    pub fn apply(&self, state: &mut HardState) {
+        if let Some(from) = self.truncate_from {
+            state.entries.retain(|entry| entry.version.seq < from);
+        }
+        state.entries.extend(self.append.iter().cloned());
+        if let Some(promised) = self.promised {
+            state.promised = promised;
+        }
+        state.committed = state.committed.max(self.committed);
+        if let Some(through) = self.trim_through {
+            let kept = state.entries.partition_point(|e| e.version.seq <= through);
+            if let Some(last) = state.entries.drain(..kept).next_back() {
+                state.base = last.version;
+            }
+        }
+    }
+}
+
+/// The control store's answer to a proposal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CasOutcome {
+    /// The proposed view is the current one.
+    Won,
+    /// The current view has another epoch than expected.
+    Lost(ChainView),
+    /// It may have been done, or may yet be.
+    Unknown,
+    /// It was not done, and will not be.
+    Unavailable,
+}
+
+/// An event for [`Chain::step`](crate::Chain::step).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// The control store's view: at the start (read after this process started) and at every change.
+    View(ChainView),
+    /// Send and persist what was proposed.
+    Flush,
+    /// Tell the members now what is committed, not with the next heartbeat: their data waits for it.
+    Announce,
+    /// A message arrived.
+    Receive {
+        /// Its authenticated sender.
+        from: NodeId,
+        /// What it says.
+        message: Message,
+    },
+    /// This write, and each earlier one, is on disk.
+    Persisted(PersistId),
+    /// A write failed: what the disk holds is unknown.
+    PersistFailed,
+    /// The answer to the last [`Output::ProposeView`]. Each proposal gets one answer.
+    ViewDecided(CasOutcome),
+    /// Time has passed.
+    Tick,
+    /// The transport says that nothing listens there (refused, reset).
+    Unreachable(NodeId),
+    /// A live node that is to join: the owner begins to bring it up.
+    Candidate(NodeId),
+    /// A member or candidate that is to leave: the owner proposes a chain without it.
+    Dismiss(NodeId),
+    /// The bytes of every data command up to here are on this node's disk. May go back; a truncation and an
+    /// installed state set it to zero until this is given again.
+    DataThrough(Seq),
+    /// The state that [`Output::NeedState`] asked for is on disk, in place of everything before; the log there is
+    /// empty after `base`.
+    StateInstalled {
+        /// The last record that the state includes; committed.
+        base: Version,
+    },
+    /// That state could not be fetched; nothing was changed.
+    StateFailed,
+}
+
+/// What the driver is to do, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send this; it may be lost.
+    Send {
+        /// Receiver.
+        to: NodeId,
+        /// What to say.
+        message: Message,
+    },
+    /// Write this, then give [`Input::Persisted`] with its number.
+    Persist {
+        /// Its number.
+        id: PersistId,
+        /// What to write.
+        write: LogWrite,
+    },
+    /// Everything up to here is committed: apply it, reading `chain.entries(..)` before the next step.
+    Committed {
+        /// The last one.
+        through: Seq,
+    },
+    /// These records will be gone from the log with the next write. Regions that they changed are invalid (F3),
+    /// and must be so on disk no later than that write.
+    Truncated {
+        /// In order.
+        entries: Vec<Entry>,
+        /// What content those regions need: later than all that this log still holds.
+        needed: Version,
+    },
+    /// Compare-and-set in the control store: the view becomes `view` if its epoch is `expect`.
+    ProposeView {
+        /// The epoch that must be current.
+        expect: Epoch,
+        /// The new view.
+        view: ChainView,
+    },
+    /// Read the view from the control store, and give it as [`Input::View`].
+    ReadView,
+    /// This node's part has changed.
+    Role(Role),
+    /// Fetch the state from this node and install it, unless that is under way; then give
+    /// [`Input::StateInstalled`] or [`Input::StateFailed`].
+    NeedState {
+        /// The owner.
+        from: NodeId,
+    },
+    /// Something that must not happen did. After a fatal one the chain does nothing more.
+    Fault(Fault),
+}
+
+/// This node's part in the chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// No part.
+    Outside,
+    /// Follows the owner.
+    Replica {
+        /// Who owns.
+        owner: NodeId,
+        /// Since.
+        epoch: Epoch,
+    },
+    /// Won this epoch; the members' logs are being made equal.
+    Reconciling {
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// Owns, and holds the members' leases.
+    Owner {
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// Not listed, but the owner sends to it.
+    Joining {
+        /// Who owns.
+        owner: NodeId,
+    },
+    /// First in the chain, but without leases, or with an epoch that this process did not win.
+    Suspended,
+}
+
+/// A broken promise of the disk, of the control store, or of this protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Fatal: the owner wants to replace a record that is committed here.
+    #[error("record `{held}` is committed, and the owner of {epoch} has another one in its place")]
+    CommittedConflict {
+        /// What is here.
+        held: Version,
+        /// Who wants to replace it.
+        epoch: Epoch,
+    },
+    /// Fatal: a write of the log failed.
+    #[error("a write of the replication log failed")]
+    PersistFailed,
+    /// Fatal: an installed state is older than what is committed here.
+    #[error("installed state ends at `{base}`, but `{committed}` is committed here")]
+    StateTooOld {
+        /// Where the state ends.
+        base: Version,
+        /// What is committed.
+        committed: Seq,
+    },
+    /// The control store's view is older than one seen before: restored from a backup?
+    #[error("control store went back to {got}; this node knows {held}")]
+    ViewWentBack {
+        /// The highest epoch known here.
+        held: Epoch,
+        /// The epoch that the store gave.
+        got: Epoch,
+    },
+}
+
+impl Fault {
+    /// Whether the chain stops.
+    #[must_use]
+    pub const fn is_fatal(&self) -> bool {
+        !matches!(self, Self::ViewWentBack { .. })
+    }
+}
+
+/// A proposal was refused: this node is not an owner with leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this node does not own the container now")]
+pub struct NotOwner;
+
+/// How far a member or joiner is, as its owner knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberProgress {
+    /// The node.
+    pub node: NodeId,
+    /// Listed, or on its way.
+    pub standing: Standing,
+    /// Its log is durable up to here.
+    pub durable: Seq,
+    /// Its data is on disk up to here.
+    pub data: Seq,
+    /// How long nothing was heard from it.
+    pub silent_for: perigee_types::Span,
+}
+
+/// Where a node stands on its way into the chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Listed.
+    Member,
+    /// Receives the log; nothing waits for it.
+    CatchingUp,
+    /// Commits wait for it too; it is listed once it has the data up to `frontier`.
+    Admitting {
+        /// The last record when commits began to wait for it.
+        frontier: Seq,
+    },
+}
+
+/// Whether a version is in this node's committed log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// It is, and stays.
+    Yes,
+    /// It may come to be.
+    NotYet,
+    /// Another history has its place.
+    Never,
+}

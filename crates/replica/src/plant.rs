@@ -1,0 +1,59 @@
+//! Deliberate faults of the protocol, by name: the worth of the simulator is the share that it finds.
+
+macro_rules! plants {
+    ($($name:ident = $text:literal;)*) => {
+        /// One deliberate fault.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Plant {
+            $(#[doc = $text] $name,)*
+        }
+
+        impl Plant {
+            /// Every one.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// Its name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+
+            /// What is wrong.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// The fault of that name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|p| p.name() == name)
+            }
+        }
+    };
+}
+
+plants! {
+    NoFence = "members take records and grant leases to the owner of an older epoch";
+    AckBeforePersist = "a member acknowledges before its disk has the records";
+    PromiseNotPersisted = "the promise of a new epoch is answered, and never written";
+    RemoteReadUnreplicated = "another host is shown what only the owner has";
+    CommitWithoutAll = "a record is committed when one other member has it";
+    JoinerListedEarly = "a joiner is listed before it has the data";
+    JoinerNotAwaited = "commits do not wait for a joiner that is being listed";
+    LeaseWithoutJoiner = "the owner's lease does not wait for a joiner that may be listed";
+    LongLease = "the owner holds its lease longer than the members grant it";
+    EagerTakeover = "a member proposes itself while a lease that it granted still runs";
+    GrantWhileProposing = "a member goes on granting while its own proposal may win";
+    FetchedWithoutAsOf = "fetched bytes are valid although the log here has not what they include";
+    NoInvalidationOnTruncation = "regions of truncated records stay valid";
+    RestartedOwnerKeepsEpoch = "a restarted owner goes on in its old epoch";
+    EpochBackward = "an older view replaces a newer one";
+    WipedMemberVotes = "a member whose disk was wiped acknowledges and takes over";
+    UnknownIsLost = "a proposal of unknown outcome is taken as lost";
+    AckUnmatched = "a member acknowledges records that it did not compare with the owner's";
+    DurableAfterTruncation = "a write that was truncated counts as durable";
+    RevertUnlogged = "a new owner keeps older bytes and does not tell the members";
+    UnsyncedTrusted = "a restarted node trusts bytes that were never synced";
+    FsyncLocalOnly = "fsync does not wait for the data of the members";
+}

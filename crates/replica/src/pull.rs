@@ -1,0 +1,469 @@
+//! The member's side of data: which bytes of the container's objects are valid here, and what to fetch next.
+//!
+//! The log orders data commands; the bytes follow when they can. Three rules keep a node from ever taking bytes
+//! for what they are not (the third makes good for bytes that were here before their record was committed):
+//!
+//! - F1: a fetch is answered with bytes and a version `as_of` so that no byte is of a write whose record is later.
+//!   A member answers only with valid bytes, as of its committed log.
+//! - F2: fetched bytes are installed only when `as_of` is *committed* here ([`Chain::holds`](crate::Chain::holds)).
+//!   Durable is not enough: bytes of a record that is truncated later would have overwritten older ones that an
+//!   fsync acknowledged, on a node that may be the last to have them.
+//! - F3: when records are truncated, the regions that this node itself wrote for them are invalid.
+//!
+//! A command of another node's write is applied to the map when it is committed, like the rest of the log.
+
+use crate::message::Holds;
+use crate::region::RegionMap;
+use perigee_types::{ByteRange, DataCommand, InodeId, Seq, Version};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The most bytes of one fetch.
+pub const FETCH_LEN_MAX: u64 = 1 << 20;
+
+/// Names one fetch of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FetchId(pub u64);
+
+/// A range to ask for: of the owner, or (by a new owner) of members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetch {
+    /// Its number.
+    pub id: FetchId,
+    /// The object.
+    pub inode: InodeId,
+    /// The bytes; an end of `u64::MAX` means the end of the object.
+    pub range: ByteRange,
+    /// An answer as of an earlier version is of no use.
+    pub needed: Version,
+}
+
+/// What to do with fetched bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fetched {
+    /// Write these parts to the object, and nothing else of them; they are valid now.
+    Install {
+        /// The object.
+        inode: InodeId,
+        /// In order; may be empty.
+        parts: Vec<ByteRange>,
+    },
+    /// Keep the bytes; [`Pull::release`] names them again.
+    Hold,
+    /// Drop the bytes; the range will be fetched again.
+    Drop,
+}
+
+/// How a command came to this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// From the owner, in the log: its bytes are not here.
+    Remote,
+    /// This node owns, and its bytes are in place already.
+    Own,
+    /// Found in the log after a restart: nobody knows what of it reached the disk.
+    Unsynced,
+}
+
+#[derive(Debug, Clone)]
+struct Pending {
+    version: Version,
+    command: DataCommand,
+    origin: Origin,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Object {
+    invalid: RegionMap,
+    /// Where a reader or an fsync waits.
+    wanted: RegionMap,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Outstanding {
+    inode: InodeId,
+    range: ByteRange,
+    /// Arrived, as of a version that is not committed here yet: the part and the version.
+    held: Option<(ByteRange, Version)>,
+}
+
+/// What one node knows of the bytes of one container's objects. No I/O.
+#[derive(Debug, Clone, Default)]
+pub struct Pull {
+    objects: BTreeMap<InodeId, Object>,
+    pending: VecDeque<Pending>,
+    outstanding: BTreeMap<FetchId, Outstanding>,
+    last_fetch: u64,
+    /// Where the last round of fetches ended, so that one object cannot starve the others.
+    turn: InodeId,
+    wanted: BTreeSet<InodeId>,
+}
+
+impl Pull {
+    /// Of a node whose objects are all valid.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes over what the disk knows of one object, at a start.
+    pub fn restore(&mut self, inode: InodeId, invalid: RegionMap) {
+        if !invalid.is_empty() {
+            self.objects.entry(inode).or_default().invalid = invalid;
+        }
+    }
+
+    /// What is invalid of one object: for the disk.
+    #[must_use]
+    pub fn invalid(&self, inode: InodeId) -> Option<&RegionMap> {
+        self.objects.get(&inode).map(|object| &object.invalid)
+    }
+
+    /// Every invalid region, with the version that it needs.
+    pub fn iter(&self) -> impl Iterator<Item = (InodeId, ByteRange, Version)> + '_ {
+        self.objects.iter().flat_map(|(&inode, object)| {
+            let regions = object.invalid.iter();
+            regions.map(move |(range, needed)| (inode, range, needed))
+        })
+    }
+
+    /// A command came into the log here, after all others so far.
+    pub fn on_command(&mut self, version: Version, command: &DataCommand, origin: Origin) {
+        if origin == Origin::Own {
+            // New bytes are valid whatever was missing before.
+            let (inode, range) = touched(command);
+            if let Some(object) = self.objects.get_mut(&inode) {
+                object.invalid.drop_range(range);
+            }
+        }
+        self.pending.push_back(Pending {
+            version,
+            command: command.clone(),
+            origin,
+        });
+    }
+
+    /// Everything up to `through` is committed.
+    pub fn on_committed(&mut self, through: Seq) {
+        while let Some(first) = self.pending.front()
+            && first.version.seq <= through
+        {
+            let Some(pending) = self.pending.pop_front() else {
+                return;
+            };
+            self.apply(&pending);
+        }
+    }
+
+    /// Records after `kept` were truncated (F3): the regions that this node wrote for them are invalid until
+    /// content of `needed` is here. Nothing is left of what was there before.
+    pub fn on_truncated(&mut self, kept: Seq, needed: Version) {
+        while let Some(last) = self.pending.back()
+            && last.version.seq > kept
+        {
+            let Some(pending) = self.pending.pop_back() else {
+                return;
+            };
+            if pending.origin != Origin::Remote {
+                let (inode, range) = touched(&pending.command);
+                let object = self.objects.entry(inode).or_default();
+                object
+                    .invalid
+                    .invalidate_since(range, needed, Version::default());
+            }
+        }
+    }
+
+    /// This node does not own any more: its own writes that are not committed are not to be trusted.
+    pub fn on_stepped_down(&mut self) {
+        for pending in &mut self.pending {
+            if pending.origin == Origin::Own {
+                pending.origin = Origin::Unsynced;
+            }
+        }
+    }
+
+    /// A state up to `base` was installed in place of the log: every object's bytes, of which `objects` are the
+    /// numbers, must be fetched as of it.
+    pub fn on_state_installed(
+        &mut self,
+        base: Version,
+        objects: impl IntoIterator<Item = InodeId>,
+    ) {
+        self.objects.clear();
+        self.pending.clear();
+        self.outstanding.clear();
+        self.wanted.clear();
+        let all = ByteRange::new(0, u64::MAX);
+        for inode in objects {
+            let object = self.objects.entry(inode).or_default();
+            object
+                .invalid
+                .invalidate_since(all, base, Version::default());
+        }
+    }
+
+    /// Whether every byte of `range` here is the committed content (for an owner: its newest).
+    #[must_use]
+    pub fn is_valid(&self, inode: InodeId, range: ByteRange) -> bool {
+        let known = self.objects.get(&inode);
+        let valid = known.is_none_or(|object| object.invalid.is_valid(range));
+        valid
+            && !self.pending.iter().any(|pending| {
+                let (other, dirty) = touched(&pending.command);
+                pending.origin == Origin::Unsynced && other == inode && dirty.overlaps(range)
+            })
+    }
+
+    /// The bytes of every data command up to here are in place. `committed` is the chain's.
+    #[must_use]
+    pub fn complete_through(&self, committed: Seq) -> Seq {
+        let oldest = self
+            .objects
+            .values()
+            .filter_map(|o| o.invalid.oldest())
+            .min();
+        let before = oldest.map(|version| Seq(version.seq.0.saturating_sub(1)));
+        before.map_or(committed, |seq| seq.min(committed))
+    }
+
+    /// A reader or an fsync waits for `range`: it is fetched first.
+    pub fn want(&mut self, inode: InodeId, range: ByteRange) {
+        let Some(object) = self.objects.get_mut(&inode) else {
+            return;
+        };
+        for (part, needed) in object.invalid.overlapping(range) {
+            object.wanted.invalidate(part, needed);
+            self.wanted.insert(inode);
+        }
+    }
+
+    /// What to fetch now: at most `budget_bytes`, with no more than `max_outstanding` under way in all.
+    pub fn next_fetches(&mut self, budget_bytes: u64, max_outstanding: usize) -> Vec<Fetch> {
+        let mut room = Room {
+            bytes: budget_bytes,
+            slots: max_outstanding.saturating_sub(self.outstanding.len()),
+        };
+        let mut fetches = Vec::new();
+        for inode in std::mem::take(&mut self.wanted) {
+            let Some(object) = self.objects.get_mut(&inode) else {
+                continue;
+            };
+            let regions: Vec<(ByteRange, Version)> = object.wanted.iter().collect();
+            let mut left = RegionMap::new();
+            for (part, needed) in regions {
+                if room.is_empty() {
+                    left.invalidate(part, needed);
+                } else {
+                    self.plan(inode, part, &mut room, &mut fetches);
+                }
+            }
+            if let Some(object) = self.objects.get_mut(&inode)
+                && !left.is_empty()
+            {
+                object.wanted = left;
+                self.wanted.insert(inode);
+            } else if let Some(object) = self.objects.get_mut(&inode) {
+                object.wanted = RegionMap::new();
+            }
+        }
+        let turn = self.turn;
+        let mut order: Vec<InodeId> = Vec::new();
+        if !room.is_empty() {
+            let after = self.objects.range(turn..).skip_while(|(i, _)| **i == turn);
+            let before = self.objects.range(..=turn);
+            let incomplete = |(i, o): (&InodeId, &Object)| (!o.invalid.is_empty()).then_some(*i);
+            order.extend(after.filter_map(incomplete));
+            order.extend(before.filter_map(incomplete));
+        }
+        for inode in order {
+            if room.is_empty() {
+                break;
+            }
+            self.plan(inode, ByteRange::new(0, u64::MAX), &mut room, &mut fetches);
+            self.turn = inode;
+        }
+        fetches
+    }
+
+    /// An answer: it covers `covered` (a part of what was asked), as of `as_of`, of which `holds` says whether the
+    /// log here has it committed.
+    pub fn on_fetched(
+        &mut self,
+        id: FetchId,
+        covered: ByteRange,
+        as_of: Version,
+        holds: Holds,
+    ) -> Fetched {
+        let Some(outstanding) = self.outstanding.get_mut(&id) else {
+            return Fetched::Drop;
+        };
+        let (inode, asked) = (outstanding.inode, outstanding.range);
+        let Some(covered) = covered.intersect(asked) else {
+            self.outstanding.remove(&id);
+            return Fetched::Drop;
+        };
+        match holds {
+            Holds::NotYet => {
+                outstanding.held = Some((covered, as_of));
+                Fetched::Hold
+            }
+            Holds::Never => {
+                self.outstanding.remove(&id);
+                Fetched::Drop
+            }
+            Holds::Yes => {
+                self.outstanding.remove(&id);
+                let object = self.objects.entry(inode).or_default();
+                let parts = object.invalid.fill(covered, as_of);
+                self.forget_if_valid(inode);
+                Fetched::Install { inode, parts }
+            }
+        }
+    }
+
+    /// A fetch came to nothing: its range will be fetched again.
+    pub fn on_fetch_failed(&mut self, id: FetchId) {
+        self.outstanding.remove(&id);
+    }
+
+    /// Every fetch under way came to nothing: the owner is another now. Held bytes stay held.
+    pub fn on_source_changed(&mut self) {
+        self.outstanding.retain(|_, fetch| fetch.held.is_some());
+    }
+
+    /// Held bytes that are decided now. `holds` is [`Chain::holds`](crate::Chain::holds).
+    pub fn release(&mut self, holds: impl Fn(Version) -> Holds) -> Vec<(FetchId, Fetched)> {
+        let held = self.outstanding.iter();
+        let decided: Vec<(FetchId, ByteRange, Version, Holds)> = held
+            .filter_map(|(id, fetch)| fetch.held.map(|(range, as_of)| (*id, range, as_of)))
+            .map(|(id, range, as_of)| (id, range, as_of, holds(as_of)))
+            .filter(|(_, _, _, answer)| *answer != Holds::NotYet)
+            .collect();
+        decided
+            .into_iter()
+            .map(|(id, range, as_of, answer)| (id, self.on_fetched(id, range, as_of, answer)))
+            .collect()
+    }
+
+    /// An owner gives up on `range`, since no member has it: what is in place here is the content from now on.
+    /// Returns the parts that this concerns. The owner must log each as written, before a byte of it is shown to
+    /// another host: a member that returns may still have what was lost.
+    ///
+    /// Only bytes of writes that were never synced, and never shown to another host, can be lost by this.
+    pub fn revert(&mut self, inode: InodeId, range: ByteRange) -> Vec<ByteRange> {
+        let Some(object) = self.objects.get_mut(&inode) else {
+            return Vec::new();
+        };
+        let parts = object.invalid.overlapping(range);
+        object.invalid.drop_range(range);
+        self.forget_if_valid(inode);
+        parts.into_iter().map(|(part, _)| part).collect()
+    }
+
+    fn apply(&mut self, pending: &Pending) {
+        let (inode, range) = touched(&pending.command);
+        let version = pending.version;
+        match (pending.origin, &pending.command) {
+            (Origin::Own, _) => return,
+            (Origin::Remote, DataCommand::Written { .. })
+            | (
+                Origin::Unsynced,
+                DataCommand::Written { .. }
+                | DataCommand::Resized { .. }
+                | DataCommand::Punched { .. },
+            ) => {
+                let object = self.objects.entry(inode).or_default();
+                object.invalid.invalidate(range, version);
+            }
+            // The driver makes these bytes zeros, or the object shorter: nothing to fetch.
+            (Origin::Remote, DataCommand::Resized { .. } | DataCommand::Punched { .. }) => {
+                if let Some(object) = self.objects.get_mut(&inode) {
+                    object.invalid.drop_range(range);
+                }
+            }
+            (Origin::Remote | Origin::Unsynced, DataCommand::Removed { .. }) => {
+                self.objects.remove(&inode);
+            }
+        }
+        self.forget_if_valid(inode);
+    }
+
+    fn forget_if_valid(&mut self, inode: InodeId) {
+        if self
+            .objects
+            .get(&inode)
+            .is_some_and(|o| o.invalid.is_empty())
+        {
+            self.objects.remove(&inode);
+        }
+    }
+
+    /// Adds fetches for what is invalid inside `range`, and not under way.
+    fn plan(
+        &mut self,
+        inode: InodeId,
+        range: ByteRange,
+        room: &mut Room,
+        fetches: &mut Vec<Fetch>,
+    ) {
+        let Some(object) = self.objects.get(&inode) else {
+            return;
+        };
+        let mut missing = RegionMap::new();
+        for (part, needed) in object.invalid.overlapping(range) {
+            missing.invalidate(part, needed);
+        }
+        for fetch in self.outstanding.values().filter(|f| f.inode == inode) {
+            missing.drop_range(fetch.range);
+        }
+        for (part, needed) in missing.iter() {
+            let mut at = part.start;
+            while at < part.end && !room.is_empty() {
+                let whole = part.end == u64::MAX;
+                let len = if whole { u64::MAX } else { FETCH_LEN_MAX };
+                let range = ByteRange::new(at, part.end.min(at.saturating_add(len)));
+                self.last_fetch += 1;
+                let id = FetchId(self.last_fetch);
+                let held = None;
+                self.outstanding
+                    .insert(id, Outstanding { inode, range, held });
+                fetches.push(Fetch {
+                    id,
+                    inode,
+                    range,
+                    needed,
+                });
+                room.take(range.len());
+                at = range.end;
+            }
+        }
+    }
+}
+
+/// What may still be asked for in this round.
+struct Room {
+    bytes: u64,
+    slots: usize,
+}
+
+impl Room {
+    fn is_empty(&self) -> bool {
+        self.bytes == 0 || self.slots == 0
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.slots -= 1;
+    }
+}
+
+/// The object and the bytes that a command changes.
+fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
+    match command {
+        DataCommand::Written { inode, range } | DataCommand::Punched { inode, range } => {
+            (*inode, *range)
+        }
+        DataCommand::Resized { inode, size } => (*inode, ByteRange::new(*size, u64::MAX)),
+        DataCommand::Removed { inode } => (*inode, ByteRange::new(0, u64::MAX)),
+    }
+}
