@@ -38,7 +38,7 @@ impl Lack {
 /// Serializes as the list of its regions; what is read back is merged again, so that damaged bytes
 /// cannot break the invariant.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "Vec<(ByteRange, Version)>", from = "Vec<(ByteRange, Version)>")]
+#[serde(into = "Vec<(ByteRange, Lack)>", from = "Vec<(ByteRange, Lack)>")]
 pub struct RegionMap {
     regions: BTreeMap<u64, Region>,
 }
