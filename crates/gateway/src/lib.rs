@@ -1,1 +1,7 @@
-//! Placeholder.
+//! Foreign interfaces onto the client's [`FileSystem`](perigee_client::fs::FileSystem): the FUSE mount.
+//!
+//! Promises: every request of the kernel is answered exactly once, with an answer or an errno;
+//! no reader thread waits for the network; whatever ends, ends without hanging.
+#![deny(unsafe_code)]
+
+pub mod fuse;

@@ -1,0 +1,133 @@
+//! The device `/dev/fuse`: whole messages in and out, and its three ioctls.
+#![expect(unsafe_code, reason = "rustix has no ioctl of FUSE")]
+
+use rustix::fs::{Mode, OFlags};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// One descriptor of a FUSE connection. A request must be answered on the descriptor that gave it.
+#[derive(Debug)]
+pub(crate) struct Device {
+    fd: OwnedFd,
+}
+
+/// Whether the kernel took a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// It did.
+    Taken,
+    /// What it belongs to is gone: the request was aborted, the inode forgotten, the mount removed.
+    Gone,
+}
+
+/// `_IOR(229, 0, uint32_t)`.
+const IOC_CLONE: libc::c_ulong = 0x8004_e500;
+/// `_IOW(229, 1, struct fuse_backing_map)`.
+const IOC_BACKING_OPEN: libc::c_ulong = 0x4010_e501;
+/// `_IOW(229, 2, uint32_t)`.
+const IOC_BACKING_CLOSE: libc::c_ulong = 0x4004_e502;
+
+/// `struct fuse_backing_map`.
+#[repr(C)]
+struct BackingMap {
+    fd: i32,
+    flags: u32,
+    padding: u64,
+}
+
+impl Device {
+    /// Where the kernel has it.
+    pub(crate) const PATH: &str = "/dev/fuse";
+
+    /// A descriptor without a connection.
+    pub(crate) fn open() -> io::Result<Self> {
+        let fd = rustix::fs::open(Self::PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { fd })
+    }
+
+    /// One more descriptor of the same connection, with a queue of its own.
+    pub(crate) fn clone_reader(&self) -> io::Result<Self> {
+        let clone = Self::open()?;
+        let source = self.fd.as_raw_fd().cast_unsigned();
+        // SAFETY: both descriptors are open; the kernel reads one u32 from the pointer.
+        let answer = unsafe { libc::ioctl(clone.fd.as_raw_fd(), IOC_CLONE, &raw const source) };
+        if answer < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(clone)
+        }
+    }
+
+    /// Waits for the next request. ENODEV: the mount is gone.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.fd, buffer)?)
+    }
+
+    /// Answers a request. `errno` is 0 or positive.
+    pub(crate) fn reply(&self, unique: u64, errno: i32, parts: [&[u8]; 2]) -> io::Result<Delivery> {
+        self.send(unique, -errno, parts)
+    }
+
+    /// Tells the kernel something that it did not ask for.
+    pub(crate) fn notify(&self, code: i32, body: &[u8]) -> io::Result<Delivery> {
+        self.send(0, code, [body, &[]])
+    }
+
+    fn send(&self, unique: u64, error: i32, parts: [&[u8]; 2]) -> io::Result<Delivery> {
+        const HEADER_LEN: usize = 16;
+        let mut header = [0; HEADER_LEN];
+        let len = HEADER_LEN + parts[0].len() + parts[1].len();
+        let len = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        header[..4].copy_from_slice(&len.to_ne_bytes());
+        header[4..8].copy_from_slice(&error.to_ne_bytes());
+        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        let slices = [
+            IoSlice::new(&header),
+            IoSlice::new(parts[0]),
+            IoSlice::new(parts[1]),
+        ];
+        loop {
+            return match rustix::io::writev(&self.fd, &slices) {
+                Ok(_) => Ok(Delivery::Taken),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => Ok(Delivery::Gone),
+                Err(error) => Err(error.into()),
+            };
+        }
+    }
+
+    /// Registers a file for passthrough. The kernel keeps it open by itself.
+    pub(crate) fn open_backing(&self, file: BorrowedFd<'_>) -> io::Result<u32> {
+        let map = BackingMap {
+            fd: file.as_raw_fd(),
+            flags: 0,
+            padding: 0,
+        };
+        // SAFETY: both descriptors are open; the kernel reads one `BackingMap` from the pointer.
+        let id = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_BACKING_OPEN, &raw const map) };
+        u32::try_from(id).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Takes back what [`Device::open_backing`] gave. Files that are open go on.
+    pub(crate) fn close_backing(&self, id: u32) -> io::Result<()> {
+        // SAFETY: the descriptor is open; the kernel reads one u32 from the pointer.
+        let answer = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_BACKING_CLOSE, &raw const id) };
+        if answer < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl From<OwnedFd> for Device {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

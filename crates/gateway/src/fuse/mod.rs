@@ -1,0 +1,22 @@
+//! The mount. Reading order: [`options`], `mount` (how it is made and unmade), `session` (its life),
+//! `ops` (one kernel request, one call), `open_modes` (how the kernel may treat an open file),
+//! `notify` (what its caches must drop), `wire` and `device` (bytes).
+
+mod device;
+mod errno;
+mod mount;
+mod notify;
+mod open_files;
+mod open_modes;
+mod ops;
+mod options;
+mod point;
+mod reply;
+mod session;
+mod waiting;
+mod wire;
+
+pub use mount::{Busy, MountError, Mounted, UnmountError, mount};
+pub use open_modes::{Counts, Mode};
+pub use options::{MountOptions, OptionError};
+pub use session::{Attached, Hooks, KernelFacts, SessionEnd};

@@ -1,0 +1,116 @@
+//! What the kernel's caches of this mount must drop.
+
+use super::device::{Delivery, Device};
+use super::wire::{self, Body, notice};
+use perigee_client::fs::KernelCache;
+use perigee_types::{ByteRange, InodeId};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tracing::warn;
+
+/// The caches of a mounted kernel.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    device: Arc<Device>,
+    /// Whether it takes `INC_EPOCH`.
+    has_epochs: bool,
+    /// Set once names had to be forgotten by a kernel that cannot: no name is given for keeps since.
+    names_are_asked: AtomicBool,
+}
+
+impl Kernel {
+    pub(crate) fn new(device: Arc<Device>, has_epochs: bool) -> Self {
+        Self {
+            device,
+            has_epochs,
+            names_are_asked: AtomicBool::new(false),
+        }
+    }
+
+    /// How long the kernel may keep a name that the file system would give for `ttl`.
+    pub(crate) fn name_ttl(&self, ttl: Duration) -> Duration {
+        if self.names_are_asked.load(Ordering::Relaxed) {
+            Duration::ZERO
+        } else {
+            ttl
+        }
+    }
+
+    fn tell(&self, code: i32, body: &[u8], what: &'static str) -> Delivery {
+        self.device.notify(code, body).unwrap_or_else(|error| {
+            warn!(%error, what, "kernel refused a notice");
+            Delivery::Gone
+        })
+    }
+}
+
+/// The kernel's node id of an inode.
+pub(crate) fn node_of(inode: InodeId) -> u64 {
+    if inode == InodeId::ROOT {
+        wire::ROOT_NODE
+    } else {
+        inode.0
+    }
+}
+
+/// The inode of a node id of the kernel.
+pub(crate) fn inode_of(node: u64) -> InodeId {
+    if node == wire::ROOT_NODE {
+        InodeId::ROOT
+    } else {
+        InodeId(node)
+    }
+}
+
+impl KernelCache for Kernel {
+    fn forget_attr(&self, inode: InodeId) {
+        // A negative offset leaves the pages alone.
+        let body = Body::inval_inode(node_of(inode), -1, 0);
+        self.tell(notice::INVAL_INODE, body.bytes(), "attributes");
+    }
+
+    /// Waits for reads and writes of these pages that the kernel has sent and that are unanswered.
+    fn forget_data(&self, inode: InodeId, range: ByteRange) {
+        if range.is_empty() {
+            return self.forget_attr(inode);
+        }
+        let offset = i64::try_from(range.start).unwrap_or(i64::MAX);
+        // Zero means "to the end of the file".
+        let len = i64::try_from(range.len()).unwrap_or(0);
+        let body = Body::inval_inode(node_of(inode), offset, len);
+        self.tell(notice::INVAL_INODE, body.bytes(), "data");
+    }
+
+    fn forget_names(&self) {
+        if !self.has_epochs {
+            self.names_are_asked.store(true, Ordering::Relaxed);
+            return;
+        }
+        match self.device.notify(notice::INC_EPOCH, &[]) {
+            Ok(Delivery::Taken | Delivery::Gone) => {}
+            Err(error) => {
+                self.names_are_asked.store(true, Ordering::Relaxed);
+                report_epoch(&error);
+            }
+        }
+    }
+}
+
+fn report_epoch(error: &io::Error) {
+    warn!(%error, "kernel refused to forget names; it will ask for each from now on");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_root_changes_its_number() {
+        assert_eq!(node_of(InodeId::ROOT), 1);
+        assert_eq!(inode_of(1), InodeId::ROOT);
+        let other = InodeId((1 << 40) | 2);
+        assert_eq!(inode_of(node_of(other)), other);
+    }
+}

@@ -1,0 +1,137 @@
+//! The open files of a mount: which mode each was given, and the backing file of each inode.
+
+use super::device::Device;
+use super::open_modes::{Counts, Mode};
+use super::wire::{OpenReply, fopen};
+use parking_lot::Mutex;
+use perigee_client::fs::{OpenMode, Opened};
+use perigee_types::InodeId;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use tracing::{debug, warn};
+
+/// All open files of a mount.
+#[derive(Debug)]
+pub(crate) struct OpenFiles {
+    device: Arc<Device>,
+    /// Whether the kernel agreed to passthrough.
+    passthrough: bool,
+    inodes: Mutex<HashMap<InodeId, Inode>>,
+}
+
+/// The open files of one inode.
+#[derive(Debug, Default)]
+struct Inode {
+    counts: Counts,
+    /// By handle.
+    modes: BTreeMap<u64, Mode>,
+    /// Registered while `counts` is backed: each backed open must name the same one.
+    backing: Option<u32>,
+}
+
+impl OpenFiles {
+    pub(crate) fn new(device: Arc<Device>, passthrough: bool) -> Self {
+        Self {
+            device,
+            passthrough,
+            inodes: Mutex::default(),
+        }
+    }
+
+    /// Fits an opened file in beside the others of its inode. Its handle must be new there.
+    pub(crate) fn open(&self, inode: InodeId, opened: &Opened) -> OpenReply {
+        let mut inodes = self.inodes.lock();
+        let entry = inodes.entry(inode).or_default();
+        let wish = wish(&opened.mode);
+        let mut mode = entry.counts.plan(wish);
+        if mode.is_backed() && entry.backing.is_none() {
+            entry.backing = self.register(inode, &opened.mode);
+            if entry.backing.is_none() {
+                mode = Counts::without_backing(wish);
+            }
+        }
+        if mode != wish {
+            debug!(%inode, ?wish, ?mode, "open file fitted in beside others");
+        }
+        let before = entry.modes.insert(opened.handle, mode);
+        debug_assert!(
+            before.is_none(),
+            "handle {} of {inode} is open twice",
+            opened.handle
+        );
+        entry.counts.add(mode);
+        let backing = entry.backing.filter(|_| mode.is_backed()).unwrap_or(0);
+        OpenReply {
+            handle: opened.handle,
+            flags: flags(mode, &opened.mode),
+            backing,
+        }
+    }
+
+    /// Forgets an open file.
+    pub(crate) fn close(&self, inode: InodeId, handle: u64) {
+        let mut inodes = self.inodes.lock();
+        let Some(entry) = inodes.get_mut(&inode) else {
+            return;
+        };
+        let Some(mode) = entry.modes.remove(&handle) else {
+            return;
+        };
+        entry.counts.remove(mode);
+        if !entry.counts.is_backed()
+            && let Some(id) = entry.backing.take()
+            && let Err(error) = self.device.close_backing(id)
+        {
+            warn!(%inode, %error, "backing file could not be given back");
+        }
+        if entry.counts.is_empty() {
+            inodes.remove(&inode);
+        }
+    }
+
+    fn register(&self, inode: InodeId, mode: &OpenMode) -> Option<u32> {
+        let file = backing(mode).filter(|_| self.passthrough)?;
+        self.device
+            .open_backing(file.as_fd())
+            // ELOOP: the local file system is itself stacked (overlayfs); EPERM: not this user's to do.
+            .inspect_err(|error| warn!(%inode, %error, "kernel takes no backing file here"))
+            .ok()
+    }
+}
+
+fn wish(mode: &OpenMode) -> Mode {
+    match mode {
+        OpenMode::Cached { .. } => Mode::Cached,
+        OpenMode::Direct => Mode::Direct,
+        OpenMode::Passthrough(_) => Mode::Passthrough,
+        OpenMode::DirectBeside(_) => Mode::Beside,
+    }
+}
+
+fn backing(mode: &OpenMode) -> Option<&Arc<OwnedFd>> {
+    match mode {
+        OpenMode::Passthrough(file) | OpenMode::DirectBeside(file) => Some(file),
+        OpenMode::Cached { .. } | OpenMode::Direct => None,
+    }
+}
+
+/// Flags of the kernel for `mode`. Old pages are kept only where the file system said so.
+fn flags(mode: Mode, wished: &OpenMode) -> u32 {
+    match mode {
+        Mode::Cached if matches!(wished, OpenMode::Cached { keep: true }) => fopen::KEEP_CACHE,
+        Mode::Cached => 0,
+        Mode::Direct => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+        Mode::Passthrough => fopen::PASSTHROUGH,
+        Mode::Beside => fopen::PASSTHROUGH | fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+    }
+}
+
+/// Flags of an open directory: its listing may be kept, or not.
+pub(crate) fn directory_flags(mode: &OpenMode) -> u32 {
+    match mode {
+        OpenMode::Cached { keep: true } => fopen::CACHE_DIR | fopen::KEEP_CACHE,
+        OpenMode::Cached { keep: false } => fopen::CACHE_DIR,
+        OpenMode::Direct | OpenMode::Passthrough(_) | OpenMode::DirectBeside(_) => 0,
+    }
+}

@@ -1,0 +1,233 @@
+//! Open files and their bytes.
+
+use super::{Call, node_attr};
+use crate::fuse::device::Delivery;
+use crate::fuse::notify::node_of;
+use crate::fuse::reply::Reply;
+use crate::fuse::session::Session;
+use crate::fuse::wire::{self, Body};
+use perigee_client::fs::{Allocate, Entry, OpenFlags, Opened, Seek};
+use perigee_types::{ByteRange, Errno, InodeId};
+use std::sync::Arc;
+
+impl Call<'_> {
+    pub(super) fn open(self, flags: i32) {
+        let session = Arc::clone(self.session);
+        let (inode, reply) = (self.inode, self.reply);
+        self.session.fs.open(
+            self.caller,
+            inode,
+            open_flags(flags),
+            Box::new(move |result| match result {
+                Ok(opened) => session.give_open(reply, inode, &opened),
+                Err(error) => reply.error(error),
+            }),
+        );
+    }
+
+    pub(super) fn create(self, name: &[u8], flags: i32, mode: u32, umask: u32) {
+        let session = Arc::clone(self.session);
+        let reply = self.reply;
+        self.session.fs.create(
+            self.caller,
+            self.inode,
+            name,
+            mode & 0o7777,
+            umask,
+            open_flags(flags),
+            Box::new(move |result| match result {
+                Ok((entry, opened)) => session.give_created(reply, &entry, &opened),
+                Err(error) => reply.error(error),
+            }),
+        );
+    }
+
+    pub(super) fn read(self, handle: u64, offset: u64, len: u32) {
+        let reply = self.reply;
+        self.session.fs.read(
+            self.inode,
+            handle,
+            offset,
+            len,
+            Box::new(move |result| match result {
+                Ok(data) => reply.data(&data),
+                Err(error) => reply.error(error),
+            }),
+        );
+    }
+
+    pub(super) fn write(self, handle: u64, offset: u64, flags: u32, data: &[u8]) {
+        let kill_privileges = flags & wire::WRITE_KILL_PRIVILEGES != 0;
+        let reply = self.reply;
+        self.session.fs.write(
+            self.inode,
+            handle,
+            offset,
+            data,
+            kill_privileges,
+            Box::new(move |result| reply.body_or_error(result.map(Body::count))),
+        );
+    }
+
+    pub(super) fn flush(self, handle: u64, owner: u64) {
+        let (fs, inode) = (&self.session.fs, self.inode);
+        fs.flush(inode, handle, owner, self.when_done());
+    }
+
+    /// Nobody waits for the answer but, sometimes, close(2): so it comes first.
+    pub(super) fn release(self, handle: u64, flags: u32, owner: u64) {
+        self.session.files.close(self.inode, handle);
+        let flock_owner = (flags & wire::RELEASE_FLOCK_UNLOCK != 0).then_some(owner);
+        self.session.fs.release(self.inode, handle, flock_owner);
+        self.reply.ok();
+    }
+
+    pub(super) fn fsync(self, handle: u64, flags: u32) {
+        let (fs, inode) = (&self.session.fs, self.inode);
+        fs.fsync(
+            inode,
+            handle,
+            flags & wire::FSYNC_DATA_ONLY != 0,
+            self.when_done(),
+        );
+    }
+
+    pub(super) fn fallocate(self, handle: u64, offset: u64, len: u64, mode: i32) {
+        let Some(how) = allocate(mode) else {
+            return self.reply.error(Errno::EOPNOTSUPP);
+        };
+        let Some(end) = offset.checked_add(len) else {
+            return self.reply.error(Errno::EFBIG);
+        };
+        let (fs, inode) = (&self.session.fs, self.inode);
+        fs.allocate(
+            inode,
+            handle,
+            ByteRange::new(offset, end),
+            how,
+            self.when_done(),
+        );
+    }
+
+    pub(super) fn lseek(self, handle: u64, offset: u64, whence: i32) {
+        let what = match whence {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return self.reply.error(Errno::EINVAL),
+        };
+        let reply = self.reply;
+        self.session.fs.seek(
+            self.inode,
+            handle,
+            offset,
+            what,
+            Box::new(move |result| reply.body_or_error(result.map(Body::long))),
+        );
+    }
+
+    /// `wide`: the kernel takes 64 bits of count, not 32.
+    pub(super) fn copy_range(
+        self,
+        source: (InodeId, u64, u64),
+        target: (InodeId, u64, u64),
+        len: u64,
+        wide: bool,
+    ) {
+        let reply = self.reply;
+        let len = if wide {
+            len
+        } else {
+            len.min(u64::from(u32::MAX))
+        };
+        let answer = move |count: u64| match wide {
+            true => Body::long(count),
+            false => Body::count(count.min(len) as u32),
+        };
+        self.session.fs.copy_range(
+            source,
+            target,
+            len,
+            Box::new(move |result| reply.body_or_error(result.map(answer))),
+        );
+    }
+}
+
+impl Session {
+    fn give_open(&self, reply: Reply, inode: InodeId, opened: &Opened) {
+        let body = Body::open(self.files.open(inode, opened));
+        if reply.body(&body) == Delivery::Gone {
+            self.take_back(inode, opened.handle);
+        }
+    }
+
+    fn give_created(&self, reply: Reply, entry: &Entry, opened: &Opened) {
+        let inode = entry.attr.inode;
+        let open = self.files.open(inode, opened);
+        let name_ttl = self.kernel.name_ttl(entry.ttl);
+        let attr = node_attr(&entry.attr);
+        let body = Body::create(node_of(inode), entry.ttl, name_ttl, &attr, open);
+        if reply.body(&body) == Delivery::Gone {
+            self.take_back(inode, opened.handle);
+            self.fs.forget(inode, 1);
+        }
+    }
+
+    /// The kernel no longer wanted the file that was opened for it, and will not release it.
+    fn take_back(&self, inode: InodeId, handle: u64) {
+        self.files.close(inode, handle);
+        self.fs.release(inode, handle, None);
+    }
+}
+
+fn open_flags(flags: i32) -> OpenFlags {
+    let access = flags & libc::O_ACCMODE;
+    let has = |flag| flags & flag != 0;
+    OpenFlags {
+        read: access != libc::O_WRONLY,
+        write: access != libc::O_RDONLY,
+        append: has(libc::O_APPEND),
+        truncate: has(libc::O_TRUNC),
+        direct: has(libc::O_DIRECT),
+        exclusive: has(libc::O_EXCL),
+    }
+}
+
+fn allocate(mode: i32) -> Option<Allocate> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH_KEEP: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ZERO_KEEP: i32 = ZERO | KEEP;
+    match mode {
+        0 => Some(Allocate::Extend),
+        KEEP => Some(Allocate::KeepSize),
+        PUNCH_KEEP => Some(Allocate::PunchHole),
+        ZERO => Some(Allocate::ZeroRange),
+        ZERO_KEEP => Some(Allocate::ZeroRangeKeepSize),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_modes_of_open() {
+        let of = |flags| {
+            let flags = open_flags(flags);
+            (flags.read, flags.write)
+        };
+        assert_eq!(of(libc::O_RDONLY), (true, false));
+        assert_eq!(of(libc::O_WRONLY), (false, true));
+        assert_eq!(of(libc::O_RDWR | libc::O_APPEND), (true, true));
+    }
+
+    #[test]
+    fn only_modes_that_perigee_has_are_taken() {
+        assert_eq!(allocate(0), Some(Allocate::Extend));
+        assert_eq!(allocate(3), Some(Allocate::PunchHole));
+        // A hole that cuts the file, or moves what follows it.
+        assert_eq!(allocate(libc::FALLOC_FL_PUNCH_HOLE), None);
+        assert_eq!(allocate(libc::FALLOC_FL_COLLAPSE_RANGE), None);
+    }
+}
