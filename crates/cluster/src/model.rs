@@ -135,9 +135,9 @@ impl Default for Policy {
 pub struct TokenUse {
     /// The node that joined.
     pub node: NodeId,
-    /// The SHA-256 of its certificate request: a repeat of the very same request, whose answer got
-    /// lost, gets the same node and is no second use.
-    pub request: [u8; 32],
+    /// Its certificate request: a repeat of the very same one, whose answer got lost, gets the same
+    /// node and is no second use, for only the holder of the key can use the certificate.
+    pub request: String,
 }
 
 /// A join token as the store knows it: never the secret itself.
