@@ -325,3 +325,41 @@ pub(crate) fn decode_decision(
         None => Err(corrupt(container, key, "not a decision")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use perigee_types::InodeIndex;
+
+    /// The bytes on the disks of every cluster that runs version 1: a change here is a new version.
+    #[test]
+    fn stored_bytes_of_version_1_stay_as_they_are() {
+        let time = |secs| WallTime { secs, nanos: 1 };
+        let mut inode = InodeRecord::new(Kind::File, 0o644, 1000, 100, time(10));
+        inode.change = 3;
+        inode.size = 4096;
+        inode.mtime = time(-1);
+        let expected = [
+            0, 3, 0, 164, 3, 232, 7, 100, 1, 128, 32, 0, 20, 1, 1, 1, 20, 1, 20, 1, 0, 0, 0, 0, 0,
+            0,
+        ];
+        assert_eq!(encode_inode(&inode), expected);
+        let dentry = Dentry {
+            name: b"ab".to_vec(),
+            inode: InodeId(300),
+            kind: Kind::Directory,
+        };
+        assert_eq!(encode_dentry(dentry), [0, 2, b'a', b'b', 172, 2, 1]);
+        assert_eq!(encode_inode_id(InodeId(300)), [0, 172, 2]);
+        let key = Key::Dentry(InodeIndex(1), 2).encode();
+        assert_eq!(key, [b'd', 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn trailing_bytes_are_not_a_value() {
+        let mut bytes = encode_count(7);
+        bytes.push(0);
+        assert!(decode_count(ContainerId::ROOT, b"n", &bytes).is_err());
+    }
+}

@@ -45,6 +45,9 @@ pub fn value_hash(value: &[u8]) -> u64 {
     SipHasher24::new_with_keys(0x7065_7269_6765_6520, 0x7265_6164_2073_6574).hash(value)
 }
 
+/// Keys of one container that were read, and the hash of each value, if there was one.
+pub type Reads = Vec<(Vec<u8>, Option<u64>)>;
+
 /// What an operation read: container, key, and hash of the value, if it had one.
 ///
 /// Scans need no entry: every change of a directory's entries or of an inode's attributes also
@@ -61,7 +64,7 @@ impl ReadSet {
 
     /// The containers that were read, and what was read in each, without repetition.
     #[must_use]
-    pub fn by_container(&self) -> BTreeMap<ContainerId, Vec<(Vec<u8>, Option<u64>)>> {
+    pub fn by_container(&self) -> BTreeMap<ContainerId, Reads> {
         let mut keys: BTreeMap<ContainerId, BTreeMap<Vec<u8>, Option<u64>>> = BTreeMap::new();
         for (container, key, hash) in &self.0 {
             keys.entry(*container)
@@ -86,7 +89,7 @@ pub struct Intent {
     /// What a commit does here. Empty for a container that was only read.
     pub batch: Batch,
     /// What was read here.
-    pub reads: Vec<(Vec<u8>, Option<u64>)>,
+    pub reads: Reads,
 }
 
 /// How a key is locked.

@@ -8,8 +8,9 @@ use crate::op::remove::{drop_directory, drop_link};
 use crate::op::{RenameMode, Reply};
 use perigee_types::{Errno, InodeId};
 
-/// Deeper than any path that a program could build in years: beyond, the parents form a loop.
-pub(crate) const DEPTH_MAX: usize = 1 << 20;
+/// The deepest tree whose ancestors are walked; hundreds of times what a path can name. Beyond, the
+/// parents form a loop.
+pub(crate) const DEPTH_MAX: usize = 1 << 17;
 
 /// A name in a directory.
 #[derive(Clone, Copy)]
