@@ -15,12 +15,14 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The longest key in bytes. Perigee's own have less than a hundred.
 pub const KEY_LEN_MAX: usize = 512;
-/// The longest value in bytes. etcd refuses requests of more than 1.5 MiB.
-pub const VALUE_LEN_MAX: usize = 256 << 10;
+/// The longest value in bytes. Perigee's own have less than a thousand; 128 of them, as a conflict shows
+/// them, fit the 16 MiB of a frame.
+pub const VALUE_LEN_MAX: usize = 64 << 10;
 /// The most compares and the most writes of one transaction; etcd's default is 128.
 pub const TXN_OPS_MAX: usize = 128;
-/// The most bytes of keys and values in one transaction.
-pub const TXN_LEN_MAX: usize = 1 << 20;
+/// The most bytes of keys and values in one transaction: with what frames it, less than 1 MiB, and less
+/// than the 1.5 MiB that etcd takes.
+pub const TXN_LEN_MAX: usize = 768 << 10;
 /// The shortest term of a lease. A shorter one would end between two renewals over a slow link.
 pub const LEASE_TTL_MIN: Span = Span::from_millis(100);
 /// The longest term of a lease: one day.
@@ -336,7 +338,7 @@ impl From<Refusal> for StoreError {
 }
 
 /// Why a watch ended. In both cases: list again, and watch from there.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum WatchError {
     /// The store no longer follows this watch, or does not know the revision that it asks for (it was
     /// restored from an older state).

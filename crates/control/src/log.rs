@@ -160,6 +160,7 @@ fn read_header(file: &str, bytes: &[u8]) -> Result<u64, EngineError> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that fails says so")]
 mod tests {
     use super::*;
 

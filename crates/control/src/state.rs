@@ -14,6 +14,8 @@ use std::ops::Bound;
 pub(crate) const STORE_LEN_MAX: usize = 128 << 20;
 /// The most leases at a time.
 pub(crate) const LEASES_MAX: usize = 65_536;
+/// The most keys of one lease, which all end in one revision.
+const LEASE_KEYS_MAX: usize = 4096;
 
 /// What a frame of the log holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,8 +208,12 @@ impl State {
                 Write::Delete { key } if !self.keys.contains_key(key) => continue,
                 Write::Delete { .. } => {}
                 Write::Put { key, value, lease } => {
-                    if let Some(lease) = lease.filter(|l| !self.leases.contains_key(l)) {
-                        return Err(Refusal::NoLease { lease }.into());
+                    if let Some(lease) = *lease {
+                        let held = self.leases.get(&lease);
+                        let held = held.ok_or(Refusal::NoLease { lease })?;
+                        if held.keys.len() >= LEASE_KEYS_MAX {
+                            return Err(Refusal::Full.into());
+                        }
                     }
                     grown += key.len() + value.len();
                 }

@@ -19,7 +19,7 @@ pub(super) fn add_container(
     let next = dir.next_container.as_ref();
     let id = next.map_or(ContainerId::ROOT, |known| known.record);
     if id > ContainerId::MAX {
-        return Err(PlanError::NoMoreIds { what: "containers" });
+        return Err(PlanError::NoMoreContainers);
     }
     let container = Container {
         id,

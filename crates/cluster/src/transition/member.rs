@@ -8,10 +8,11 @@ use crate::key;
 use crate::model::{Container, Node, NodeState, TokenUse};
 use crate::store::Txn;
 use perigee_types::{NodeId, WallTime};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// What a node says of itself when it asks to join.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// The name that it wants.
     pub name: String,
@@ -37,11 +38,11 @@ pub struct Joined {
 /// The number that the next node to join will get: its certificate must name it.
 ///
 /// # Errors
-/// [`PlanError::NoMoreIds`].
+/// [`PlanError::NoMoreNodes`].
 pub fn next_node(dir: &Directory) -> Result<NodeId, PlanError> {
     let next = dir.next_node.as_ref().map_or(NodeId(1), |k| k.record);
     if next.0 == u32::MAX {
-        return Err(PlanError::NoMoreIds { what: "nodes" });
+        return Err(PlanError::NoMoreNodes);
     }
     Ok(next)
 }

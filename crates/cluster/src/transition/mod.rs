@@ -21,6 +21,7 @@ use crate::directory::{Directory, Known};
 use crate::key;
 use crate::store::{ControlStore, Revision, StoreError, Txn};
 use perigee_types::{ContainerId, Epoch, NodeId};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// A transaction, and what will be true once it is committed.
@@ -33,7 +34,7 @@ pub struct Planned<T> {
 }
 
 /// Why a change is not allowed. Nothing was written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum PlanError {
     /// The store already holds a cluster.
     #[error("the cluster exists already")]
@@ -135,12 +136,12 @@ pub enum PlanError {
         /// The number.
         copies: u8,
     },
-    /// All numbers of nodes or containers are used up.
-    #[error("there are no more numbers for {what}")]
-    NoMoreIds {
-        /// Nodes or containers.
-        what: &'static str,
-    },
+    /// All numbers of nodes are used up.
+    #[error("there are no more numbers for nodes")]
+    NoMoreNodes,
+    /// All numbers of containers are used up.
+    #[error("there are no more numbers for containers")]
+    NoMoreContainers,
     /// The token was never made, or is forgotten.
     #[error("the token is not known")]
     UnknownToken,
