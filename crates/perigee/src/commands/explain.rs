@@ -1,0 +1,208 @@
+//! `perigee explain`: in words, how a file is read and written and why so.
+
+use super::JsonArg;
+use super::status::{fetch as fetch_status, node_name};
+use super::where_is::fetch;
+use crate::layout::Layout;
+use crate::output::Report;
+use clap::Args;
+use perigee_proto::admin::{ControlState, Failure, Placement, Status};
+use std::path::PathBuf;
+
+/// Say in words how a file is read and written, and why so.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  perigee explain /mnt/perigee/data/file")]
+pub struct Explain {
+    /// A path in a mount
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+impl Explain {
+    /// Asks where it is and how the cluster is, and draws the conclusions.
+    pub fn run(self) -> Result<Report, Failure> {
+        let (place, placement) = fetch(&self.path)?;
+        let status = fetch_status(&Layout::open(&place.data_dir)?, None)?;
+        let lines = conclusions(&placement, &status);
+        Report::either(self.json.json, &lines, || {
+            let lines: String = lines.iter().map(|line| format!("- {line}\n")).collect();
+            format!("{}\n{lines}", self.path.display())
+        })
+    }
+}
+
+fn conclusions(placement: &Placement, status: &Status) -> Vec<String> {
+    let mut lines = vec![reads(placement, status), writes(placement, status)];
+    lines.extend(durable(placement, status));
+    lines.extend(caches(placement, status));
+    if status.control.state == ControlState::Away {
+        lines.push(
+            "the control store is away: reads and writes go on, but a chain that loses a member \
+             waits for it"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+fn reads(placement: &Placement, status: &Status) -> String {
+    let here = node_name(status, placement.asked);
+    let own = placement
+        .copies
+        .iter()
+        .find(|copy| copy.node == placement.asked);
+    match own {
+        Some(copy) if copy.valid_bytes == Some(placement.size_bytes) => {
+            format!("reads on {here} come from its own disk: its copy is whole and current")
+        }
+        Some(_) => format!(
+            "reads on {here} come from its own disk where its copy is current, and from {} where not",
+            owner_name(placement, status)
+        ),
+        None => format!(
+            "reads on {here} come over the network: it holds no copy of container {}",
+            placement.container
+        ),
+    }
+}
+
+fn writes(placement: &Placement, status: &Status) -> String {
+    if placement.owner == Some(placement.asked) {
+        return format!(
+            "writes on {} need no other node before they return: it owns container {} (epoch {})",
+            node_name(status, placement.asked),
+            placement.container,
+            placement.epoch.0
+        );
+    }
+    format!(
+        "writes go to {}, which owns container {} (epoch {})",
+        owner_name(placement, status),
+        placement.container,
+        placement.epoch.0
+    )
+}
+
+fn owner_name(placement: &Placement, status: &Status) -> String {
+    placement.owner.map_or_else(
+        || "a new owner, which is being chosen".to_owned(),
+        |id| node_name(status, id),
+    )
+}
+
+fn durable(placement: &Placement, status: &Status) -> Vec<String> {
+    let names: Vec<String> = placement
+        .copies
+        .iter()
+        .map(|copy| node_name(status, copy.node))
+        .collect();
+    let mut lines = Vec::new();
+    match names.len() {
+        0 => {}
+        1 => lines.push(format!("fsync returns when the data is on the disk of {}, the only copy", names[0])),
+        copies => lines.push(format!(
+            "fsync returns when the data is on the disks of {}: then {} of them may be lost for good",
+            names.join(", "),
+            copies - 1
+        )),
+    }
+    let container = status
+        .containers
+        .iter()
+        .find(|c| c.id == placement.container);
+    if let Some(container) = container.filter(|c| c.degraded) {
+        lines.push(format!(
+            "there are {} copies where the policy asks for {}",
+            container.chain.len(),
+            container.copies_wanted
+        ));
+    }
+    lines
+}
+
+fn caches(placement: &Placement, status: &Status) -> Option<String> {
+    let others: Vec<String> = placement
+        .held_by
+        .iter()
+        .filter(|holder| Some(holder.node) != placement.owner)
+        .map(|holder| node_name(status, holder.node))
+        .collect();
+    if others.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "{} may cache it, and is told before a change is acknowledged",
+        others.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_proto::admin::{CopyStatus, Holder, NodeStatus};
+    use perigee_types::NodeId;
+
+    fn scene(owner: u32, asked: u32, valid: u64) -> Vec<String> {
+        let status = Status {
+            nodes: (1..=3)
+                .map(|id| NodeStatus {
+                    id: NodeId(id),
+                    name: format!("node-{id}"),
+                    ..NodeStatus::default()
+                })
+                .collect(),
+            ..Status::default()
+        };
+        let copy = |id, valid| CopyStatus {
+            node: NodeId(id),
+            valid_bytes: Some(valid),
+            ..CopyStatus::default()
+        };
+        let placement = Placement {
+            size_bytes: 100,
+            owner: Some(NodeId(owner)),
+            asked: NodeId(asked),
+            copies: vec![copy(1, 100), copy(2, valid)],
+            held_by: vec![Holder {
+                node: NodeId(3),
+                what: "read".to_owned(),
+            }],
+            ..Placement::default()
+        };
+        conclusions(&placement, &status)
+    }
+
+    #[test]
+    fn an_owner_with_all_bytes_works_at_home() {
+        let lines = scene(1, 1, 100);
+        assert!(lines[0].contains("its own disk: its copy is whole"));
+        assert!(lines[1].contains("need no other node"));
+        assert!(lines[2].contains("node-1, node-2: then 1 of them"));
+    }
+
+    #[test]
+    fn a_replica_reads_at_home_what_it_has_and_writes_at_the_owner() {
+        let lines = scene(1, 2, 40);
+        assert!(lines[0].contains("from node-1 where not"));
+        assert!(lines[1].starts_with("writes go to node-1"));
+    }
+
+    #[test]
+    fn a_node_without_a_copy_reads_over_the_network() {
+        let lines = scene(1, 3, 100);
+        assert!(lines[0].contains("over the network"));
+    }
+
+    #[test]
+    fn a_host_that_caches_is_named() {
+        assert!(
+            scene(1, 1, 100)
+                .iter()
+                .any(|line| line.starts_with("node-3 may cache it"))
+        );
+    }
+}

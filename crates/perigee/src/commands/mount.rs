@@ -1,0 +1,80 @@
+//! `perigee mount`: the file system in a directory of this machine.
+
+use super::{DirArg, NodeArg};
+use crate::admin_client::{CHANGE_TIME, ask, unexpected};
+use crate::layout::{Layout, NodeDir};
+use crate::mount_options::MountOptions;
+use crate::output::Report;
+use crate::{mounts, pid_file};
+use clap::Args;
+use perigee_proto::admin::{AdminPath, Answer, Failure, Request};
+use std::path::{Path, PathBuf};
+
+/// Mount the file system in a directory of this machine, which must be empty.
+///
+/// Also as `mount -t perigee DATA_DIR DIR` and in /etc/fstab, where the binary is linked as
+/// /usr/sbin/mount.perigee.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  perigee mount /mnt/perigee
+  perigee mount /mnt/other --node 2 -o ro
+  in /etc/fstab: /var/lib/perigee/node-1 /mnt/perigee perigee _netdev 0 0
+
+Options: ro rw allow_other allow_user_only suid nosuid dev nodev exec noexec")]
+pub struct Mount {
+    /// Where
+    #[arg(value_name = "M")]
+    mountpoint: PathBuf,
+    #[command(flatten)]
+    dir: DirArg,
+    #[command(flatten)]
+    node: NodeArg,
+    /// Mount options, with commas between them
+    #[arg(short = 'o', value_name = "OPTIONS", value_parser = parse_options)]
+    options: Vec<String>,
+}
+
+impl Mount {
+    /// Mounts through a node of this machine.
+    pub fn run(self) -> Result<Report, Failure> {
+        let layout = self.dir.open()?;
+        let options = MountOptions::parse(&self.options)?;
+        let node = serving_node(&layout, self.node.node.or(options.node))?;
+        mount(&node, &self.mountpoint, &self.options)?;
+        Ok(Report::silent())
+    }
+}
+
+/// The node to mount through: the one with `number`, or the first that runs.
+pub fn serving_node(layout: &Layout, number: Option<u32>) -> Result<NodeDir, Failure> {
+    let nodes = layout.chosen(number)?;
+    let running = nodes
+        .iter()
+        .find(|node| pid_file::running(&node.path).is_some());
+    match running.or(nodes.first()) {
+        Some(node) => Ok(node.clone()),
+        None => super::up::first_node(layout).cloned(),
+    }
+}
+
+/// Mounts on `mountpoint` through `node`, and returns when the mount answers.
+pub fn mount(node: &NodeDir, mountpoint: &Path, options: &[String]) -> Result<(), Failure> {
+    let mountpoint = mounts::check_mountpoint(mountpoint)?;
+    let request = Request::Mount {
+        mountpoint: AdminPath::from(&mountpoint),
+        options: options.to_vec(),
+    };
+    match ask(&node.path, &request, CHANGE_TIME)? {
+        Answer::Done => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// For clap, so that an unknown option is wrong usage.
+fn parse_options(text: &str) -> Result<String, String> {
+    match MountOptions::parse(&[text]) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(failure) => Err(failure.hint.unwrap_or(failure.why)),
+    }
+}

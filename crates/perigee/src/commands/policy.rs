@@ -1,0 +1,97 @@
+//! `perigee policy`: what is wanted of a directory.
+
+use super::JsonArg;
+use crate::admin_client::{ASK_TIME, CHANGE_TIME, ask, unexpected};
+use crate::human::{Align, Table};
+use crate::mounts;
+use crate::output::Report;
+use clap::{Args, Subcommand};
+use perigee_proto::admin::{Answer, Failure, PolicyValue, Request};
+use std::path::PathBuf;
+
+/// Show or set what is wanted of a directory.
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// Show the policies in force at a path, and where each comes from
+    Get(Get),
+    /// Set policies at a path, for it and what is below; all or none
+    Set(Set),
+}
+
+/// Show the policies in force at a path, and where each comes from.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  perigee policy get /mnt/perigee/data")]
+pub struct Get {
+    /// A path in a mount
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+/// Set policies at a path, for it and what is below; all or none.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  perigee policy set /mnt/perigee copies=2
+  perigee policy set /mnt/perigee copies=    back to the inherited value")]
+pub struct Set {
+    /// A path in a mount
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// Policies; an empty value goes back to the inherited one
+    #[arg(value_name = "KEY=VALUE", required = true, value_parser = parse_pair)]
+    pairs: Vec<(String, String)>,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+impl Policy {
+    /// Asks the node behind the mount.
+    pub fn run(self) -> Result<Report, Failure> {
+        let (path, json, pairs) = match self {
+            Self::Get(get) => (get.path, get.json.json, None),
+            Self::Set(set) => (set.path, set.json.json, Some(set.pairs)),
+        };
+        let place = mounts::resolve(&path)?;
+        let (request, patience) = match pairs {
+            None => (Request::PolicyGet { path: place.inside }, ASK_TIME),
+            Some(pairs) => (
+                Request::PolicySet {
+                    path: place.inside,
+                    pairs,
+                },
+                CHANGE_TIME,
+            ),
+        };
+        match ask(&place.data_dir, &request, patience)? {
+            Answer::Policy(values) => Report::either(json, &values, || text(&values)),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn text(values: &[PolicyValue]) -> String {
+    let mut table = Table::new(&[
+        ("POLICY", Align::Left),
+        ("VALUE", Align::Left),
+        ("FROM", Align::Left),
+    ]);
+    for value in values {
+        let from = value
+            .from
+            .as_ref()
+            .map_or_else(|| "default".to_owned(), ToString::to_string);
+        table.row(vec![value.key.clone(), value.value.clone(), from]);
+    }
+    table.render(0)
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE, as in copies=2".to_owned()),
+    }
+}

@@ -1,0 +1,147 @@
+//! `perigee serve`: one node, in this process. `perigee up` starts it detached.
+
+use crate::admin_server::AdminServer;
+use crate::config::NodeConfig;
+use crate::layout::NodeDir;
+use crate::output::Report;
+use crate::pid_file::PidFile;
+use crate::{daemon, logging, process};
+use clap::Args;
+use perigee_proto::admin::Failure;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tracing::info;
+
+/// Run a node in this process, until SIGTERM.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The node's data directory
+    #[arg(long)]
+    dir: PathBuf,
+    /// Leave the terminal, and report on standard output when ready
+    #[arg(long)]
+    detached: bool,
+}
+
+impl Serve {
+    /// Runs until it is told to stop.
+    pub fn run(self) -> Result<Report, Failure> {
+        run_daemon(self.detached, |ready| serve(&self.dir, ready))
+    }
+}
+
+/// Runs a daemon. A detached one reports its failure to the process that started it.
+pub fn run_daemon(
+    detached: bool,
+    body: impl FnOnce(&mut Ready) -> Result<(), Failure>,
+) -> Result<Report, Failure> {
+    if detached {
+        process::detach().map_err(|error| Failure::new("cannot leave the terminal", error))?;
+    }
+    let mut ready = Ready {
+        detached,
+        reported: false,
+    };
+    let result = body(&mut ready);
+    if let Err(failure) = &result
+        && detached
+        && !ready.reported
+    {
+        // the failure goes to the log below, too, where this does not reach anybody
+        let _ = process::report_ready(Err(failure));
+    }
+    result.map(|()| Report::silent())
+}
+
+/// The word that a daemon serves.
+pub struct Ready {
+    detached: bool,
+    reported: bool,
+}
+
+impl Ready {
+    /// Says so, once.
+    pub fn report(&mut self) -> Result<(), Failure> {
+        self.reported = true;
+        if self.detached {
+            process::report_ready(Ok(()))
+                .map_err(|error| Failure::new("cannot say that it is ready", error))?;
+        }
+        Ok(())
+    }
+}
+
+fn serve(dir: &std::path::Path, ready: &mut Ready) -> Result<(), Failure> {
+    let what = || format!("cannot serve `{}`", dir.display());
+    let path = dir
+        .canonicalize()
+        .map_err(|error| Failure::new(what(), error))?;
+    let node = NodeDir { path };
+    let config = NodeConfig::load(&node.config())?;
+    logging::begin(&config.log);
+    let claim = PidFile::claim(&node.path)?;
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let running = Arc::new(daemon::start_node(&node.path, &config).await?);
+        let stop = Arc::new(Notify::new());
+        let admin =
+            AdminServer::bind(&node.path, running.clone(), Arc::clone(&stop)).map_err(|error| {
+                Failure::new(
+                    what(),
+                    format!("its admin socket cannot be opened: {error}"),
+                )
+            })?;
+        let mut told = Told::new()?;
+        ready.report()?;
+        info!(name = config.name, listen = %config.listen, "node serves");
+        tokio::select! {
+            () = admin.run() => {}
+            () = stop.notified() => info!("stop was asked for"),
+            () = told.to_stop() => info!("signal to stop"),
+        }
+        running.stop().await
+    })?;
+    info!("node stopped");
+    drop(claim);
+    Ok(())
+}
+
+/// A runtime for a daemon.
+pub fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new("cannot start the runtime", error))
+}
+
+/// The signals that end a daemon.
+pub struct Told {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Told {
+    /// Listens from now on.
+    pub fn new() -> Result<Self, Failure> {
+        let listen =
+            |kind| signal(kind).map_err(|error| Failure::new("cannot listen for signals", error));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Returns when one arrives.
+    ///
+    /// # Cancel safety
+    /// No signal is lost: each is kept until the next call.
+    pub async fn to_stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! `perigee token`: let one more machine in.
+
+use super::{DirArg, JsonArg};
+use crate::admin_client::{ask_any, unexpected};
+use crate::human;
+use crate::output::Report;
+use clap::Args;
+use perigee_proto::admin::{Answer, Failure, Request};
+use std::time::Duration;
+
+/// Longer than anyone needs to walk to another machine; a token that lies about is a door left open.
+const TTL_MAX: Duration = Duration::from_secs(7 * 86_400);
+
+/// Print a single-use token with which one machine can join.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  perigee token
+  perigee token --ttl 1d")]
+pub struct Token {
+    #[command(flatten)]
+    dir: DirArg,
+    /// How long it is good for: 90s, 15m, 2h, 7d at most
+    #[arg(long, default_value = "1h", value_parser = parse_ttl)]
+    ttl: Duration,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+impl Token {
+    /// Asks a node for a token.
+    pub fn run(self) -> Result<Report, Failure> {
+        let layout = self.dir.open()?;
+        let request = Request::Token {
+            ttl_secs: self.ttl.as_secs(),
+        };
+        match ask_any(&layout.nodes, &request)? {
+            Answer::Token(token) => Report::either(self.json.json, &token, || {
+                // the token alone, so that a script can take it
+                format!("{}\n", token.token)
+            }),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn parse_ttl(text: &str) -> Result<Duration, String> {
+    match human::parse_time(text)? {
+        Duration::ZERO => Err("a token needs some time".to_owned()),
+        ttl if ttl > TTL_MAX => Err("a token is good for 7d at most".to_owned()),
+        ttl => Ok(ttl),
+    }
+}

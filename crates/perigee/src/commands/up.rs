@@ -1,0 +1,364 @@
+//! `perigee up`: a cluster on this machine, every node a process of its own.
+//!
+//! Idempotent: what runs is left alone. All or nothing: when something does not start, what this
+//! call has started is stopped again.
+
+use super::{DirArg, JsonArg};
+use crate::admin_client::{CHANGE_TIME, ask, unexpected};
+use crate::config::NodeConfig;
+use crate::layout::{Layout, NODES_MAX, NodeDir, make_private_dir};
+use crate::output::Report;
+use crate::{daemon, human, mounts, pid_file, process};
+use clap::Args;
+use perigee_proto::admin::{Answer, Failure, Request};
+use serde::Serialize;
+use std::fs::{File, TryLockError};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Start a cluster on this machine, or what of it is not running.
+///
+/// A new cluster has one node, or as many as --nodes says; each is a process of its own with its own
+/// data directory. A cluster that is there already is started as it is.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  perigee up --mount /mnt/perigee
+  perigee up --dir /tmp/try --nodes 3 --mount /tmp/p")]
+pub struct Up {
+    #[command(flatten)]
+    dir: DirArg,
+    /// Nodes, each a process; more than there are adds the missing ones
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
+    nodes: Option<u32>,
+    /// Mount the file system there, through the first node
+    #[arg(long, value_name = "M")]
+    mount: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+/// What `up` has done.
+#[derive(Debug, Serialize)]
+struct Summary {
+    dir: PathBuf,
+    nodes: Vec<Started>,
+    mount: Option<PathBuf>,
+    elapsed_ms: u128,
+}
+
+#[derive(Debug, Serialize)]
+struct Started {
+    name: String,
+    pid: Option<u32>,
+    /// Whether this call started it.
+    started: bool,
+}
+
+impl Up {
+    /// Starts what is not running, and mounts.
+    pub fn run(self) -> Result<Report, Failure> {
+        let begun = Instant::now();
+        let layout = Layout::look(&self.dir.path())?;
+        let wanted = self.wanted_nodes(&layout)?;
+        let mountpoint = self.mountpoint(&layout)?;
+        make_private_dir(&layout.dir)?;
+        let _only = lock(&layout.dir)?;
+        let (layout, started) = bring_up(&layout, wanted)?;
+        if let Mountpoint::New(path) = &mountpoint {
+            let first = first_node(&layout)?;
+            super::mount::mount(first, path, &[])?;
+        }
+        let summary = Summary {
+            nodes: layout
+                .nodes
+                .iter()
+                .map(|node| Started {
+                    name: node.name(),
+                    pid: pid_file::running(&node.path).map(|process| process.pid),
+                    started: started.contains(node),
+                })
+                .collect(),
+            dir: layout.dir,
+            mount: mountpoint.into_path(),
+            elapsed_ms: begun.elapsed().as_millis(),
+        };
+        Report::either(self.json.json, &summary, || summary.text())
+    }
+
+    fn wanted_nodes(&self, layout: &Layout) -> Result<u32, Failure> {
+        let there = layout.nodes.len() as u32;
+        let wanted = self.nodes.unwrap_or(there.max(1));
+        if wanted < there {
+            let why = format!("it has {}", human::plural(layout.nodes.len(), "node"));
+            return Err(Failure::new(
+                format!("cannot start `{}` with {wanted}", layout.dir.display()),
+                why,
+            )
+            .hint("leave out --nodes: a cluster starts with the nodes that it has"));
+        }
+        if wanted > there && there > 0 && !layout.control().is_dir() {
+            return Err(Failure::new(
+                format!("cannot add nodes in `{}`", layout.dir.display()),
+                "its control store is on another machine",
+            )
+            .hint("`perigee token` there, then `perigee join TOKEN --dir OTHER` here"));
+        }
+        Ok(wanted)
+    }
+
+    /// Checked before anything starts. Asking again for a mount that is there is fine.
+    fn mountpoint(&self, layout: &Layout) -> Result<Mountpoint, Failure> {
+        let Some(path) = &self.mount else {
+            return Ok(Mountpoint::None);
+        };
+        if let Ok(full) = path.canonicalize() {
+            let here = |mount: &mounts::Mount| {
+                mount.mountpoint == full
+                    && mount
+                        .data_dir()
+                        .is_some_and(|dir| layout.nodes.iter().any(|node| node.path == dir))
+            };
+            if mounts::table()?.iter().any(here) {
+                return Ok(Mountpoint::There(full));
+            }
+        }
+        mounts::check_mountpoint(path).map(Mountpoint::New)
+    }
+}
+
+enum Mountpoint {
+    None,
+    There(PathBuf),
+    New(PathBuf),
+}
+
+impl Mountpoint {
+    fn into_path(self) -> Option<PathBuf> {
+        match self {
+            Self::None => None,
+            Self::There(path) | Self::New(path) => Some(path),
+        }
+    }
+}
+
+impl Summary {
+    fn text(&self) -> String {
+        let names = |started: bool| -> Vec<&str> {
+            let nodes = self.nodes.iter().filter(|node| node.started == started);
+            nodes.map(|node| node.name.as_str()).collect()
+        };
+        let (new, old) = (names(true), names(false));
+        let mut text = match (new.is_empty(), old.is_empty()) {
+            (true, _) => format!("{} ran already\n", human::plural(old.len(), "node")),
+            (false, true) => format!("started {}\n", new.join(", ")),
+            (false, false) => format!(
+                "started {}; {} ran already\n",
+                new.join(", "),
+                old.join(", ")
+            ),
+        };
+        if let Some(mount) = &self.mount {
+            text.push_str(&format!("mounted on {}\n", mount.display()));
+        }
+        let elapsed = Duration::from_millis(u64::try_from(self.elapsed_ms).unwrap_or(u64::MAX));
+        text.push_str(&format!(
+            "ready in {}; data in {}\n",
+            human::time(elapsed),
+            self.dir.display()
+        ));
+        text
+    }
+}
+
+/// Keeps two calls on one directory apart.
+pub fn lock(dir: &Path) -> Result<File, Failure> {
+    let what = || format!("cannot use the directory `{}`", dir.display());
+    let file = File::open(dir).map_err(|error| Failure::new(what(), error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Failure::new(
+            what(),
+            "another `perigee` command starts or stops it right now",
+        )),
+        Err(TryLockError::Error(error)) => Err(Failure::new(what(), error)),
+    }
+}
+
+/// Starts what exists and does not run: the control store if it is here, and every node.
+pub fn start_missing(layout: &Layout) -> Result<(), Failure> {
+    let _only = lock(&layout.dir)?;
+    let nodes = layout.nodes.len() as u32;
+    bring_up(layout, nodes).map(drop)
+}
+
+/// Brings the cluster to `wanted` running nodes, and says which ones it started.
+fn bring_up(layout: &Layout, wanted: u32) -> Result<(Layout, Vec<NodeDir>), Failure> {
+    let mut undo = Undo::default();
+    let done = try_bring_up(layout, wanted, &mut undo);
+    if done.is_err() {
+        undo.stop_all();
+    }
+    done
+}
+
+/// Directories of the processes that this call started, in order.
+#[derive(Default)]
+struct Undo {
+    dirs: Vec<PathBuf>,
+}
+
+impl Undo {
+    fn stop_all(&self) {
+        for dir in self.dirs.iter().rev() {
+            // the first error is the one that is reported
+            let _ = process::terminate(dir, Duration::from_secs(5));
+        }
+    }
+}
+
+fn try_bring_up(
+    layout: &Layout,
+    wanted: u32,
+    undo: &mut Undo,
+) -> Result<(Layout, Vec<NodeDir>), Failure> {
+    let fresh = layout.nodes.is_empty();
+    if fresh && !layout.control().join(daemon::CONTROL_MARK).exists() {
+        daemon::init_control(&layout.control(), local_address(free_port()?))?;
+    }
+    start_control(layout, undo)?;
+    let existing = layout.nodes.clone();
+    let mut started = start_nodes(&existing, undo)?;
+    let mut number = 0;
+    while (existing.len() + started_new(&existing, &started)) < wanted as usize {
+        number += 1;
+        let node = layout.node_dir(number);
+        if existing.contains(&node) {
+            continue;
+        }
+        let asked = existing.first().or(started.first());
+        make_node(layout, &node, asked)?;
+        started.extend(start_nodes(&[node], undo)?);
+    }
+    Ok((Layout::look(&layout.dir)?, started))
+}
+
+fn started_new(existing: &[NodeDir], started: &[NodeDir]) -> usize {
+    started
+        .iter()
+        .filter(|node| !existing.contains(node))
+        .count()
+}
+
+/// Starts the control store where it is on this machine.
+fn start_control(layout: &Layout, undo: &mut Undo) -> Result<(), Failure> {
+    let dir = layout.control();
+    if !dir.join(daemon::CONTROL_MARK).exists() || pid_file::running(&dir).is_some() {
+        return Ok(());
+    }
+    let starting = process::start("serve-control", &dir)?;
+    undo.dirs.push(dir);
+    starting.wait()
+}
+
+/// Starts those that do not run, all at once, and waits for each.
+fn start_nodes(nodes: &[NodeDir], undo: &mut Undo) -> Result<Vec<NodeDir>, Failure> {
+    let mut waiting = Vec::new();
+    for node in nodes {
+        if pid_file::running(&node.path).is_none() {
+            // a mount that a killed node left behind would answer nothing but errors
+            super::umount::clear_dead_mounts(&node.path)?;
+            waiting.push((process::start("serve", &node.path)?, node.clone()));
+            undo.dirs.push(node.path.clone());
+        }
+    }
+    let mut started = Vec::new();
+    for (starting, node) in waiting {
+        starting.wait()?;
+        started.push(node);
+    }
+    Ok(started)
+}
+
+/// Makes the data directory of a new node of this machine: a token from the cluster, then the join.
+fn make_node(layout: &Layout, node: &NodeDir, asked: Option<&NodeDir>) -> Result<(), Failure> {
+    let token = match asked {
+        None => daemon::first_token(&layout.control())?,
+        Some(asked) => {
+            let request = Request::Token { ttl_secs: 60 };
+            match ask(&asked.path, &request, CHANGE_TIME)? {
+                Answer::Token(token) => token.token,
+                other => return Err(unexpected(&other)),
+            }
+        }
+    };
+    let config = NodeConfig {
+        name: node.name(),
+        listen: local_address(free_port()?),
+        control: daemon::control_address(&token)?,
+        site: "default".to_owned(),
+        storage: true,
+        log: "info".to_owned(),
+    };
+    join_node(node, &config, &token)
+}
+
+/// Joins the cluster and writes the data directory; the configuration last, for it marks a whole one.
+pub fn join_node(node: &NodeDir, config: &NodeConfig, token: &str) -> Result<(), Failure> {
+    make_private_dir(&node.path)?;
+    daemon::join(&node.path, config, token)?;
+    config.save(&node.config())
+}
+
+/// The first node of this machine.
+pub fn first_node(layout: &Layout) -> Result<&NodeDir, Failure> {
+    layout.nodes.first().ok_or_else(|| {
+        Failure::new(
+            format!("cannot find a node in `{}`", layout.dir.display()),
+            "there is none",
+        )
+    })
+}
+
+fn local_address(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// A port that nobody listens on. Below the range from which the kernel gives ports to outgoing
+/// connections (32768 and up), so that it is still free at the next start.
+fn free_port() -> Result<u16, Failure> {
+    use std::hash::{BuildHasher, RandomState};
+    for _ in 0..1000 {
+        let random = RandomState::new().hash_one(0);
+        let port = 20_000 + (random % 12_000) as u16;
+        if TcpListener::bind(local_address(port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(Failure::new(
+        "cannot find a free port",
+        "a thousand ports of 127.0.0.1 between 20000 and 32000 are in use",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_ports_stay_below_the_ephemeral_range() {
+        for _ in 0..20 {
+            assert!((20_000..32_000).contains(&free_port().unwrap()));
+        }
+    }
+
+    #[test]
+    fn two_commands_on_one_directory_do_not_meet() {
+        let temp = tempfile::tempdir().unwrap();
+        let held = lock(temp.path()).unwrap();
+        assert!(lock(temp.path()).is_err());
+        drop(held);
+        lock(temp.path()).unwrap();
+    }
+}
