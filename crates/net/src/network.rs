@@ -1,0 +1,291 @@
+//! The handle that the rest of a process uses.
+
+use parking_lot::RwLock;
+use perigee_proto::Priority;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::net::TcpListener;
+use tokio::select;
+use tokio::time::{timeout, timeout_at};
+
+use crate::connection::count_dropped_casts;
+use crate::crypto;
+use crate::error::{CallError, NetError};
+use crate::frame::Kind;
+use crate::hello::LaneName;
+use crate::identity::{ClusterId, PeerName, Serial};
+use crate::inbound::Listener;
+use crate::lane::Lane;
+use crate::limits::{Limits, Merging, NetConfig};
+use crate::queue::{Outgoing, SendQueue};
+use crate::service::{Answer, Call, CallOptions, Service};
+use crate::shared::{Parts, Shared};
+use crate::stats::NetStats;
+use crate::tls;
+
+/// A process's place in the network of its cluster. Clones are one network; it stops when the last is dropped.
+#[derive(Clone)]
+pub struct Network {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+    local_addr: SocketAddr,
+    lanes: RwLock<BTreeMap<(PeerName, LaneName), Arc<Lane>>>,
+    /// Casts to this process itself.
+    own_casts: Arc<SendQueue>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.stop.send_replace(true);
+    }
+}
+
+impl Network {
+    /// Listens, and serves `service` to whoever may call.
+    ///
+    /// # Errors
+    /// The address is taken, the identity is not usable, or the limits contradict each other.
+    pub async fn start(config: NetConfig, service: Arc<dyn Service>) -> Result<Self, NetError> {
+        let faults = config.limits.faults();
+        if !faults.is_empty() {
+            return Err(NetError::Limits { faults });
+        }
+        let shared = Shared::new(Parts {
+            name: config.identity.name(),
+            cluster: config.identity.cluster(),
+            incarnation: u64::from_le_bytes(crypto::random()?),
+            protocol: config.protocol,
+            merging: config.merging,
+            client_tls: tls::client_config(&config.identity)?,
+            server_tls: tls::server_config(&config.identity)?,
+            limits: config.limits,
+            service,
+        });
+        let socket = TcpListener::bind(config.listen)
+            .await
+            .map_err(NetError::Listen)?;
+        let local_addr = socket.local_addr().map_err(NetError::Listen)?;
+        let own_casts = Arc::new(SendQueue::new(shared.limits.queue_bytes_max));
+        let listener = Listener {
+            shared: Arc::clone(&shared),
+            socket,
+        };
+        spawn(&shared, listener.run());
+        spawn(
+            &shared,
+            deliver_own(Arc::clone(&shared), Arc::clone(&own_casts)),
+        );
+        Ok(Self {
+            handle: Arc::new(Handle {
+                shared,
+                local_addr,
+                lanes: RwLock::default(),
+                own_casts,
+            }),
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.handle.local_addr
+    }
+
+    /// Who this process is.
+    #[must_use]
+    pub fn name(&self) -> PeerName {
+        self.handle.shared.name
+    }
+
+    /// The cluster.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.handle.shared.cluster
+    }
+
+    /// The number of this process among all that had its name.
+    #[must_use]
+    pub fn incarnation(&self) -> u64 {
+        self.handle.shared.incarnation
+    }
+
+    /// Says where a peer is. Connections that are open stay; the next ones go there.
+    pub fn set_address(&self, peer: PeerName, address: SocketAddr) {
+        self.handle.shared.addresses.write().insert(peer, address);
+        for lane in [LaneName::Urgent, LaneName::Bulk] {
+            if let Some(lane) = self.handle.lanes.read().get(&(peer, lane)) {
+                lane.on_address_changed();
+            }
+        }
+    }
+
+    /// Replaces the set of revoked certificates. Connections with their holders are cut, and no new ones are made.
+    pub fn set_revoked(&self, serials: BTreeSet<Serial>) {
+        self.handle.shared.set_revoked(serials);
+    }
+
+    /// Cuts every connection with `peer`. Calls that may be repeated are, over a new one.
+    pub fn disconnect(&self, peer: PeerName) {
+        self.handle.shared.disconnect(peer);
+    }
+
+    /// Asks `to`. A call to this process itself is served here, without a connection.
+    ///
+    /// # Errors
+    /// See [`CallError`]: each says whether the call may have run.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the call up: it may have run, and may still run.
+    pub async fn call(
+        &self,
+        to: PeerName,
+        call: Call,
+        options: CallOptions,
+    ) -> Result<Answer, CallError> {
+        let shared = &self.handle.shared;
+        check_size(&shared.limits, &call)?;
+        if *shared.stop.borrow() {
+            return Err(CallError::Closed);
+        }
+        if to == shared.name {
+            return self.call_own(call, options).await;
+        }
+        let lane = self.lane(to, LaneName::of(options.priority));
+        lane.call(call, &options).await
+    }
+
+    /// Sends a one-way message; never blocks. It is lost when the peer cannot be reached, when its connection breaks, or
+    /// when younger ones fill the queue; each loss that this process sees is counted.
+    pub fn cast(&self, to: PeerName, call: Call, priority: Priority) {
+        let shared = &self.handle.shared;
+        if check_size(&shared.limits, &call).is_err() || *shared.stop.borrow() {
+            return count_dropped_casts(&shared.counters.peer(to), 1);
+        }
+        if to != shared.name {
+            return self.lane(to, LaneName::of(priority)).cast(call, priority);
+        }
+        let mut frame = Outgoing::new(Kind::Cast, priority, call.method, 0);
+        // no checksum: it does not leave the process
+        frame.body = call.body;
+        frame.payload = call.payload;
+        let dropped = self.handle.own_casts.push_cast(frame);
+        count_dropped_casts(&shared.counters.peer(to), dropped);
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> NetStats {
+        let mut stats = self.handle.shared.counters.snapshot();
+        for ((peer, _), lane) in self.handle.lanes.read().iter() {
+            stats.peers.entry(*peer).or_default().queue_bytes += lane.queue_bytes();
+        }
+        stats
+    }
+
+    /// Closes every connection, fails every call that is open, and waits for those that run here, but no longer than
+    /// [`Limits::shutdown_grace`].
+    pub async fn shutdown(&self) {
+        let shared = &self.handle.shared;
+        shared.stop.send_replace(true);
+        shared.tasks.empty().await;
+        if timeout(shared.limits.shutdown_grace, shared.runs.empty())
+            .await
+            .is_err()
+        {
+            tracing::warn!("requests still run after the network was shut down");
+        }
+    }
+
+    fn lane(&self, peer: PeerName, name: LaneName) -> Arc<Lane> {
+        if let Some(lane) = self.handle.lanes.read().get(&(peer, name)) {
+            return Arc::clone(lane);
+        }
+        let shared = &self.handle.shared;
+        let mut lanes = self.handle.lanes.write();
+        let lane = lanes.entry((peer, name)).or_insert_with(|| {
+            let lane = Lane::new(Arc::clone(shared), peer, name);
+            spawn(shared, Arc::clone(&lane).run());
+            lane
+        });
+        Arc::clone(lane)
+    }
+
+    async fn call_own(&self, call: Call, options: CallOptions) -> Result<Answer, CallError> {
+        let shared = Arc::clone(&self.handle.shared);
+        let deadline = Instant::now() + options.deadline;
+        // a task of its own, so that the call is run to its end as a remote one is
+        let work = tokio::spawn(async move {
+            let inside = shared.runs.enter();
+            let outcome = shared.service.call(shared.name, call, deadline).await;
+            drop(inside);
+            outcome
+        });
+        match timeout_at(deadline.into(), work).await {
+            Ok(Ok(outcome)) => outcome.map_err(CallError::Refused),
+            Ok(Err(_panicked)) => Err(CallError::Failed),
+            Err(_) => Err(CallError::DeadlineExceeded),
+        }
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network")
+            .field("name", &self.name())
+            .field("local_addr", &self.local_addr())
+            .finish_non_exhaustive()
+    }
+}
+
+fn spawn(shared: &Arc<Shared>, task: impl Future<Output = ()> + Send + 'static) {
+    let inside = shared.tasks.enter();
+    tokio::spawn(async move {
+        task.await;
+        drop(inside);
+    });
+}
+
+fn check_size(limits: &Limits, call: &Call) -> Result<(), CallError> {
+    for (what, len, max) in [
+        ("body", call.body.len(), limits.body_max),
+        ("payload", call.payload.len(), limits.payload_max),
+    ] {
+        if len > max {
+            return Err(CallError::TooLarge { what, len, max });
+        }
+    }
+    Ok(())
+}
+
+/// Hands the process its own casts, from a task: whoever casts may hold a lock that the service wants.
+async fn deliver_own(shared: Arc<Shared>, queue: Arc<SendQueue>) {
+    let mut batch = Vec::new();
+    loop {
+        queue.take(
+            Merging::Adaptive,
+            std::time::Duration::ZERO,
+            Instant::now(),
+            &mut batch,
+        );
+        for frame in batch.drain(..) {
+            let call = Call {
+                method: frame.method,
+                body: frame.body,
+                payload: frame.payload,
+            };
+            shared.service.cast(shared.name, call);
+        }
+        if queue.is_empty() {
+            select! {
+                () = shared.stopped() => return,
+                () = queue.ready() => {}
+            }
+        }
+    }
+}
