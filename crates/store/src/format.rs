@@ -1,1 +1,223 @@
-//! On-disk forms.
+//! On-disk forms: the directory, the `FORMAT` file, and an object's records. Drawn in `docs/FORMAT.md`.
+
+use crate::error::{OpenError, StoreError};
+use crate::store::StoreIdentity;
+use perigee_replica::RegionMap;
+use perigee_types::{ContainerId, InodeId, NodeId};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The newest format that this binary reads, and the one that it writes.
+pub(crate) const FORMAT: u32 = 1;
+const MAGIC: &str = "perigee store";
+
+/// Where everything is.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    dir: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn format(&self) -> PathBuf {
+        self.dir.join("FORMAT")
+    }
+
+    pub(crate) fn keys(&self) -> PathBuf {
+        self.dir.join("state.redb")
+    }
+
+    pub(crate) fn reserve(&self) -> PathBuf {
+        self.dir.join("reserve")
+    }
+
+    pub(crate) fn touched(&self) -> PathBuf {
+        self.dir.join("touched.log")
+    }
+
+    pub(crate) fn objects(&self) -> PathBuf {
+        self.dir.join("objects")
+    }
+
+    pub(crate) fn container(&self, container: ContainerId) -> PathBuf {
+        self.objects().join(format!("{:06x}", container.0))
+    }
+
+    /// The directory of an object: 256 for each container, by the inode's low byte.
+    pub(crate) fn shelf(&self, inode: InodeId) -> PathBuf {
+        let low = inode.0 & 0xff;
+        self.container(inode.container()).join(format!("{low:02x}"))
+    }
+
+    pub(crate) fn object(&self, inode: InodeId) -> PathBuf {
+        self.shelf(inode).join(format!("{:016x}", inode.0))
+    }
+}
+
+/// The container of a directory's name in `objects`.
+pub(crate) fn container_of_name(name: &str) -> Option<ContainerId> {
+    (name.len() == 6)
+        .then(|| u32::from_str_radix(name, 16).ok().map(ContainerId))
+        .flatten()
+}
+
+/// The text of the `FORMAT` file.
+pub(crate) fn format_text(identity: StoreIdentity) -> String {
+    let body = format!(
+        "{MAGIC}\nformat {FORMAT}\ncluster {:032x}\nnode {}\n",
+        identity.cluster, identity.node.0
+    );
+    let crc = crc32c::crc32c(body.as_bytes());
+    format!("{body}crc32c {crc:08x}\n")
+}
+
+/// Reads the text of the `FORMAT` file. The first two lines are the same in every format.
+pub(crate) fn parse_format(dir: &Path, text: &[u8]) -> Result<StoreIdentity, OpenError> {
+    let damaged = |why: &str| OpenError::Damaged {
+        path: dir.join("FORMAT"),
+        why: why.to_owned(),
+    };
+    let text = std::str::from_utf8(text).map_err(|_| damaged("not text"))?;
+    let mut lines = text.lines();
+    if lines.next() != Some(MAGIC) {
+        return Err(damaged("the first line is not that of a store"));
+    }
+    let mut field = |name: &str| {
+        let line = lines.next().unwrap_or_default();
+        line.strip_prefix(name)
+            .and_then(|rest| rest.strip_prefix(' '))
+            .ok_or_else(|| damaged(&format!("no `{name}` where it should be")))
+    };
+    let found: u32 = field("format")?
+        .parse()
+        .map_err(|_| damaged("the format is not a number"))?;
+    if found > FORMAT {
+        return Err(OpenError::Newer {
+            dir: dir.to_owned(),
+            found,
+            known: FORMAT,
+        });
+    }
+    let cluster = u128::from_str_radix(field("cluster")?, 16);
+    let node = field("node")?.parse();
+    let (Ok(cluster), Ok(node)) = (cluster, node) else {
+        return Err(damaged("cluster or node is not a number"));
+    };
+    let identity = StoreIdentity {
+        cluster,
+        node: NodeId(node),
+    };
+    if text != format_text(identity) {
+        return Err(damaged("it does not match its checksum"));
+    }
+    Ok(identity)
+}
+
+/// What is kept of an object beside its checksums and validity.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ObjectRecord {
+    /// In bytes.
+    pub(crate) len: u64,
+    /// Whether there is a backing file.
+    pub(crate) present: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredRecord {
+    V1(ObjectRecord),
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredRegions {
+    V1(RegionMap),
+}
+
+pub(crate) fn encode_record(record: ObjectRecord) -> Vec<u8> {
+    encode(&StoredRecord::V1(record))
+}
+
+pub(crate) fn decode_record(inode: InodeId, bytes: &[u8]) -> Result<ObjectRecord, StoreError> {
+    match postcard::from_bytes(bytes) {
+        Ok(StoredRecord::V1(record)) => Ok(record),
+        Err(e) => Err(damaged(inode, "record", &e)),
+    }
+}
+
+pub(crate) fn encode_regions(regions: RegionMap) -> Vec<u8> {
+    encode(&StoredRegions::V1(regions))
+}
+
+pub(crate) fn decode_regions(inode: InodeId, bytes: &[u8]) -> Result<RegionMap, StoreError> {
+    match postcard::from_bytes(bytes) {
+        Ok(StoredRegions::V1(regions)) => Ok(regions),
+        Err(e) => Err(damaged(inode, "validity", &e)),
+    }
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("plain values into memory always encode")
+}
+
+fn damaged(inode: InodeId, which: &str, error: &postcard::Error) -> StoreError {
+    let what = format!("{which} of inode {inode}: {error}");
+    StoreError::Damaged { what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> StoreIdentity {
+        StoreIdentity {
+            cluster: 0xfeed_beef,
+            node: NodeId(7),
+        }
+    }
+
+    #[test]
+    fn format_file_reads_back() {
+        let text = format_text(sample());
+        let read = parse_format(Path::new("/x"), text.as_bytes()).unwrap();
+        assert_eq!(read, sample());
+    }
+
+    #[test]
+    fn a_newer_format_is_named_whatever_follows() {
+        let text = b"perigee store\nformat 9\nsomething else\n";
+        let error = parse_format(Path::new("/x"), text).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`/x` has format 9, this binary knows up to 1"
+        );
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_format_file_is_refused() {
+        let text = format_text(sample()).into_bytes();
+        for bit in 0..text.len() * 8 {
+            let mut bad = text.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse_format(Path::new("/x"), &bad).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn stored_records_keep_their_bytes() {
+        let record = ObjectRecord {
+            len: 300,
+            present: true,
+        };
+        assert_eq!(encode_record(record), [0, 0xac, 2, 1]);
+        assert_eq!(decode_record(InodeId(1), &[0, 0xac, 2, 1]), Ok(record));
+        assert!(decode_record(InodeId(1), &[7, 1]).is_err());
+    }
+}

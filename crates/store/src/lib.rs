@@ -8,14 +8,19 @@
 //! `docs/FORMAT.md`.
 #![forbid(unsafe_code)]
 
+mod core;
 pub mod disk;
 mod error;
 mod format;
+mod keeper;
 mod kv;
 mod object;
+mod objects;
+mod open;
 mod reserve;
 mod store;
 mod sums;
+mod touched;
 
 pub use error::{OpenError, StoreError};
 pub use kv::{Snapshot, Space, WriteBatch};

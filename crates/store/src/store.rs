@@ -1,13 +1,21 @@
 //! A node's store.
 
+use crate::core::Core;
 use crate::disk::{Disk, RealDisk};
 use crate::error::{OpenError, StoreError};
+use crate::kv::key::Tag;
 use crate::kv::{Snapshot, Space, WriteBatch};
 use crate::object::Object;
+use crate::objects::Objects;
+use crate::{format, keeper, open};
 use bytes::Bytes;
 use perigee_types::{ByteRange, ContainerId, InodeId, NodeId};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use tracing::warn;
 
 /// Whose store it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +89,15 @@ pub struct Recovered {
 
 /// One node's data directory, open in this process alone. Dropping it commits what is queued; objects
 /// that were written since their last sync are verified at the next open, unless [`Store::close`] ran.
+///
+/// Objects and snapshots that outlive it keep the directory locked.
 #[derive(Debug)]
-pub struct Store {}
+pub struct Store {
+    identity: StoreIdentity,
+    core: Arc<Core>,
+    objects: Arc<Objects>,
+    threads: Vec<JoinHandle<()>>,
+}
 
 impl Store {
     /// Makes a store in a directory, which is made too.
@@ -93,12 +108,11 @@ impl Store {
     /// [`Store::create`], with options.
     pub fn create_with(
         dir: &Path,
-        _identity: StoreIdentity,
-        _options: StoreOptions,
+        identity: StoreIdentity,
+        options: StoreOptions,
     ) -> Result<Arc<Self>, OpenError> {
-        Err(OpenError::NotAStore {
-            dir: dir.to_owned(),
-        })
+        open::create(dir, identity, &options)?;
+        Self::open_with(dir, Some(identity.cluster), options)
     }
 
     /// Opens the store of a directory; with `expect_cluster`, only if it is that cluster's.
@@ -109,28 +123,55 @@ impl Store {
     /// [`Store::open`], with options.
     pub fn open_with(
         dir: &Path,
-        _expect_cluster: Option<u128>,
-        _options: StoreOptions,
+        expect_cluster: Option<u128>,
+        options: StoreOptions,
     ) -> Result<Arc<Self>, OpenError> {
-        Err(OpenError::NotAStore {
-            dir: dir.to_owned(),
-        })
+        let (identity, core) = open::open(dir, expect_cluster, &options)?;
+        let core = Arc::new(core);
+        let objects = Arc::new(Objects::new(Arc::clone(&core), options.open_files.max(4)));
+        let mut store = Self {
+            identity,
+            core,
+            objects,
+            threads: Vec::new(),
+        };
+        // The first thread is stopped by the drop of `store` where the second cannot start.
+        let kv = Arc::clone(&store.core.kv);
+        store.spawn(dir, "store-commit", move || kv.run_committer())?;
+        let (core, objects) = (Arc::clone(&store.core), Arc::clone(&store.objects));
+        store.spawn(dir, "store-keeper", move || keeper::run(&core, &objects))?;
+        Ok(Arc::new(store))
+    }
+
+    fn spawn(
+        &mut self,
+        dir: &Path,
+        name: &str,
+        life: impl FnOnce() + Send + 'static,
+    ) -> Result<(), OpenError> {
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(life)
+            .map_err(|source| OpenError::Io {
+                what: "start a thread for",
+                path: dir.to_owned(),
+                source,
+            })?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// Whose store it is.
     #[must_use]
-    pub fn identity(&self) -> StoreIdentity {
-        StoreIdentity {
-            cluster: 0,
-            node: NodeId(0),
-        }
+    pub const fn identity(&self) -> StoreIdentity {
+        self.identity
     }
 
     /// The committed value of a key.
     ///
     /// Errors: `Damaged` when the value is not what was written.
-    pub fn get(&self, _space: Space, _key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        Err(StoreError::Closed)
+    pub fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.core.kv.get(space.container(), space.tag(), key)
     }
 
     /// Up to `limit` committed pairs of `from..to` in key order; `None` reaches to the end of the space.
@@ -138,17 +179,18 @@ impl Store {
     /// Errors: `Damaged` when a value is not what was written.
     pub fn scan(
         &self,
-        _space: Space,
-        _from: &[u8],
-        _to: Option<&[u8]>,
-        _limit: usize,
+        space: Space,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        Err(StoreError::Closed)
+        let (c, tag) = (space.container(), space.tag());
+        self.core.kv.scan(c, tag, from, to, limit)
     }
 
     /// The state of all spaces now, for reading at leisure.
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        Err(StoreError::Closed)
+        self.core.kv.snapshot()
     }
 
     /// Queues a batch. `done(Ok)` runs on the committer thread when the batch is durable and visible to
@@ -157,83 +199,200 @@ impl Store {
     ///
     /// Errors, through `done`: `NoSpace` (later batches may pass: one who keeps an order stops at the
     /// first failure), `Failed`, `Closed`.
-    pub fn submit(&self, _batch: WriteBatch, done: Box<dyn FnOnce(Result<(), StoreError>) + Send>) {
-        done(Err(StoreError::Closed));
+    pub fn submit(&self, batch: WriteBatch, done: Box<dyn FnOnce(Result<(), StoreError>) + Send>) {
+        self.core.kv.submit(batch, done);
     }
 
     /// Queues a batch that rides with the next durable one, or is committed within 100 ms. Like all
-    /// batches it is visible to reads only once it is committed.
-    pub fn submit_lazy(&self, _batch: WriteBatch) {}
+    /// batches it is visible to reads only once it is committed. Its failure shows in later batches.
+    pub fn submit_lazy(&self, batch: WriteBatch) {
+        self.core.kv.submit_lazy(batch, None);
+    }
 
     /// Commits a batch and waits for it. Not for callbacks of the committer.
-    pub fn commit(&self, _batch: WriteBatch) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    pub fn commit(&self, batch: WriteBatch) -> Result<(), StoreError> {
+        self.core.kv.commit(batch)
     }
 
     /// Drops all keys and objects of a container, durably, and forgets that it was read-only. Nobody
     /// else may use the container meanwhile. Not for callbacks of the committer.
-    pub fn wipe_container(&self, _container: ContainerId) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    pub fn wipe_container(&self, container: ContainerId) -> Result<(), StoreError> {
+        self.objects.retire_container(container);
+        let mut batch = WriteBatch::new();
+        for tag in [Tag::State, Tag::Log, Tag::Local, Tag::Objects] {
+            batch.delete_range_tagged(container, tag, &[], None);
+        }
+        self.core.kv.commit(batch)?;
+        let path = self.core.layout.container(container);
+        match self.core.disk.remove_tree(&path) {
+            Err(e) if e.raw_os_error() != Some(libc::ENOENT) => {
+                let what = format!("remove the objects of container {container}");
+                return Err(StoreError::io(what, &e));
+            }
+            _ => {}
+        }
+        self.core.clear_read_only(container);
+        Ok(())
     }
 
     /// The containers that have keys or objects here, in order.
     pub fn containers(&self) -> Result<Vec<ContainerId>, StoreError> {
-        Err(StoreError::Closed)
+        let mut found: BTreeSet<ContainerId> = self.core.kv.containers()?.into_iter().collect();
+        let names = self
+            .core
+            .disk
+            .list(&self.core.layout.objects())
+            .map_err(|e| StoreError::io("list the objects", &e))?;
+        let named = names.iter().filter_map(|name| name.to_str());
+        found.extend(named.filter_map(format::container_of_name));
+        Ok(found.into_iter().collect())
     }
 
     /// Why a container takes no more writes here, if so.
     #[must_use]
-    pub fn read_only(&self, _container: ContainerId) -> Option<String> {
-        None
+    pub fn read_only(&self, container: ContainerId) -> Option<String> {
+        self.core.why_read_only(container)
     }
 
     /// Room, for `statfs`.
     pub fn space(&self) -> Result<StoreSpace, StoreError> {
-        Err(StoreError::Closed)
+        let disk = self.core.disk.space(self.core.layout.dir());
+        let disk = disk.map_err(|e| StoreError::io("ask for the room of the disk", &e))?;
+        let spent = self.core.kv.reserve.is_spent();
+        Ok(StoreSpace {
+            total: disk.total,
+            available: if spent { 0 } else { disk.available },
+            reserved: self.core.kv.reserve.held(),
+            files: disk.files,
+            files_free: disk.files_free,
+        })
     }
 
     /// The object of an inode. Nothing is made on disk before its first write.
     ///
     /// Errors: `Unrecovered` before [`Store::recover`] has seen it.
-    pub fn object(&self, _inode: InodeId) -> Result<Arc<Object>, StoreError> {
-        Err(StoreError::Closed)
+    pub fn object(&self, inode: InodeId) -> Result<Arc<Object>, StoreError> {
+        self.objects.get(inode)
     }
 
     /// Removes an object: its space is free at once, its keys go within 100 ms. No error where there is none.
     /// After a crash in between it is to be called again (the log is replayed).
-    pub fn remove_object(&self, _inode: InodeId) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    pub fn remove_object(&self, inode: InodeId) -> Result<(), StoreError> {
+        self.objects.remove(inode)
     }
 
     /// Objects that the last process may have left half written.
     #[must_use]
     pub fn unrecovered(&self) -> Vec<InodeId> {
-        Vec::new()
+        self.objects.unrecovered()
     }
 
     /// Verifies every object that the last process may have left half written, and treats blocks that do
     /// not match as its container's policy says. Durable when it returns.
+    ///
+    /// Errors: an object that cannot be read is listed in `failed`; the engine's failure ends it.
     pub fn recover(
         &self,
-        _policy_of: &dyn Fn(ContainerId) -> Adopt,
+        policy_of: &dyn Fn(ContainerId) -> Adopt,
     ) -> Result<Recovered, StoreError> {
-        Err(StoreError::Closed)
+        let mut recovered = Recovered::default();
+        let mut settled = Vec::new();
+        for inode in self.objects.unrecovered() {
+            let adopt = policy_of(inode.container());
+            let object = self.objects.get_any(inode)?;
+            recovered.checked += 1;
+            match object.settle(adopt) {
+                Ok(ranges) => {
+                    if !ranges.is_empty() {
+                        match adopt {
+                            Adopt::Adopt => recovered.adopted.push((inode, ranges)),
+                            Adopt::Distrust => recovered.distrusted.push((inode, ranges)),
+                        }
+                    }
+                    settled.push(object);
+                }
+                Err(error) => recovered.failed.push((inode, error)),
+            }
+        }
+        for (object, result) in self.sync_all(settled)? {
+            match result {
+                Ok(()) => {
+                    self.objects.set_recovered(object.inode());
+                    object.untouch();
+                }
+                Err(error) => recovered.failed.push((object.inode(), error)),
+            }
+        }
+        if let Err(error) = self.core.touched.compact(true) {
+            // What it lists is verified again at the next open; nothing is lost.
+            warn!(%error, "cannot compact touched.log");
+        }
+        Ok(recovered)
+    }
+
+    /// Syncs many objects; their commits share what the committer groups.
+    fn sync_all(
+        &self,
+        objects: Vec<Arc<Object>>,
+    ) -> Result<Vec<(Arc<Object>, Result<(), StoreError>)>, StoreError> {
+        let count = objects.len();
+        let (tx, rx) = mpsc::channel();
+        for object in objects {
+            let tx = tx.clone();
+            let handle = Arc::clone(&object);
+            // The receiver lives until all have answered, so the send cannot fail.
+            object.sync(Box::new(move |result| drop(tx.send((handle, result)))));
+        }
+        drop(tx);
+        let results: Vec<_> = rx.iter().collect();
+        if results.len() < count {
+            return Err(StoreError::Closed);
+        }
+        Ok(results)
     }
 
     /// Makes everything durable, so that the next open finds nothing to verify. The store takes no
     /// more writes. Not for callbacks of the committer.
+    ///
+    /// Errors: the first object that could not be synced, after trying all.
     pub fn close(&self) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+        let dirty = self.objects.all();
+        let results = self.sync_all(dirty)?;
+        let mut first = Ok(());
+        for (object, result) in results {
+            match result {
+                Ok(()) => object.untouch(),
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+        self.core.kv.close();
+        let compacted = self.core.touched.compact(true);
+        first.and(compacted.map_err(|e| StoreError::io("compact touched.log", &e)))
     }
 
     /// Durable commits made since the store was opened.
     #[must_use]
     pub fn commits(&self) -> u64 {
-        0
+        self.core.kv.commits()
     }
 
     /// Reads every key and value, and checks them; how many there are.
     pub fn verify_keys(&self) -> Result<u64, StoreError> {
-        Err(StoreError::Closed)
+        self.core.kv.verify()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.core.keeper.stop();
+        self.core.kv.close();
+        for thread in self.threads.drain(..) {
+            // The last handle may go in a callback of the committer, which cannot wait for itself. A
+            // thread that panicked has failed all that waited for it.
+            if thread.thread().id() != thread::current().id() {
+                _ = thread.join();
+            }
+        }
+        self.objects.clear();
     }
 }

@@ -225,7 +225,7 @@ fn apply_op(table: &mut Table<'_, &[u8], &[u8]>, op: &Op) -> Result<(), StoreErr
             }
         }
         Op::SaveObject(object) => {
-            for op in object.unsaved_ops() {
+            for op in object.take_unsaved() {
                 apply_op(table, &op)?;
             }
         }

@@ -82,10 +82,10 @@ fn hex(bytes: &[u8]) -> String {
 pub(crate) enum Part {
     /// Length and presence; no index.
     Record = 0,
-    /// Checksums of a group of blocks.
-    Sums = 1,
     /// Invalid regions of a span.
-    Validity = 2,
+    Validity = 1,
+    /// Checksums of a group of blocks.
+    Sums = 2,
 }
 
 /// The caller's part of an object's key.

@@ -212,3 +212,17 @@ pub(crate) fn failed(error: impl Into<redb::Error>) -> StoreError {
     let why = error.into().to_string();
     StoreError::Failed { why }
 }
+
+impl std::fmt::Debug for Kv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kv")
+            .field("commits", &self.commits())
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").finish_non_exhaustive()
+    }
+}

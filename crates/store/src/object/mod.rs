@@ -1,19 +1,146 @@
 //! The data of one inode.
+//!
+//! Checksums follow what the file holds, valid or not; validity says whether it is what it should be.
+//! The order that makes a stop at any point safe: `touched.log` knows an object before its file
+//! changes; stored checksums and "valid" marks come after the data's sync; "invalid" marks may come any time.
+//!
+//! Locks, in this order: `turn`, `body`, `saved`, `file`. The committer takes `saved` alone.
 
+mod file;
+mod read;
+mod save;
+mod scan;
+mod shape;
+mod sync;
+mod table;
+mod validity;
+mod write;
+
+use crate::core::Core;
+use crate::disk::DiskFile;
 use crate::error::StoreError;
-use crate::kv::{Op, WriteBatch};
-use bytes::Bytes;
-use perigee_types::{ByteRange, InodeId, Version};
-use std::os::fd::OwnedFd;
+use crate::format::{ObjectRecord, decode_record, decode_regions};
+use crate::kv::key::{self, Part, Tag};
+use parking_lot::{Mutex, RwLock};
+use perigee_replica::RegionMap;
+use perigee_types::limits::FILE_LEN_MAX;
+use perigee_types::{ByteRange, InodeId};
+use save::Saved;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sync::{Pending, Turn};
+use table::SumTable;
+
+/// Bytes whose validity is stored under one key: bounds what a small invalidation rewrites.
+const SPAN_LEN: u64 = 16 << 20;
 
 /// The data of one inode on this node: a sparse backing file, its checksums, and which of it is valid.
 #[derive(Debug)]
 pub struct Object {
     inode: InodeId,
+    core: Arc<Core>,
+    turn: Mutex<Turn>,
+    body: RwLock<Body>,
+    saved: Mutex<Saved>,
+    file: Mutex<Option<Arc<dyn DiskFile>>>,
+    marks: Marks,
+}
+
+/// Whether the kernel may change the file unseen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writers {
+    /// Only this object writes.
+    Here,
+    /// A passthrough writer or a shared mapping may too.
+    Outside,
+}
+
+/// Whether there is a backing file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backing {
+    /// Not yet.
+    None,
+    /// Since now: its directory entry is not durable.
+    Fresh,
+    /// There is.
+    Present,
+    /// The object was removed.
+    Removed,
+}
+
+/// What is true of the object now.
+#[derive(Debug)]
+struct Body {
+    len: u64,
+    backing: Backing,
+    writers: Writers,
+    sums: SumTable,
+    invalid: RegionMap,
+    /// Spans where something became valid since the last sync began.
+    filled: BTreeSet<u64>,
+    /// What a sync that is on its way will store.
+    pending: Option<Pending>,
+}
+
+/// Counters that are read without the lock; changed under it.
+#[derive(Debug, Default)]
+struct Marks {
+    /// Counts changes of any kind.
+    change: AtomicU64,
+    /// The last change of the file's content.
+    data_change: AtomicU64,
+    /// The last change that is stored.
+    committed: AtomicU64,
+    /// Whether the inode is in `touched.log`.
+    touched: AtomicBool,
+    /// When the first change after the last sync was made, in the core's milliseconds; 0: none.
+    dirty_since: AtomicU64,
+    used: AtomicU64,
+    /// A commit of a sync was refused: what it held must be stored again.
+    refused: AtomicBool,
 }
 
 impl Object {
+    /// Reads what is stored of an inode.
+    pub(crate) fn load(core: &Arc<Core>, inode: InodeId) -> Result<Self, StoreError> {
+        let from = key::object(inode, Part::Record, 0);
+        let to = key::object_part_end(inode, Part::Validity);
+        let (c, tag) = (inode.container(), Tag::Objects);
+        let mut record = ObjectRecord::default();
+        let mut invalid = RegionMap::new();
+        for (key, value) in core.kv.scan(c, tag, &from, Some(&to), usize::MAX)? {
+            if key.len() == from.len() {
+                record = decode_record(inode, &value)?;
+            } else {
+                for (range, needed) in decode_regions(inode, &value)?.iter() {
+                    invalid.invalidate(range, needed);
+                }
+            }
+        }
+        Ok(Self {
+            inode,
+            core: Arc::clone(core),
+            turn: Mutex::default(),
+            saved: Mutex::new(Saved::new(record, invalid.clone())),
+            body: RwLock::new(Body {
+                len: record.len,
+                backing: if record.present {
+                    Backing::Present
+                } else {
+                    Backing::None
+                },
+                writers: Writers::Here,
+                sums: SumTable::default(),
+                invalid,
+                filled: BTreeSet::new(),
+                pending: None,
+            }),
+            file: Mutex::new(None),
+            marks: Marks::default(),
+        })
+    }
+
     /// The inode.
     #[must_use]
     pub const fn inode(&self) -> InodeId {
@@ -22,141 +149,164 @@ impl Object {
 
     /// The length in bytes; regions not yet fetched count.
     pub fn len(&self) -> Result<u64, StoreError> {
-        Err(StoreError::Closed)
+        let body = self.body.read();
+        self.current_len(&body)
     }
 
-    /// Reads into `buf`; how many bytes, fewer only at the object's end.
-    ///
-    /// Errors: `Invalid` when a part must be fetched first; `Corrupt` when a block does not match its checksum; `Io`.
-    pub fn read(&self, _offset: u64, _buf: &mut [u8]) -> Result<usize, StoreError> {
-        Err(StoreError::Closed)
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> Result<bool, StoreError> {
+        Ok(self.len()? == 0)
     }
 
-    /// [`Object::read`] into a buffer of its own.
-    pub fn read_bytes(&self, _offset: u64, _len: usize) -> Result<Bytes, StoreError> {
-        Err(StoreError::Closed)
+    /// The length now, which the kernel may have changed.
+    fn current_len(&self, body: &Body) -> Result<u64, StoreError> {
+        if body.writers == Writers::Here {
+            return Ok(body.len);
+        }
+        match self.open_file(body)? {
+            Some(file) => file
+                .len()
+                .map(|physical| physical.max(body.len))
+                .map_err(|e| self.io("read the length of", &e)),
+            None => Ok(body.len),
+        }
     }
 
-    /// The owner's write: what it covers is valid here afterwards. Durable by [`Object::sync`].
-    ///
-    /// Errors: `Corrupt` when it covers a part of a block whose rest is corrupt; `NoSpace` and `Io` leave
-    /// the object's length and everything outside the range as it was.
-    pub fn write(&self, _offset: u64, _data: &[u8]) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    fn check_live(&self, body: &Body) -> Result<(), StoreError> {
+        if body.backing == Backing::Removed {
+            return Err(StoreError::Removed { inode: self.inode });
+        }
+        Ok(())
     }
 
-    /// A replica's fetched bytes, of version `content`: only parts that are invalid still, and need no later
-    /// version, are written, and become valid; returns them. With `sums` ([`crate::block_sums`] of
-    /// `data`), the bytes are checked first.
-    ///
-    /// Errors: `Mismatch` when data and sums or length disagree; otherwise as [`Object::write`].
-    pub fn install(
-        &self,
-        _range: ByteRange,
-        _data: &[u8],
-        _content: Version,
-        _sums: Option<&[u32]>,
-    ) -> Result<Vec<ByteRange>, StoreError> {
-        Err(StoreError::Closed)
+    fn check_end(&self, end: u64) -> Result<(), StoreError> {
+        if end > FILE_LEN_MAX {
+            let inode = self.inode;
+            return Err(StoreError::TooLong { inode, end });
+        }
+        Ok(())
     }
 
-    /// Marks a range invalid until content of version `needed` is installed; the object reaches to its end at
-    /// least. Durable within 100 ms: where a log record depends on it, use [`Object::invalidate_in`].
-    pub fn invalidate(
-        self: &Arc<Self>,
-        _range: ByteRange,
-        _needed: Version,
-    ) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    fn corrupt(&self, ranges: Vec<ByteRange>) -> StoreError {
+        let inode = self.inode;
+        StoreError::Corrupt { inode, ranges }
     }
 
-    /// [`Object::invalidate`], durable with `batch`.
-    pub fn invalidate_in(
-        self: &Arc<Self>,
-        _batch: &mut WriteBatch,
-        _range: ByteRange,
-        _needed: Version,
-    ) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    fn io(&self, what: &str, error: &std::io::Error) -> StoreError {
+        StoreError::io(
+            format!("{what} the backing file of inode {}", self.inode),
+            error,
+        )
     }
 
-    /// The invalid regions, and what version each needs.
-    #[must_use]
-    pub fn invalid(&self) -> Vec<(ByteRange, Version)> {
-        Vec::new()
+    /// Counts a change of what is known about the object. Returns its number.
+    fn note_change(&self) -> u64 {
+        let now = self.core.now_ms();
+        let since = &self.marks.dirty_since;
+        // Only the first change after a sync sets it; another thread's first one is as good.
+        _ = since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        self.marks.change.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Whether no region is invalid.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        false
+    /// Counts a change of the content, before it is made; `touched.log` knows it when this returns.
+    fn note_data_change(&self) -> Result<u64, StoreError> {
+        if !self.marks.touched.load(Ordering::Acquire) {
+            self.core.touched.add(self.inode)?;
+            self.marks.touched.store(true, Ordering::Release);
+            self.core.keeper.ring();
+        }
+        let change = self.note_change();
+        self.marks.data_change.store(change, Ordering::Release);
+        Ok(change)
     }
 
-    /// Cuts or extends; what is new reads as zeros. Durable by [`Object::sync`].
-    pub fn resize(&self, _size: u64) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    fn committed(&self) -> u64 {
+        self.marks.committed.load(Ordering::Acquire)
     }
 
-    /// Makes a range zeros that take no space, and valid. Length unchanged. Durable by [`Object::sync`].
-    pub fn punch(&self, _range: ByteRange) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    /// Whether something is not stored yet.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.marks.change.load(Ordering::Acquire) > self.committed()
     }
 
-    /// Takes space for a range, beyond the end too. Length and content unchanged.
-    pub fn allocate(&self, _range: ByteRange) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+    /// Since when something is not synced, in the core's milliseconds.
+    pub(crate) fn dirty_since(&self) -> Option<u64> {
+        let since = self.marks.dirty_since.load(Ordering::Relaxed);
+        (self.is_dirty() && since != 0).then_some(since)
     }
 
-    /// The first byte at or after `offset` that is not in a hole; invalid regions are not holes.
-    pub fn seek_data(&self, _offset: u64) -> Result<Option<u64>, StoreError> {
-        Err(StoreError::Closed)
+    /// Remembers that the object was asked for.
+    pub(crate) fn mark_used(&self) {
+        let now = self.core.next_use();
+        self.marks.used.store(now, Ordering::Relaxed);
     }
 
-    /// The first byte at or after `offset` that is in a hole, or the object's end; `None` beyond it.
-    pub fn seek_hole(&self, _offset: u64) -> Result<Option<u64>, StoreError> {
-        Err(StoreError::Closed)
+    /// When it was asked for last.
+    pub(crate) fn last_use(&self) -> u64 {
+        self.marks.used.load(Ordering::Relaxed)
     }
 
-    /// Space taken here, in units of 512 bytes.
-    pub fn allocated_blocks(&self) -> Result<u64, StoreError> {
-        Err(StoreError::Closed)
+    /// Takes the inode off `touched.log` if nothing is unstored and no one outside writes. Does not wait.
+    pub(crate) fn untouch(&self) {
+        let Some(body) = self.body.try_write() else {
+            return;
+        };
+        if self.marks.touched.load(Ordering::Acquire)
+            && body.writers == Writers::Here
+            && !self.is_dirty()
+        {
+            self.marks.touched.store(false, Ordering::Release);
+            self.core.touched.remove(self.inode);
+        }
     }
 
-    /// Makes all that was done before durable: the data (on this thread), then checksums and validity, then
-    /// `done` runs, on the committer thread or, on failure or where nothing is to do, on this one.
-    ///
-    /// Errors, through `done`: `ReadOnly` when the disk failed: the container takes no more writes here.
-    pub fn sync(self: &Arc<Self>, done: Box<dyn FnOnce(Result<(), StoreError>) + Send>) {
-        done(Err(StoreError::Closed));
+    /// Whether all of it is stored, so that it may leave memory. Does not wait.
+    pub(crate) fn is_settled(&self) -> bool {
+        let Some(body) = self.body.try_read() else {
+            return false;
+        };
+        body.writers == Writers::Here && body.pending.is_none() && !self.is_dirty()
     }
 
-    /// The backing file, open for reading and writing, as long as the object. It is made if it is not there.
-    ///
-    /// Whoever lets it be written outside of this object calls [`Object::set_externally_writable`] first.
-    pub fn backing_fd(&self) -> Result<Arc<OwnedFd>, StoreError> {
-        Err(StoreError::Closed)
+    /// Whether the inode is in `touched.log` on this object's account.
+    pub(crate) fn is_touched(&self) -> bool {
+        self.marks.touched.load(Ordering::Acquire)
     }
+}
 
-    /// Says whether the kernel may change the file unseen (a passthrough writer, a shared mapping). While it may,
-    /// a checksum that does not match is not corruption, and reads are not verified. Before it is taken
-    /// back, [`Object::rescan`] must have run after the last such write.
-    pub fn set_externally_writable(&self, _on: bool) -> Result<(), StoreError> {
-        Err(StoreError::Closed)
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.close_file();
     }
+}
 
-    /// Takes the checksums of blocks that do not match them, and the file's length: for writes that the daemon
-    /// did not see. Returns the blocks, cut at the end.
-    pub fn rescan(&self) -> Result<Vec<ByteRange>, StoreError> {
-        Err(StoreError::Closed)
-    }
+/// What `range` has outside of `hole`, in order.
+fn outside(range: ByteRange, hole: ByteRange) -> [ByteRange; 2] {
+    [
+        ByteRange::new(range.start, range.end.min(hole.start)),
+        ByteRange::new(range.start.max(hole.end), range.end),
+    ]
+}
 
-    /// Reads all blocks; returns the corrupt ones, cut at the end. To heal: invalidate, then install.
-    /// Finds nothing while the file is externally writable.
-    pub fn verify(&self) -> Result<Vec<ByteRange>, StoreError> {
-        Err(StoreError::Closed)
-    }
+/// Whether all of `range` is invalid.
+fn wholly_invalid(map: &RegionMap, range: ByteRange) -> bool {
+    let invalid: u64 = map.overlapping(range).iter().map(|(r, _)| r.len()).sum();
+    invalid == range.len()
+}
 
-    pub(crate) fn unsaved_ops(&self) -> Vec<Op> {
-        Vec::new()
+/// The spans that a range touches.
+fn spans_of(range: ByteRange) -> std::ops::Range<u64> {
+    range.start / SPAN_LEN..range.end.div_ceil(SPAN_LEN)
+}
+
+fn span_range(span: u64) -> ByteRange {
+    ByteRange::with_len(span * SPAN_LEN, SPAN_LEN)
+}
+
+/// Appends a block to a list of ranges, joined with its neighbour.
+fn push_block(ranges: &mut Vec<ByteRange>, block: ByteRange) {
+    match ranges.last_mut() {
+        Some(last) if last.end == block.start => last.end = block.end,
+        _ => ranges.push(block),
     }
 }

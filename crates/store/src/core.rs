@@ -1,0 +1,137 @@
+//! What all objects of a store share.
+
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::format::Layout;
+use crate::kv::Kv;
+use crate::touched::Touched;
+use parking_lot::{Condvar, Mutex, RwLock};
+use perigee_types::ContainerId;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+use tracing::error;
+
+/// The shared part of a store.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) layout: Layout,
+    pub(crate) kv: Arc<Kv>,
+    pub(crate) touched: Touched,
+    /// Backing files that are open.
+    pub(crate) open_files: AtomicUsize,
+    read_only: RwLock<BTreeMap<ContainerId, String>>,
+    any_read_only: AtomicBool,
+    started: Instant,
+    uses: AtomicU64,
+    pub(crate) keeper: Bell,
+    /// Keeps other processes away; released with the last handle.
+    pub(crate) _lock: OwnedFd,
+}
+
+/// Wakes the keeper.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    pub(crate) state: Mutex<BellState>,
+    pub(crate) rung: Condvar,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BellState {
+    #[default]
+    Quiet,
+    Rung,
+    Stop,
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        let mut state = self.state.lock();
+        if *state == BellState::Quiet {
+            *state = BellState::Rung;
+            self.rung.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        *self.state.lock() = BellState::Stop;
+        self.rung.notify_one();
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        layout: Layout,
+        kv: Arc<Kv>,
+        touched: Touched,
+        lock: OwnedFd,
+    ) -> Self {
+        Self {
+            disk,
+            layout,
+            kv,
+            touched,
+            open_files: AtomicUsize::new(0),
+            read_only: RwLock::default(),
+            any_read_only: AtomicBool::new(false),
+            started: Instant::now(),
+            uses: AtomicU64::new(1),
+            keeper: Bell::default(),
+            _lock: lock,
+        }
+    }
+
+    /// Milliseconds since the store was opened, from 1.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).map_or(u64::MAX, |ms| ms + 1)
+    }
+
+    /// A number that rises with every use of an object.
+    pub(crate) fn next_use(&self) -> u64 {
+        self.uses.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether a container's data may change.
+    pub(crate) fn check_writable(&self, container: ContainerId) -> Result<(), StoreError> {
+        match self.why_read_only(container) {
+            Some(why) => Err(StoreError::ReadOnly { container, why }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a container's data may grow.
+    pub(crate) fn check_room(&self, container: ContainerId) -> Result<(), StoreError> {
+        self.check_writable(container)?;
+        if self.kv.reserve.is_spent() {
+            return Err(StoreError::NoSpace);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn why_read_only(&self, container: ContainerId) -> Option<String> {
+        if !self.any_read_only.load(Ordering::Acquire) {
+            return None;
+        }
+        self.read_only.read().get(&container).cloned()
+    }
+
+    /// Stops writes to a container: a sync failed, so what its disk holds is unknown, and a second
+    /// sync would succeed without having written (Rebello et al., ATC '20).
+    pub(crate) fn set_read_only(&self, container: ContainerId, why: String) -> StoreError {
+        error!(%container, why, "container is read-only from now on");
+        let mut map = self.read_only.write();
+        let why = map.entry(container).or_insert(why).clone();
+        self.any_read_only.store(true, Ordering::Release);
+        StoreError::ReadOnly { container, why }
+    }
+
+    pub(crate) fn clear_read_only(&self, container: ContainerId) {
+        let mut map = self.read_only.write();
+        map.remove(&container);
+        self.any_read_only.store(!map.is_empty(), Ordering::Release);
+    }
+}

@@ -1,0 +1,72 @@
+//! The keeper: one thread that syncs `touched.log`, brings old changes to the disk, and keeps the reserve.
+
+use crate::core::{BellState, Core};
+use crate::objects::Objects;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::warn;
+
+/// How often it looks around when nobody rings.
+const ROUND: Duration = Duration::from_secs(1);
+/// Objects with changes older than this are synced: what the kernel writes back by itself after 30 s
+/// is on the disk by then, so most of these syncs write little. In milliseconds.
+const FLUSH_AGE_MS: u64 = 35_000;
+/// Objects with changes beyond which age does not matter: bounds memory, and what recovery has to read.
+const DIRTY_MAX: usize = 1 << 15;
+
+/// The keeper's life.
+pub(crate) fn run(core: &Core, objects: &Arc<Objects>) {
+    loop {
+        let rung = {
+            let mut state = core.keeper.state.lock();
+            if *state == BellState::Quiet {
+                core.keeper.rung.wait_for(&mut state, ROUND);
+            }
+            match *state {
+                BellState::Stop => return,
+                BellState::Rung => {
+                    *state = BellState::Quiet;
+                    true
+                }
+                BellState::Quiet => false,
+            }
+        };
+        if core.touched.is_unsynced()
+            && let Err(error) = core.touched.sync()
+        {
+            warn!(%error, "cannot sync touched.log");
+        }
+        if !rung {
+            look_around(core, objects);
+        }
+    }
+}
+
+fn look_around(core: &Core, objects: &Arc<Objects>) {
+    let mut dirty = Vec::new();
+    for object in objects.all() {
+        match object.dirty_since() {
+            Some(since) => dirty.push((since, object)),
+            None if object.is_touched() => object.untouch(),
+            None => {}
+        }
+    }
+    dirty.sort_by_key(|(since, _)| *since);
+    let excess = dirty.len().saturating_sub(DIRTY_MAX);
+    let old = core.now_ms().saturating_sub(FLUSH_AGE_MS);
+    for (at, (since, object)) in dirty.into_iter().enumerate() {
+        if at >= excess && since > old {
+            break;
+        }
+        let inode = object.inode();
+        object.sync(Box::new(move |result| {
+            if let Err(error) = result {
+                warn!(%inode, %error, "cannot bring old changes to the disk");
+            }
+        }));
+    }
+    if let Err(error) = core.touched.compact(false) {
+        warn!(%error, "cannot compact touched.log");
+    }
+    core.kv.reserve.refill();
+}

@@ -1,0 +1,128 @@
+//! The backing file: made at the first write, opened when needed, closed when idle.
+
+use super::{Backing, Body, Object, Writers};
+use crate::disk::{DiskFile, OpenMode};
+use crate::error::StoreError;
+use perigee_types::ByteRange;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Object {
+    /// The file; `None` when the object has none. One that should be there and is not is corruption.
+    pub(super) fn open_file(&self, body: &Body) -> Result<Option<Arc<dyn DiskFile>>, StoreError> {
+        match body.backing {
+            Backing::None => return Ok(None),
+            Backing::Removed => return Err(StoreError::Removed { inode: self.inode }),
+            Backing::Fresh | Backing::Present => {}
+        }
+        let mut slot = self.file.lock();
+        if let Some(file) = &*slot {
+            return Ok(Some(Arc::clone(file)));
+        }
+        let path = self.core.layout.object(self.inode);
+        match self.core.disk.open(&path, OpenMode::Existing) {
+            Ok(file) => {
+                *slot = Some(Arc::clone(&file));
+                self.core.open_files.fetch_add(1, Ordering::Relaxed);
+                Ok(Some(file))
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+                Err(self.corrupt(vec![ByteRange::new(0, body.len)]))
+            }
+            Err(e) => Err(self.io("open", &e)),
+        }
+    }
+
+    /// The file, made if the object has none. The change must have been noted.
+    pub(super) fn open_for_write(&self, body: &mut Body) -> Result<Arc<dyn DiskFile>, StoreError> {
+        if let Some(file) = self.open_file(body)? {
+            return Ok(file);
+        }
+        let file = self.create_file().map_err(|e| self.io("make", &e))?;
+        *self.file.lock() = Some(Arc::clone(&file));
+        self.core.open_files.fetch_add(1, Ordering::Relaxed);
+        body.backing = Backing::Fresh;
+        Ok(file)
+    }
+
+    /// An object without a record has no bytes: whatever lies under its name is not its own.
+    fn create_file(&self) -> io::Result<Arc<dyn DiskFile>> {
+        let (disk, layout) = (&self.core.disk, &self.core.layout);
+        let path = layout.object(self.inode);
+        match disk.open(&path, OpenMode::Truncate) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
+                disk.create_dirs(&layout.shelf(self.inode))?;
+                disk.sync_dir(&layout.container(self.inode.container()))?;
+                disk.sync_dir(&layout.objects())?;
+                disk.open(&path, OpenMode::Truncate)
+            }
+            other => other,
+        }
+    }
+
+    /// Closes the file if nobody uses it. The kernel keeps unwritten pages and their errors with the
+    /// inode: a later sync through a new descriptor still reports them.
+    pub(crate) fn close_idle_file(&self) {
+        let Some(mut slot) = self.file.try_lock() else {
+            return;
+        };
+        if slot
+            .as_ref()
+            .is_some_and(|file| Arc::strong_count(file) == 1)
+        {
+            *slot = None;
+            self.core.open_files.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn close_file(&self) {
+        if self.file.lock().take().is_some() {
+            self.core.open_files.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the file is open.
+    pub(crate) fn has_open_file(&self) -> bool {
+        self.file.try_lock().is_some_and(|slot| slot.is_some())
+    }
+
+    /// The backing file, open for reading and writing, as long as the object. It is made if it is not there.
+    ///
+    /// Whoever lets it be written outside of this object calls [`Object::set_externally_writable`] first.
+    pub fn backing_fd(&self) -> Result<Arc<OwnedFd>, StoreError> {
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        if body.backing == Backing::None {
+            self.core.check_room(self.inode.container())?;
+            self.note_data_change()?;
+        }
+        let file = self.open_for_write(&mut body)?;
+        let physical = file.len().map_err(|e| self.io("read the length of", &e))?;
+        if physical < body.len && body.writers == Writers::Here {
+            self.note_data_change()?;
+            file.set_len(body.len).map_err(|e| self.io("extend", &e))?;
+        }
+        file.fd().map_err(|e| self.io("use", &e))
+    }
+
+    /// Says whether the kernel may change the file unseen (a passthrough writer, a shared mapping). While it may,
+    /// a checksum that does not match is not corruption, and reads are not verified. Before it is taken
+    /// back, [`Object::rescan`] must have run after the last such write.
+    pub fn set_externally_writable(&self, on: bool) -> Result<(), StoreError> {
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        let writers = if on { Writers::Outside } else { Writers::Here };
+        if writers == body.writers {
+            return Ok(());
+        }
+        self.core.check_writable(self.inode.container())?;
+        self.note_data_change()?;
+        if !on {
+            body.len = self.current_len(&body)?;
+        }
+        body.writers = writers;
+        Ok(())
+    }
+}

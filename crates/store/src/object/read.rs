@@ -1,0 +1,163 @@
+//! Reading, with every block verified.
+
+use super::table::{block_range, blocks_of};
+use super::{Body, Object, Writers, push_block};
+use crate::disk::{DiskFile, read_padded};
+use crate::error::StoreError;
+use crate::sums::{BLOCK, block_sum};
+use bytes::Bytes;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use perigee_types::ByteRange;
+use perigee_types::limits::BLOCK_LEN;
+use std::io;
+
+impl Object {
+    /// Reads into `buf`; how many bytes, fewer only at the object's end.
+    ///
+    /// Errors: `Invalid` when a part must be fetched first; `Corrupt` when a block does not match its checksum; `Io`.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize, StoreError> {
+        let asked = ByteRange::with_len(offset, buf.len() as u64);
+        let body = self.body_with_sums(asked)?;
+        let len = self.current_len(&body)?;
+        let range = ByteRange::new(offset.min(len), asked.end.min(len));
+        if range.is_empty() {
+            return Ok(0);
+        }
+        let invalid = body.invalid.overlapping(range);
+        if !invalid.is_empty() {
+            return Err(StoreError::Invalid {
+                inode: self.inode,
+                ranges: invalid.into_iter().map(|(part, _)| part).collect(),
+            });
+        }
+        // `range` lies in `asked`, so its length fits.
+        let buf = &mut buf[..range.len() as usize];
+        match self.open_file(&body)? {
+            None => buf.fill(0),
+            Some(file) if body.writers == Writers::Outside => {
+                read_padded(&*file, offset, buf).map_err(|e| self.io("read", &e))?;
+            }
+            Some(file) => self.read_verified(&body, &*file, range, buf)?,
+        }
+        Ok(buf.len())
+    }
+
+    /// [`Object::read`] into a buffer of its own.
+    pub fn read_bytes(&self, offset: u64, len: usize) -> Result<Bytes, StoreError> {
+        let left = self.len()?.saturating_sub(offset);
+        let len = usize::try_from(left).map_or(len, |left| left.min(len));
+        let mut buf = vec![0; len];
+        let got = self.read(offset, &mut buf)?;
+        buf.truncate(got);
+        Ok(Bytes::from(buf))
+    }
+
+    /// The state, with the checksums of `range` in memory. Loading takes the lock for itself for a moment.
+    pub(super) fn body_with_sums(
+        &self,
+        range: ByteRange,
+    ) -> Result<RwLockReadGuard<'_, Body>, StoreError> {
+        let body = self.body.read();
+        self.check_live(&body)?;
+        let range = ByteRange::new(range.start.min(body.len), range.end.min(body.len));
+        if body.sums.has(range) {
+            return Ok(body);
+        }
+        drop(body);
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        self.load_sums(&mut body, range)?;
+        Ok(RwLockWriteGuard::downgrade(body))
+    }
+
+    pub(super) fn load_sums(&self, body: &mut Body, range: ByteRange) -> Result<(), StoreError> {
+        let committed = self.committed();
+        body.sums.load(&self.core.kv, self.inode, range, committed)
+    }
+
+    /// Whole blocks are read in place; a block that `range` has only a part of goes through the stack.
+    fn read_verified(
+        &self,
+        body: &Body,
+        file: &dyn DiskFile,
+        range: ByteRange,
+        buf: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let mut bad = Vec::new();
+        let mut at = range.start;
+        let mut rest = buf;
+        while at < range.end {
+            let block = ByteRange::new(
+                at - at % BLOCK_LEN,
+                (at - at % BLOCK_LEN + BLOCK_LEN).min(body.len),
+            );
+            let part = if at > block.start || range.end < block.end {
+                let part = ByteRange::new(at, range.end.min(block.end));
+                let (here, more) = rest.split_at_mut(part.len() as usize);
+                self.read_edge(body, file, block, part, here, &mut bad)?;
+                rest = more;
+                part
+            } else {
+                let whole = if range.end == body.len {
+                    range.end
+                } else {
+                    range.end - range.end % BLOCK_LEN
+                };
+                let part = ByteRange::new(at, whole);
+                let (here, more) = rest.split_at_mut(part.len() as usize);
+                read_padded(file, at, here).map_err(|e| self.io("read", &e))?;
+                check_blocks(body, at, here, &mut bad);
+                rest = more;
+                part
+            };
+            at = part.end;
+        }
+        if bad.is_empty() {
+            return Ok(());
+        }
+        rest.fill(0);
+        Err(self.corrupt(bad))
+    }
+
+    fn read_edge(
+        &self,
+        body: &Body,
+        file: &dyn DiskFile,
+        block: ByteRange,
+        part: ByteRange,
+        out: &mut [u8],
+        bad: &mut Vec<ByteRange>,
+    ) -> Result<(), StoreError> {
+        let mut scratch = [0; BLOCK];
+        let content = read_block(file, block, &mut scratch).map_err(|e| self.io("read", &e))?;
+        check_blocks(body, block.start, content, bad);
+        let from = (part.start - block.start) as usize;
+        out.copy_from_slice(&content[from..from + out.len()]);
+        Ok(())
+    }
+}
+
+/// Reads a block, which may be cut at the object's end.
+pub(super) fn read_block<'a>(
+    file: &dyn DiskFile,
+    block: ByteRange,
+    scratch: &'a mut [u8; BLOCK],
+) -> io::Result<&'a [u8]> {
+    let content = &mut scratch[..block.len() as usize];
+    read_padded(file, block.start, content)?;
+    Ok(content)
+}
+
+/// Compares `data`, which starts with the block at `start`, to its checksums; blocks that differ go to `bad`.
+fn check_blocks(body: &Body, start: u64, data: &[u8], bad: &mut Vec<ByteRange>) {
+    let range = ByteRange::with_len(start, data.len() as u64);
+    let blocks = blocks_of(range);
+    let wanted = body.sums.row(blocks.start);
+    for ((block, data), wanted) in blocks.zip(data.chunks(BLOCK)).zip(wanted) {
+        if block_sum(data) != wanted
+            && let Some(cut) = block_range(block).intersect(ByteRange::new(0, body.len))
+        {
+            push_block(bad, cut);
+        }
+    }
+}

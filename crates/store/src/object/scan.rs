@@ -1,0 +1,225 @@
+//! Going over all blocks: scrub, rescan after unseen writes, and recovery.
+
+use super::table::{block_range, blocks_of};
+use super::{Backing, Body, Object, Writers, push_block, wholly_invalid};
+use crate::disk::{DiskFile, SeekTo, read_padded};
+use crate::error::StoreError;
+use crate::store::Adopt;
+use crate::sums::{BLOCK, GROUP_LEN, block_sum};
+use perigee_types::{ByteRange, Version};
+use std::sync::Arc;
+
+/// A block that is not what its checksum says.
+struct Differing {
+    block: u64,
+    /// What it is; `None` when the disk cannot read it.
+    sum: Option<u32>,
+}
+
+impl Object {
+    /// Reads all blocks; returns the corrupt ones, cut at the end. To heal: invalidate, then install.
+    /// Finds nothing while the file is externally writable. Wholly invalid blocks are passed over.
+    pub fn verify(&self) -> Result<Vec<ByteRange>, StoreError> {
+        let mut found = Vec::new();
+        let mut from = 0;
+        loop {
+            let body = self.body.read();
+            self.check_live(&body)?;
+            if body.writers == Writers::Outside {
+                return Ok(Vec::new());
+            }
+            let file = match self.open_file(&body) {
+                Ok(Some(file)) => file,
+                Ok(None) => return Ok(Vec::new()),
+                Err(StoreError::Corrupt { ranges, .. }) => return Ok(ranges),
+                Err(error) => return Err(error),
+            };
+            let Some(group) = self.next_group(&body, &*file, from)? else {
+                return Ok(found);
+            };
+            drop(body);
+            let body = self.body_with_sums(ByteRange::with_len(group * GROUP_LEN, GROUP_LEN))?;
+            let differing = self.compare_group(&body, &*file, group)?;
+            for Differing { block, .. } in differing {
+                let here = cut_at(block_range(block), body.len);
+                if !wholly_invalid(&body.invalid, here) {
+                    push_block(&mut found, here);
+                }
+            }
+            from = group + 1;
+        }
+    }
+
+    /// Takes the checksums of blocks that do not match them, and the file's length: for writes that the daemon
+    /// did not see. Returns the blocks, cut at the end.
+    pub fn rescan(&self) -> Result<Vec<ByteRange>, StoreError> {
+        let mut found = Vec::new();
+        let mut from = 0;
+        loop {
+            let mut body = self.body.write();
+            self.check_live(&body)?;
+            self.core.check_writable(self.inode.container())?;
+            let Some(file) = self.open_file(&body)? else {
+                return Ok(found);
+            };
+            let physical = file.len().map_err(|e| self.io("read the length of", &e))?;
+            if body.len < physical {
+                self.note_data_change()?;
+                body.len = physical;
+            }
+            let Some(group) = self.next_group(&body, &*file, from)? else {
+                return Ok(found);
+            };
+            self.take_group(&mut body, &*file, group, &mut found)?;
+            from = group + 1;
+        }
+    }
+
+    /// After an unclean stop: every block either matches its checksum, or is taken as it is, or is invalid.
+    /// Returns those that did not match.
+    pub(crate) fn settle(self: &Arc<Self>, adopt: Adopt) -> Result<Vec<ByteRange>, StoreError> {
+        let mut found = Vec::new();
+        let mut body = self.body.write();
+        // The log knows the inode already; this ties it to the object.
+        self.note_data_change()?;
+        let recorded = body.backing;
+        body.backing = Backing::Present;
+        let file = match self.open_file(&body) {
+            Ok(Some(file)) => file,
+            Ok(None) | Err(StoreError::Corrupt { .. }) => {
+                body.backing = recorded;
+                drop(body);
+                return self.settle_missing(adopt, recorded);
+            }
+            Err(error) => return Err(error),
+        };
+        if recorded == Backing::None {
+            body.backing = Backing::Fresh;
+        }
+        let physical = file.len().map_err(|e| self.io("read the length of", &e))?;
+        let invalid_end = body.invalid.iter().last().map_or(0, |(r, _)| r.end);
+        match adopt {
+            Adopt::Adopt => body.len = physical.max(invalid_end),
+            Adopt::Distrust => body.len = body.len.max(physical),
+        }
+        let mut from = 0;
+        while let Some(group) = self.next_group(&body, &*file, from)? {
+            self.take_group(&mut body, &*file, group, &mut found)?;
+            from = group + 1;
+        }
+        drop(body);
+        if adopt == Adopt::Distrust {
+            self.distrust(&found)?;
+        }
+        Ok(found)
+    }
+
+    /// A file that is gone: an owner's reads will say so; a replica fetches it anew.
+    fn settle_missing(
+        self: &Arc<Self>,
+        adopt: Adopt,
+        recorded: Backing,
+    ) -> Result<Vec<ByteRange>, StoreError> {
+        let mut ranges = Vec::new();
+        if recorded != Backing::None && adopt == Adopt::Distrust {
+            let mut body = self.body.write();
+            body.backing = Backing::None;
+            body.sums.cut(0, self.note_change());
+            ranges.push(ByteRange::new(0, body.len));
+            drop(body);
+            self.distrust(&ranges)?;
+        }
+        Ok(ranges)
+    }
+
+    fn distrust(self: &Arc<Self>, ranges: &[ByteRange]) -> Result<(), StoreError> {
+        for &range in ranges {
+            self.invalidate(range, Version::default())?;
+        }
+        Ok(())
+    }
+
+    /// The next group that is in the file, or should be.
+    fn next_group(
+        &self,
+        body: &Body,
+        file: &dyn DiskFile,
+        from: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let start = from * GROUP_LEN;
+        if start >= body.len {
+            return Ok(None);
+        }
+        let data = file
+            .seek(start, SeekTo::Data)
+            .map_err(|e| self.io("seek in", &e))?
+            .map(|at| at / GROUP_LEN);
+        let committed = self.committed();
+        let summed = body
+            .sums
+            .next_used(&self.core.kv, self.inode, from, committed)?;
+        let next = match (data, summed) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        Ok(next.filter(|&group| group * GROUP_LEN < body.len))
+    }
+
+    /// The checksums of the group are in memory.
+    fn compare_group(
+        &self,
+        body: &Body,
+        file: &dyn DiskFile,
+        group: u64,
+    ) -> Result<Vec<Differing>, StoreError> {
+        let range = cut_at(ByteRange::with_len(group * GROUP_LEN, GROUP_LEN), body.len);
+        let mut buf = vec![0; range.len() as usize];
+        let whole = read_padded(file, range.start, &mut buf);
+        if let Err(error) = &whole
+            && error.raw_os_error() != Some(libc::EIO)
+        {
+            return Err(self.io("read", error));
+        }
+        let mut differing = Vec::new();
+        for (block, data) in blocks_of(range).zip(buf.chunks_mut(BLOCK)) {
+            // Where the group as a whole cannot be read, some of its blocks may still be.
+            let readable =
+                whole.is_ok() || read_padded(file, block_range(block).start, data).is_ok();
+            let sum = readable.then(|| block_sum(data));
+            if sum != Some(body.sums.get(block)) {
+                differing.push(Differing { block, sum });
+            }
+        }
+        Ok(differing)
+    }
+
+    /// Takes the checksums of what is in the file.
+    fn take_group(
+        &self,
+        body: &mut Body,
+        file: &dyn DiskFile,
+        group: u64,
+        found: &mut Vec<ByteRange>,
+    ) -> Result<(), StoreError> {
+        self.load_sums(body, ByteRange::with_len(group * GROUP_LEN, GROUP_LEN))?;
+        let differing = self.compare_group(body, file, group)?;
+        if differing.is_empty() {
+            return Ok(());
+        }
+        let change = self.note_data_change()?;
+        for Differing { block, sum } in differing {
+            if let Some(sum) = sum {
+                body.sums.set(block, &[sum], change);
+            }
+            let here = cut_at(block_range(block), body.len);
+            if !wholly_invalid(&body.invalid, here) {
+                push_block(found, here);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cut_at(range: ByteRange, end: u64) -> ByteRange {
+    ByteRange::new(range.start, range.end.min(end))
+}

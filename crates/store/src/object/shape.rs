@@ -1,0 +1,198 @@
+//! Length, holes and space.
+
+use super::table::{block_range, blocks_of};
+use super::write::forget_invalid;
+use super::{Backing, Body, Object};
+use crate::disk::SeekTo;
+use crate::error::StoreError;
+use crate::sums::{BLOCK, block_sum};
+use perigee_types::ByteRange;
+use perigee_types::limits::BLOCK_LEN;
+
+impl Object {
+    /// Cuts or extends; what is new reads as zeros. Durable by [`Object::sync`].
+    ///
+    /// Errors: `Corrupt` when the cut is inside a corrupt block.
+    pub fn resize(&self, size: u64) -> Result<(), StoreError> {
+        self.check_end(size)?;
+        self.core.check_writable(self.inode.container())?;
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        let old = self.current_len(&body)?;
+        body.len = old;
+        if size == old {
+            return Ok(());
+        }
+        let change = self.note_data_change()?;
+        if size > old {
+            let file = self.open_for_write(&mut body)?;
+            file.set_len(size).map_err(|e| self.io("extend", &e))?;
+        } else {
+            self.shrink(&mut body, size, change)?;
+        }
+        body.len = size;
+        Ok(())
+    }
+
+    fn shrink(&self, body: &mut Body, size: u64, change: u64) -> Result<(), StoreError> {
+        let block = size / BLOCK_LEN;
+        let kept = ByteRange::new(block * BLOCK_LEN, size);
+        self.load_sums(body, block_range(block))?;
+        if let Some(file) = self.open_file(body)? {
+            let mut scratch = [0; BLOCK];
+            if !kept.is_empty() {
+                let lost = ByteRange::new(size, body.len);
+                self.keep_rest(body, &*file, block, lost, &mut scratch)?;
+            }
+            file.set_len(size).map_err(|e| self.io("cut", &e))?;
+            let sum = block_sum(&scratch[..kept.len() as usize]);
+            body.sums.set(block, &[sum], change);
+        }
+        body.sums.cut(size.div_ceil(BLOCK_LEN), change);
+        forget_invalid(body, ByteRange::new(size, u64::MAX));
+        Ok(())
+    }
+
+    /// Makes a range zeros that take no space, and valid. Length unchanged. Durable by [`Object::sync`].
+    ///
+    /// Errors: `Corrupt` when it covers a part of a corrupt block.
+    pub fn punch(&self, range: ByteRange) -> Result<(), StoreError> {
+        self.core.check_writable(self.inode.container())?;
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        body.len = self.current_len(&body)?;
+        let range = ByteRange::new(range.start, range.end.min(body.len));
+        if range.is_empty() {
+            return Ok(());
+        }
+        let change = self.note_data_change()?;
+        if let Some(file) = self.open_file(&body)? {
+            let edges = self.punched_edges(&mut body, range)?;
+            file.punch(range).map_err(|e| self.io("punch", &e))?;
+            let committed = self.committed();
+            let kv = &self.core.kv;
+            body.sums.load_used(kv, self.inode, range, committed)?;
+            let whole = range.start.div_ceil(BLOCK_LEN)..range.end / BLOCK_LEN;
+            body.sums.clear(whole, change);
+            for (block, sum) in edges {
+                body.sums.set(block, &[sum], change);
+            }
+        }
+        forget_invalid(&mut body, range);
+        Ok(())
+    }
+
+    /// The new checksums of blocks that a punch hits in part.
+    fn punched_edges(
+        &self,
+        body: &mut Body,
+        range: ByteRange,
+    ) -> Result<Vec<(u64, u32)>, StoreError> {
+        let blocks = blocks_of(range);
+        let mut edges = Vec::new();
+        for block in [blocks.start, blocks.end - 1] {
+            let here = block_range(block);
+            let part = range.intersect(here).unwrap_or_default();
+            let seen = edges.last().is_some_and(|&(last, _)| last == block);
+            if part == here || seen {
+                continue;
+            }
+            self.load_sums(body, here)?;
+            let Some(file) = self.open_file(body)? else {
+                continue;
+            };
+            let mut scratch = [0; BLOCK];
+            self.keep_rest(body, &*file, block, part, &mut scratch)?;
+            let (from, to) = (part.start - here.start, part.end - here.start);
+            scratch[from as usize..to as usize].fill(0);
+            edges.push((block, block_sum(&scratch)));
+        }
+        Ok(edges)
+    }
+
+    /// Takes space for a range, beyond the end too. Length and content unchanged.
+    pub fn allocate(&self, range: ByteRange) -> Result<(), StoreError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.check_end(range.end)?;
+        self.core.check_room(self.inode.container())?;
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        self.note_data_change()?;
+        let file = self.open_for_write(&mut body)?;
+        file.allocate(range).map_err(|e| self.io("allocate", &e))
+    }
+
+    /// The first byte at or after `offset` that is not in a hole; invalid regions are not holes.
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>, StoreError> {
+        let body = self.body.read();
+        self.check_live(&body)?;
+        let len = self.current_len(&body)?;
+        let rest = ByteRange::new(offset, len);
+        let invalid = body.invalid.overlapping(rest).first().map(|(r, _)| r.start);
+        let data = match self.open_file(&body)? {
+            Some(file) if !rest.is_empty() => file
+                .seek(offset, SeekTo::Data)
+                .map_err(|e| self.io("seek in", &e))?
+                .filter(|&at| at < len),
+            _ => None,
+        };
+        Ok(match (data, invalid) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        })
+    }
+
+    /// The first byte at or after `offset` that is in a hole, or the object's end; `None` beyond it.
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>, StoreError> {
+        let body = self.body.read();
+        self.check_live(&body)?;
+        let len = self.current_len(&body)?;
+        if offset >= len {
+            return Ok(None);
+        }
+        let file = self.open_file(&body)?;
+        let mut at = offset;
+        // An invalid region is no hole: go on behind it.
+        for (region, _) in body.invalid.overlapping(ByteRange::new(offset, len)) {
+            let hole = self.hole_from(file.as_deref(), at, len)?;
+            if hole < region.start {
+                return Ok(Some(hole));
+            }
+            at = at.max(region.end);
+        }
+        if at >= len {
+            return Ok(Some(len));
+        }
+        self.hole_from(file.as_deref(), at, len).map(Some)
+    }
+
+    fn hole_from(
+        &self,
+        file: Option<&dyn crate::disk::DiskFile>,
+        at: u64,
+        len: u64,
+    ) -> Result<u64, StoreError> {
+        let Some(file) = file else {
+            return Ok(at);
+        };
+        let hole = file
+            .seek(at, SeekTo::Hole)
+            .map_err(|e| self.io("seek in", &e))?;
+        // Beyond a file that is shorter than the object there is nothing but hole.
+        Ok(hole.unwrap_or(at).min(len))
+    }
+
+    /// Space taken here, in units of 512 bytes.
+    pub fn allocated_blocks(&self) -> Result<u64, StoreError> {
+        let body = self.body.read();
+        if body.backing == Backing::Removed {
+            return Ok(0);
+        }
+        match self.open_file(&body)? {
+            Some(file) => file.blocks().map_err(|e| self.io("stat", &e)),
+            None => Ok(0),
+        }
+    }
+}

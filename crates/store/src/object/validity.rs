@@ -1,0 +1,62 @@
+//! Which regions are valid here.
+
+use super::Object;
+use crate::error::StoreError;
+use crate::kv::WriteBatch;
+use perigee_types::{ByteRange, Version};
+use std::sync::Arc;
+
+impl Object {
+    /// Marks a range invalid until content of version `needed` is installed; the object reaches to its end at
+    /// least. Durable within 100 ms: where a log record depends on it, use [`Object::invalidate_in`].
+    pub fn invalidate(
+        self: &Arc<Self>,
+        range: ByteRange,
+        needed: Version,
+    ) -> Result<(), StoreError> {
+        let mut batch = WriteBatch::new();
+        self.invalidate_in(&mut batch, range, needed)?;
+        self.core.kv.submit_lazy(batch, None);
+        Ok(())
+    }
+
+    /// [`Object::invalidate`], durable with `batch`. In memory it holds at once.
+    ///
+    /// Batches of one object may be submitted in any order.
+    pub fn invalidate_in(
+        self: &Arc<Self>,
+        batch: &mut WriteBatch,
+        range: ByteRange,
+        needed: Version,
+    ) -> Result<(), StoreError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.check_end(range.end)?;
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        self.note_change();
+        body.invalid.invalidate(range, needed);
+        body.len = body.len.max(range.end);
+        if let Some(pending) = &mut body.pending {
+            pending.regions.invalidate(range, needed);
+            pending.len = pending.len.max(range.end);
+        }
+        self.saved.lock().invalidate(range, needed);
+        drop(body);
+        batch.save_object(self);
+        Ok(())
+    }
+
+    /// The invalid regions, and what version each needs.
+    #[must_use]
+    pub fn invalid(&self) -> Vec<(ByteRange, Version)> {
+        self.body.read().invalid.iter().collect()
+    }
+
+    /// Whether no region is invalid.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.body.read().invalid.is_empty()
+    }
+}

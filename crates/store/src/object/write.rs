@@ -1,0 +1,181 @@
+//! Writing: the owner's bytes, and fetched ones.
+
+use super::read::read_block;
+use super::table::{block_range, blocks_of};
+use super::{Body, Object, Writers, outside, spans_of, wholly_invalid};
+use crate::disk::{DiskFile, write_all};
+use crate::error::StoreError;
+use crate::sums::{BLOCK, block_sum, block_sums};
+use perigee_types::limits::BLOCK_LEN;
+use perigee_types::{ByteRange, Version};
+use std::io;
+
+impl Object {
+    /// The owner's write: what it covers is valid here afterwards. Durable by [`Object::sync`].
+    ///
+    /// Errors: `Corrupt` when it covers a part of a block whose rest is corrupt; `NoSpace` and `Io` leave
+    /// the object's length and everything outside the range as it was.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let range = ByteRange::with_len(offset, data.len() as u64);
+        self.check_end(range.end)?;
+        self.core.check_room(self.inode.container())?;
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        self.put(&mut body, range, data)?;
+        forget_invalid(&mut body, range);
+        Ok(())
+    }
+
+    /// A replica's fetched bytes, of version `content`: only parts that are invalid still, and need no later
+    /// version, are written, and become valid; returns them. With `sums` ([`block_sums`] of
+    /// `data`), the bytes are checked first.
+    ///
+    /// Errors: `Mismatch` when data and sums or length disagree; otherwise as [`Object::write`].
+    pub fn install(
+        &self,
+        range: ByteRange,
+        data: &[u8],
+        content: Version,
+        sums: Option<&[u32]>,
+    ) -> Result<Vec<ByteRange>, StoreError> {
+        let inode = self.inode;
+        let good = sums.is_none_or(|sums| block_sums(data) == sums);
+        if data.len() as u64 != range.len() || !good {
+            return Err(StoreError::Mismatch { inode, range });
+        }
+        self.check_end(range.end)?;
+        self.core.check_room(inode.container())?;
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        // A copy of the map's part says what would be filled, and in which pieces.
+        let mut wanted = perigee_replica::RegionMap::new();
+        for (part, needed) in body.invalid.overlapping(range) {
+            wanted.invalidate(part, needed);
+        }
+        let parts = wanted.fill(range, content);
+        for &part in &parts {
+            let at = (part.start - range.start) as usize;
+            self.put(&mut body, part, &data[at..at + part.len() as usize])?;
+            body.invalid.fill(part, content);
+            body.filled.extend(spans_of(part));
+        }
+        Ok(parts)
+    }
+
+    /// Writes bytes and their checksums. Validity is the caller's.
+    fn put(&self, body: &mut Body, range: ByteRange, data: &[u8]) -> Result<(), StoreError> {
+        let change = self.note_data_change()?;
+        let file = self.open_for_write(body)?;
+        if body.writers == Writers::Outside {
+            body.len = self.current_len(body)?;
+        }
+        self.load_sums(body, range)?;
+        let sums = self.sums_after(body, &*file, range, data)?;
+        if let Err(error) = write_all(&*file, range.start, data) {
+            self.mend_failed_write(body, &*file, range, change);
+            return Err(self.io("write", &error));
+        }
+        body.len = body.len.max(range.end);
+        body.sums.set(range.start / BLOCK_LEN, &sums, change);
+        Ok(())
+    }
+
+    /// The checksums of all blocks that `range` touches, once `data` is in it.
+    fn sums_after(
+        &self,
+        body: &Body,
+        file: &dyn DiskFile,
+        range: ByteRange,
+        data: &[u8],
+    ) -> Result<Vec<u32>, StoreError> {
+        let blocks = blocks_of(range);
+        let mut sums = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        let mut rest = data;
+        for block in blocks {
+            let part = block_range(block);
+            let start = range.start.max(part.start);
+            let (here, more) = rest.split_at(rest.len().min((part.end - start) as usize));
+            rest = more;
+            if here.len() == BLOCK {
+                sums.push(block_sum(here));
+                continue;
+            }
+            let written = ByteRange::with_len(start, here.len() as u64);
+            let mut scratch = [0; BLOCK];
+            self.keep_rest(body, file, block, written, &mut scratch)?;
+            let at = (start - part.start) as usize;
+            scratch[at..at + here.len()].copy_from_slice(here);
+            sums.push(block_sum(&scratch));
+        }
+        Ok(sums)
+    }
+
+    /// Reads what a block has outside of `written` into `scratch`, if that is anything. It must match its
+    /// checksum, or a new one would make rot look good; where the rest is invalid, nobody will read it.
+    pub(super) fn keep_rest(
+        &self,
+        body: &Body,
+        file: &dyn DiskFile,
+        block: u64,
+        written: ByteRange,
+        scratch: &mut [u8; BLOCK],
+    ) -> Result<(), StoreError> {
+        let here = block_range(block);
+        let here = ByteRange::new(here.start, here.end.min(body.len));
+        let rest = outside(here, written);
+        if rest.iter().all(|part| part.is_empty()) {
+            return Ok(());
+        }
+        let content = read_block(file, here, scratch).map_err(|e| self.io("read", &e))?;
+        let trusted = body.writers == Writers::Outside
+            || block_sum(content) == body.sums.get(block)
+            || rest.iter().all(|&part| wholly_invalid(&body.invalid, part));
+        if trusted {
+            return Ok(());
+        }
+        Err(self.corrupt(vec![here]))
+    }
+
+    /// After a failed write: the length is as before, and checksums follow what is in the file. Where even
+    /// that cannot be read, they stay, and reads will find the blocks corrupt.
+    fn mend_failed_write(
+        &self,
+        body: &mut Body,
+        file: &dyn DiskFile,
+        range: ByteRange,
+        change: u64,
+    ) {
+        let cut = || -> io::Result<()> {
+            if body.writers == Writers::Here && file.len()? > body.len {
+                file.set_len(body.len)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = cut() {
+            tracing::warn!(inode = %self.inode, %error, "cannot undo a failed write");
+        }
+        let inside = ByteRange::new(range.start.min(body.len), range.end.min(body.len));
+        for block in blocks_of(inside) {
+            let here = block_range(block);
+            let here = ByteRange::new(here.start, here.end.min(body.len));
+            let mut scratch = [0; BLOCK];
+            if let Ok(content) = read_block(file, here, &mut scratch) {
+                body.sums.set(block, &[block_sum(content)], change);
+            }
+        }
+    }
+}
+
+/// Makes a range valid, whatever it needed.
+pub(super) fn forget_invalid(body: &mut Body, range: ByteRange) {
+    if body.invalid.is_empty() {
+        return;
+    }
+    for (part, _) in body.invalid.overlapping(range) {
+        body.filled.extend(spans_of(part));
+    }
+    body.invalid.drop_range(range);
+}

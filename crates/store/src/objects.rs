@@ -1,0 +1,205 @@
+//! The objects in memory: one handle per inode, dropped when idle and stored.
+
+use crate::core::Core;
+use crate::error::StoreError;
+use crate::kv::key::{self, Part, Tag};
+use crate::kv::{Done, WriteBatch};
+use crate::object::Object;
+use parking_lot::Mutex;
+use perigee_types::{ContainerId, InodeId};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Locks of the table; a power of two above the threads that a node runs.
+const SHARDS: usize = 64;
+/// Objects in memory beyond which idle ones are dropped: about 1 KiB each, with one checksum group.
+const OBJECTS_MAX: usize = 1 << 16;
+
+type Shard = HashMap<InodeId, Arc<Object>>;
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    core: Arc<Core>,
+    shards: Vec<Mutex<Shard>>,
+    /// What the last process left to verify.
+    unrecovered: Mutex<BTreeSet<InodeId>>,
+    any_unrecovered: AtomicBool,
+    /// Removed objects whose keys are still being deleted.
+    leaving: Arc<Leaving>,
+    open_files_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Leaving {
+    inodes: Mutex<HashSet<InodeId>>,
+    count: AtomicUsize,
+}
+
+impl Objects {
+    pub(crate) fn new(core: Arc<Core>, open_files_max: usize) -> Self {
+        let unrecovered: BTreeSet<InodeId> = core.touched.list().into_iter().collect();
+        Self {
+            core,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            any_unrecovered: AtomicBool::new(!unrecovered.is_empty()),
+            unrecovered: Mutex::new(unrecovered),
+            leaving: Arc::default(),
+            open_files_max,
+        }
+    }
+
+    fn shard(&self, inode: InodeId) -> &Mutex<Shard> {
+        // Fibonacci hashing: neighbours, which inodes of one directory are, go to different shards.
+        let at = (inode.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
+        &self.shards[at % SHARDS]
+    }
+
+    /// The handle of an inode; refuses those that are not recovered.
+    pub(crate) fn get(&self, inode: InodeId) -> Result<Arc<Object>, StoreError> {
+        if self.any_unrecovered.load(Ordering::Acquire) && self.unrecovered.lock().contains(&inode)
+        {
+            return Err(StoreError::Unrecovered { inode });
+        }
+        let object = self.get_any(inode)?;
+        if self.core.open_files.load(Ordering::Relaxed) > self.open_files_max {
+            self.close_idle_files();
+        }
+        Ok(object)
+    }
+
+    /// The handle of an inode, recovered or not.
+    pub(crate) fn get_any(&self, inode: InodeId) -> Result<Arc<Object>, StoreError> {
+        if self.leaving.has(inode) {
+            // Its old record must not be taken for a new one's.
+            self.core.kv.commit(WriteBatch::new())?;
+        }
+        let mut shard = self.shard(inode).lock();
+        if let Some(object) = shard.get(&inode) {
+            object.mark_used();
+            return Ok(Arc::clone(object));
+        }
+        if shard.len() >= OBJECTS_MAX / SHARDS {
+            drop_idle(&mut shard);
+        }
+        let object = Arc::new(Object::load(&self.core, inode)?);
+        object.mark_used();
+        shard.insert(inode, Arc::clone(&object));
+        Ok(object)
+    }
+
+    /// All handles.
+    pub(crate) fn all(&self) -> Vec<Arc<Object>> {
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Forgets all handles: nothing more is to come.
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            let gone = std::mem::take(&mut *shard.lock());
+            drop(gone);
+        }
+    }
+
+    /// Closes the files of the objects that were not asked for longest, down to three quarters of the limit.
+    pub(crate) fn close_idle_files(&self) {
+        let mut open: Vec<Arc<Object>> = self.all();
+        open.retain(|object| object.has_open_file());
+        let keep = self.open_files_max / 4 * 3;
+        let excess = open.len().saturating_sub(keep);
+        open.sort_by_key(|object| object.last_use());
+        for object in &open[..excess] {
+            object.close_idle_file();
+        }
+    }
+
+    pub(crate) fn unrecovered(&self) -> Vec<InodeId> {
+        self.unrecovered.lock().iter().copied().collect()
+    }
+
+    pub(crate) fn set_recovered(&self, inode: InodeId) {
+        let mut left = self.unrecovered.lock();
+        left.remove(&inode);
+        self.any_unrecovered
+            .store(!left.is_empty(), Ordering::Release);
+    }
+
+    /// Removes an object's file now, and its keys with the next commit.
+    pub(crate) fn remove(&self, inode: InodeId) -> Result<(), StoreError> {
+        let object = self.get_any(inode)?;
+        let (retired, gone) = object.retire();
+        self.set_recovered(inode);
+        self.shard(inode).lock().remove(&inode);
+        let mut batch = WriteBatch::new();
+        let from = key::object(inode, Part::Record, 0);
+        let to = key::object_end(inode);
+        batch.delete_range_tagged(inode.container(), Tag::Objects, &from, Some(&to));
+        self.leaving.add(inode);
+        let leaving = Arc::clone(&self.leaving);
+        let done: Done = Box::new(move |_| leaving.remove(inode));
+        self.core.kv.submit_lazy(batch, Some(done));
+        drop(retired);
+        gone.map_err(|e| StoreError::io(format!("remove the backing file of inode {inode}"), &e))
+    }
+
+    /// Ends all handles of a container, and what is remembered of its objects.
+    pub(crate) fn retire_container(&self, container: ContainerId) {
+        for shard in &self.shards {
+            let mut gone = Vec::new();
+            shard.lock().retain(|inode, object| {
+                let leaves = inode.container() == container;
+                if leaves {
+                    gone.push(Arc::clone(object));
+                }
+                !leaves
+            });
+            for object in gone {
+                // The whole directory goes next: whether one file could be removed does not matter.
+                _ = object.retire();
+            }
+        }
+        for inode in self.unrecovered() {
+            if inode.container() == container {
+                self.core.touched.remove(inode);
+                self.set_recovered(inode);
+            }
+        }
+    }
+}
+
+/// Drops the half of the stored, unused objects that was not asked for longest.
+fn drop_idle(shard: &mut Shard) {
+    let mut idle: Vec<(u64, InodeId)> = shard
+        .iter()
+        .filter(|(_, object)| Arc::strong_count(object) == 1 && object.is_settled())
+        .map(|(&inode, object)| (object.last_use(), inode))
+        .collect();
+    idle.sort_unstable();
+    for (_, inode) in &idle[..idle.len().div_ceil(2)] {
+        if let Some(object) = shard.remove(inode) {
+            object.untouch();
+        }
+    }
+}
+
+impl Leaving {
+    fn has(&self, inode: InodeId) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.inodes.lock().contains(&inode)
+    }
+
+    fn add(&self, inode: InodeId) {
+        if self.inodes.lock().insert(inode) {
+            self.count.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn remove(&self, inode: InodeId) {
+        if self.inodes.lock().remove(&inode) {
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}

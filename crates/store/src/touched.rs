@@ -1,0 +1,200 @@
+//! The log of objects whose data may be ahead of their stored checksums: what an unclean stop leaves to verify.
+//!
+//! An inode is appended before the first write to its object, with one `write`, so that a killed
+//! process leaves it behind; it is synced in the background at once, and always before the object's
+//! own file is. An entry takes 16 bytes: inode (8, little-endian), CRC-32C of it (4), zeros (4).
+
+use crate::disk::{Disk, DiskFile, OpenMode, read_padded, write_all};
+use crate::error::StoreError;
+use parking_lot::{Mutex, MutexGuard};
+use perigee_types::{ByteRange, InodeId};
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const ENTRY_LEN: usize = 16;
+/// Entries beyond which the log may be written anew.
+const COMPACT_ENTRIES: u64 = 4096;
+
+/// The log, open.
+#[derive(Debug)]
+pub(crate) struct Touched {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    path: PathBuf,
+    log: Mutex<Log>,
+    unsynced: AtomicBool,
+    /// Held while the file is synced or replaced.
+    sync_turn: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Log {
+    file: Arc<dyn DiskFile>,
+    entries: u64,
+    set: HashSet<InodeId>,
+}
+
+impl Touched {
+    /// Opens the log; what it lists is what the last process left.
+    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, path: PathBuf) -> io::Result<Self> {
+        let file = disk.open(&path, OpenMode::Existing)?;
+        reserve(&*file);
+        let entries = file.len()? / ENTRY_LEN as u64;
+        let mut set = HashSet::new();
+        let mut entry = [0; ENTRY_LEN];
+        for at in 0..entries {
+            read_padded(&*file, at * ENTRY_LEN as u64, &mut entry)?;
+            // An entry that was torn never had its write follow it to the disk, or the blocks will tell.
+            set.extend(decode(&entry));
+        }
+        Ok(Self {
+            disk,
+            dir: dir.to_owned(),
+            path,
+            log: Mutex::new(Log { file, entries, set }),
+            unsynced: AtomicBool::new(entries > 0),
+            sync_turn: Mutex::new(()),
+        })
+    }
+
+    /// The inodes in the log.
+    pub(crate) fn list(&self) -> Vec<InodeId> {
+        let mut list: Vec<InodeId> = self.log.lock().set.iter().copied().collect();
+        list.sort_unstable();
+        list
+    }
+
+    /// Whether some entry is not durable yet.
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.unsynced.load(Ordering::Acquire)
+    }
+
+    /// Appends an inode, unless it is there.
+    pub(crate) fn add(&self, inode: InodeId) -> Result<(), StoreError> {
+        let mut log = self.log.lock();
+        if log.set.contains(&inode) {
+            return Ok(());
+        }
+        let at = log.entries * ENTRY_LEN as u64;
+        write_all(&*log.file, at, &encode(inode))
+            .map_err(|e| StoreError::io("append to touched.log", &e))?;
+        log.entries += 1;
+        log.set.insert(inode);
+        drop(log);
+        self.unsynced.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Forgets an inode: its checksums are durable, or it is gone. Its entry stays until the log is compacted.
+    pub(crate) fn remove(&self, inode: InodeId) {
+        self.log.lock().set.remove(&inode);
+    }
+
+    /// Makes all entries durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let _turn = self.sync_turn.lock();
+        if !self.unsynced.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let file = Arc::clone(&self.log.lock().file);
+        file.sync_data()
+            .inspect_err(|_| self.unsynced.store(true, Ordering::Release))
+    }
+
+    /// Writes the log anew when most of it is old, or `always`.
+    pub(crate) fn compact(&self, always: bool) -> io::Result<()> {
+        let turn = self.sync_turn.lock();
+        let mut log = self.log.lock();
+        let live = log.set.len() as u64;
+        let stale = log.entries > COMPACT_ENTRIES && log.entries > 4 * live;
+        if !stale && !(always && log.entries > live) {
+            return Ok(());
+        }
+        self.replace(&mut log, &turn)
+    }
+
+    fn replace(&self, log: &mut Log, _turn: &MutexGuard<'_, ()>) -> io::Result<()> {
+        let next = self.path.with_extension("log.new");
+        let file = self.disk.open(&next, OpenMode::Truncate)?;
+        reserve(&*file);
+        let bytes: Vec<u8> = log.set.iter().flat_map(|&inode| encode(inode)).collect();
+        write_all(&*file, 0, &bytes)?;
+        file.sync_data()?;
+        self.disk.rename(&next, &self.path)?;
+        self.disk.sync_dir(&self.dir)?;
+        log.file = file;
+        log.entries = log.set.len() as u64;
+        self.unsynced.store(false, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Takes space ahead, so that a full disk does not refuse a truncation for want of an entry.
+fn reserve(file: &dyn DiskFile) {
+    // Where the disk is full already, the entry's own write will tell.
+    _ = file.allocate(ByteRange::new(0, COMPACT_ENTRIES * ENTRY_LEN as u64));
+}
+
+fn encode(inode: InodeId) -> [u8; ENTRY_LEN] {
+    let mut entry = [0; ENTRY_LEN];
+    let number = inode.0.to_le_bytes();
+    entry[..8].copy_from_slice(&number);
+    entry[8..12].copy_from_slice(&crc32c::crc32c(&number).to_le_bytes());
+    entry
+}
+
+fn decode(entry: &[u8; ENTRY_LEN]) -> Option<InodeId> {
+    let number = *entry.first_chunk::<8>()?;
+    let inode = InodeId(u64::from_le_bytes(number));
+    (*entry == encode(inode)).then_some(inode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+
+    fn open(dir: &Path) -> Touched {
+        std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(dir.join("touched.log"))
+            .unwrap();
+        Touched::open(Arc::new(RealDisk), dir, dir.join("touched.log")).unwrap()
+    }
+
+    #[test]
+    fn entries_outlive_the_process_and_a_torn_one_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(dir.path());
+        for inode in [5, 9, 5, 12] {
+            log.add(InodeId(inode)).unwrap();
+        }
+        log.remove(InodeId(9));
+        let path = dir.path().join("touched.log");
+        let mut bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 3 * ENTRY_LEN);
+        bytes[2 * ENTRY_LEN] ^= 1;
+        bytes.extend_from_slice(&[1, 2, 3]);
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(open(dir.path()).list(), [InodeId(5), InodeId(9)]);
+    }
+
+    #[test]
+    fn compaction_keeps_what_is_still_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(dir.path());
+        for inode in 0..COMPACT_ENTRIES + 10 {
+            log.add(InodeId(inode)).unwrap();
+        }
+        for inode in 0..COMPACT_ENTRIES {
+            log.remove(InodeId(inode));
+        }
+        log.compact(false).unwrap();
+        log.add(InodeId(3)).unwrap();
+        assert_eq!(open(dir.path()).list().len(), 11);
+    }
+}
