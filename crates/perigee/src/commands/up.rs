@@ -228,27 +228,26 @@ fn try_bring_up(
         daemon::init_control(&layout.control(), local_address(free_port()?))?;
     }
     start_control(layout, undo)?;
-    let existing = layout.nodes.clone();
-    let mut started = start_nodes(&existing, undo)?;
-    let mut number = 0;
-    while (existing.len() + started_new(&existing, &started)) < wanted as usize {
-        number += 1;
-        let node = layout.node_dir(number);
-        if existing.contains(&node) {
-            continue;
-        }
-        let asked = existing.first().or(started.first());
-        make_node(layout, &node, asked)?;
-        started.extend(start_nodes(&[node], undo)?);
+    let mut nodes = layout.nodes.clone();
+    let mut started = start_nodes(&nodes, undo)?;
+    let missing = (wanted as usize).saturating_sub(nodes.len());
+    let mut new: Vec<NodeDir> = (1..=NODES_MAX)
+        .map(|number| layout.node_dir(number))
+        .filter(|node| !nodes.contains(node))
+        .take(missing)
+        .collect();
+    if nodes.is_empty() && !new.is_empty() {
+        // the first is alone until it can be asked to let the others in
+        let first = new.remove(0);
+        make_node(layout, &first, None)?;
+        started.extend(start_nodes(std::slice::from_ref(&first), undo)?);
+        nodes.push(first);
     }
+    for node in &new {
+        make_node(layout, node, nodes.first())?;
+    }
+    started.extend(start_nodes(&new, undo)?);
     Ok((Layout::look(&layout.dir)?, started))
-}
-
-fn started_new(existing: &[NodeDir], started: &[NodeDir]) -> usize {
-    started
-        .iter()
-        .filter(|node| !existing.contains(node))
-        .count()
 }
 
 /// Starts the control store where it is on this machine.

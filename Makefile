@@ -1,0 +1,55 @@
+# `make` lists what there is. Everything works on a bare Debian: `setup` installs what is missing.
+
+CARGO ?= cargo
+# what `scripts/setup.sh` may have installed
+export PATH := $(PATH):$(HOME)/.cargo/bin
+PREFIX ?= /usr/local
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint fmt bench sim install clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing, or say what to install
+	@scripts/setup.sh build
+
+build: setup ## Build the release binary
+	$(CARGO) build --locked --release --package perigee
+
+demo: build ## Three nodes, a mount, a real source tree, and a node killed
+	@scripts/setup.sh mount
+	@scripts/demo.sh target/release/perigee
+
+test: ## Every test, with real mounts
+	@scripts/setup.sh test
+	$(CARGO) test --locked --workspace
+
+lint: setup ## Format, clippy, arrows between rooms, licences, scripts
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
+	$(CARGO) xtask arrows
+	$(CARGO) xtask licences
+	@scripts/lint-scripts.sh
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+bench: build ## Measure the mount beside the disk beneath; ARGS go to the benchmark
+	@scripts/setup.sh bench
+	$(CARGO) run --locked --release --package perigee-bench -- $(ARGS)
+
+sim: setup ## Run simulator seeds; ARGS="--seed 41" replays one
+	$(CARGO) run --locked --release --package perigee-sim -- $(ARGS)
+
+install: build ## Install below PREFIX (/usr/local), with man pages, completions and mount helper
+	install -D -m 755 target/release/perigee $(DESTDIR)$(PREFIX)/bin/perigee
+	install -d $(DESTDIR)/usr/sbin $(DESTDIR)$(PREFIX)/share/man/man1
+	ln -sf $(PREFIX)/bin/perigee $(DESTDIR)/usr/sbin/mount.perigee
+	target/release/perigee man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	target/release/perigee completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/perigee
+
+clean: ## Remove what was built
+	$(CARGO) clean
