@@ -1,1 +1,25 @@
-//! Placeholder.
+//! The testbed: real Perigee processes, real mounts, and the checks that run on them.
+//!
+//! Every check takes plain paths, so it runs twice: on an ordinary local directory, where it must
+//! pass (that proves the check itself), and on the mounts of two nodes. Nothing here sleeps for a
+//! fixed time and hopes; [`wait::until`] polls a condition up to a deadline.
+//!
+//! Read [`cluster`] first (start, kill, restart, mount, clean up), then [`checks`].
+
+pub mod campaign;
+pub mod checks;
+pub mod cluster;
+pub mod error;
+pub mod leftover;
+pub mod lock;
+pub mod map;
+pub mod mounts;
+pub mod pattern;
+pub mod process;
+pub mod program;
+pub mod side;
+pub mod tree;
+pub mod wait;
+
+pub use cluster::{Cluster, Node};
+pub use error::{Call, CheckError, Checked};

@@ -1,0 +1,132 @@
+//! Checks that need a whole cluster: which node dies, who writes, who reads, and how it is mended.
+
+use crate::checks::{crash_names, kill_write};
+use crate::cluster::Cluster;
+use crate::error::{Call, CheckError, Checked};
+use crate::{ensure, program};
+use perigee_types::Rng;
+use rustix::process::Signal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How a campaign of kills goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Kills {
+    /// Rounds, each with one node killed.
+    pub rounds: u32,
+    /// Bytes written in each.
+    pub size: u64,
+    /// Bytes between two fsyncs.
+    pub sync_every: u64,
+    /// What every choice follows from.
+    pub seed: u64,
+}
+
+/// Kills one of three nodes in each round, at a random moment of a write through a surviving one.
+///
+/// Victim, writer and reader are three nodes; the directory is made through any of them, so the
+/// victim may be the owner of the data, its replica, or both by turns.
+///
+/// Errors: the first broken promise, with the round and the seed.
+pub fn kill_rounds(
+    cluster: &mut Cluster,
+    kills: Kills,
+    mut tell: impl FnMut(u32, &kill_write::Round),
+) -> Checked<Vec<kill_write::Round>> {
+    let mut rng = Rng::new(kills.seed);
+    for id in cluster.ids() {
+        cluster.mount(id)?;
+    }
+    let mut rounds = Vec::new();
+    for number in 1..=kills.rounds {
+        let title = format!("round {number} of seed {}", kills.seed);
+        let round = kill_round(cluster, kills, &mut rng, number);
+        let round = round.map_err(|error| error.during(&title))?;
+        tell(number, &round);
+        rounds.push(round);
+    }
+    Ok(rounds)
+}
+
+fn kill_round(
+    cluster: &mut Cluster,
+    kills: Kills,
+    rng: &mut Rng,
+    number: u32,
+) -> Checked<kill_write::Round> {
+    let [victim, writer, reader] = three(cluster, rng)?;
+    let maker = cluster.ids()[rng.below(cluster.ids().len() as u64) as usize];
+    let folder = format!("round-{number}");
+    let made = cluster.mount_point(maker).join(&folder);
+    std::fs::create_dir(&made).call(|| format!("mkdir {}", made.display()))?;
+
+    // Not before the first fsync, or the round would prove nothing; not in the last call either.
+    let earliest = kills.sync_every + (1 << 20);
+    let latest = kills.size.saturating_sub(2 << 20);
+    ensure!(
+        earliest < latest,
+        "a write of {} bytes is too short for a kill",
+        kills.size
+    );
+    let plan = kill_write::Plan {
+        program: program::testbed()?,
+        written: cluster.mount_point(writer).join(&folder).join("data"),
+        read: cluster.mount_point(reader).join(&folder).join("data"),
+        size: kills.size,
+        seed: rng.next_u64(),
+        sync_every: kills.sync_every,
+        strike_at: earliest + rng.below(latest - earliest),
+        strike_delay: Duration::from_micros(rng.below(3_000)),
+    };
+    let round = kill_write::run(&plan, &mut || cluster.kill(victim, Signal::KILL))
+        .map_err(|error| error.during(&format!("n{victim} killed, n{writer} writes")))?;
+    mend(cluster, victim)?;
+    // The node that came back serves the right bytes too.
+    let back: PathBuf = cluster.mount_point(victim).join(&folder).join("data");
+    kill_write::verify(&back, plan.seed, kills.size)
+        .map_err(|error| error.during(&format!("through n{victim}, which came back")))?;
+    std::fs::remove_file(&plan.written).call(|| "remove the round's file".to_owned())?;
+    Ok(round)
+}
+
+/// Victim, writer and reader: three different nodes.
+fn three(cluster: &Cluster, rng: &mut Rng) -> Checked<[u32; 3]> {
+    let mut ids = cluster.ids();
+    ensure!(
+        ids.len() >= 3,
+        "a kill needs three nodes, there are {}",
+        ids.len()
+    );
+    let mut draw = || ids.swap_remove(rng.below(ids.len() as u64) as usize);
+    Ok([draw(), draw(), draw()])
+}
+
+fn mend(cluster: &mut Cluster, victim: u32) -> Checked {
+    cluster.up()?;
+    cluster.settle()?;
+    cluster.mount(victim).map(|_| ())
+}
+
+/// Kills all nodes at once while names are made, starts them again, and verifies every promise.
+///
+/// Errors: the first broken promise.
+pub fn crash_all_names(cluster: &mut Cluster, seed: u64, promises: usize) -> Checked<usize> {
+    let ids = cluster.ids();
+    let (Some(first), Some(last)) = (ids.first().copied(), ids.last().copied()) else {
+        return Err(CheckError::violated("a cluster without nodes"));
+    };
+    let folder = cluster.mount(first)?.join("names");
+    std::fs::create_dir(&folder).call(|| format!("mkdir {}", folder.display()))?;
+    let program = program::testbed()?;
+    let promised = crash_names::make(&program, &folder, seed, promises, &mut || {
+        ids.iter()
+            .try_for_each(|id| cluster.kill(*id, Signal::KILL))
+    })?;
+    cluster.up()?;
+    cluster.settle()?;
+    for id in [first, last] {
+        let seen = cluster.mount(id)?.join("names");
+        crash_names::verify(&seen, &promised).map_err(|e| e.during(&format!("through n{id}")))?;
+    }
+    Ok(promised.len())
+}

@@ -1,0 +1,11 @@
+//! The checks: each takes paths, and passes on a local directory.
+//!
+//! [`two_mounts`] coherence between two hosts · [`kill_write`] what fsync promised, through a crash ·
+//! [`crash_names`] the same for names · [`tree`] a real tree in and out · [`model`] random operations
+//! against a local directory.
+
+pub mod crash_names;
+pub mod kill_write;
+pub mod model;
+pub mod tree;
+pub mod two_mounts;

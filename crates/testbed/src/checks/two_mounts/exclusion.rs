@@ -1,0 +1,305 @@
+//! flock and fcntl locks exclude between hosts. The sides are processes, since record locks are.
+
+use super::{Case, Pair};
+use crate::error::{Call, CheckError, Checked};
+use crate::lock::{self, Mode, Patience, Span};
+use crate::side::{Heard, Side, say};
+use crate::{ensure, program};
+use std::fs::{File, OpenOptions};
+use std::io::BufRead;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+pub(super) const CASES: &[Case] = &[
+    ("fcntl-ranges", fcntl_ranges),
+    ("fcntl-shared", fcntl_shared),
+    ("fcntl-blocking", fcntl_blocking),
+    ("fcntl-holder-dies", fcntl_holder_dies),
+    ("fcntl-close-releases", fcntl_close_releases),
+    ("flock-modes", flock_modes),
+    ("flock-blocking", flock_blocking),
+    ("flock-holder-dies", flock_holder_dies),
+    ("fcntl-counter", |pair| counter(pair, "fcntl")),
+    ("fcntl-range-counter", |pair| counter(pair, "range")),
+    ("flock-counter", |pair| counter(pair, "flock")),
+];
+
+/// A lock that is free, or becomes free, is granted within this; a dead host's within its lease too.
+const GRANT: Duration = Duration::from_secs(20);
+/// How long a lock that is held must stay refused, to be believed.
+const REFUSAL: Duration = Duration::from_millis(150);
+/// Increments of each side under the lock.
+const ROUNDS: u64 = 150;
+
+struct Lockers {
+    one: Side,
+    two: Side,
+}
+
+fn lockers(pair: &Pair) -> Checked<Lockers> {
+    pair.write("l", b"locked content")?;
+    let program = program::testbed()?;
+    let spawn = |path: std::path::PathBuf| {
+        let side = Side::spawn(&program, &["locker", &path.to_string_lossy()])?;
+        side.answer("a locker starts", GRANT).map(|_| side)
+    };
+    Ok(Lockers {
+        one: spawn(pair.w("l"))?,
+        two: spawn(pair.r("l"))?,
+    })
+}
+
+/// Asks and compares the answer.
+fn expect(side: &mut Side, command: &str, answer: &str) -> Checked {
+    let heard = side.ask(command, GRANT)?;
+    ensure!(
+        heard == answer,
+        "`{command}` gave `{heard}` instead of `{answer}`"
+    );
+    Ok(())
+}
+
+fn fcntl_ranges(pair: &Pair) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    expect(&mut one, "fcntl exclusive 0 10 refuse", "ok")?;
+    expect(&mut two, "fcntl exclusive 5 1 refuse", "refused")?;
+    expect(&mut two, "fcntl shared 9 100 refuse", "refused")?;
+    expect(&mut two, "fcntl exclusive 10 10 refuse", "ok")?;
+    expect(&mut one, "fcntl exclusive 0 0 refuse", "refused")?;
+    expect(&mut two, "obstacle exclusive 0 5", "held 0 10")?;
+    expect(&mut one, "obstacle shared 15 1", "held 10 10")?;
+    expect(&mut two, "obstacle exclusive 100 5", "free")?;
+    // Giving back the middle leaves both ends.
+    expect(&mut one, "fcntl free 3 4 refuse", "ok")?;
+    expect(&mut two, "fcntl exclusive 3 4 refuse", "ok")?;
+    expect(&mut two, "fcntl exclusive 2 1 refuse", "refused")?;
+    expect(&mut two, "fcntl exclusive 7 1 refuse", "refused")?;
+    expect(&mut one, "fcntl free 0 0 refuse", "ok")?;
+    expect(&mut two, "fcntl exclusive 0 0 refuse", "ok")?;
+    expect(&mut one, "fcntl shared 1000000 1 refuse", "refused")
+}
+
+fn fcntl_shared(pair: &Pair) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    expect(&mut one, "fcntl shared 0 0 refuse", "ok")?;
+    expect(&mut two, "fcntl shared 0 0 refuse", "ok")?;
+    expect(&mut two, "fcntl exclusive 0 1 refuse", "refused")?;
+    expect(&mut one, "fcntl free 0 0 refuse", "ok")?;
+    expect(&mut two, "fcntl exclusive 0 1 refuse", "ok")?;
+    expect(&mut one, "fcntl shared 0 1 refuse", "refused")?;
+    expect(&mut one, "fcntl shared 1 1 refuse", "ok")
+}
+
+/// A waiting lock is not granted while the other holds it, and is granted after.
+fn blocking(pair: &Pair, take: &str, give: &str) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    for _ in 0..3 {
+        expect(&mut one, take, "ok")?;
+        two.send(take)?;
+        let early = two.hear(REFUSAL);
+        ensure!(
+            early == Heard::Silence,
+            "a held lock was answered with {early:?}"
+        );
+        expect(&mut one, give, "ok")?;
+        let granted = two.answer("the lock is granted after its release", GRANT)?;
+        ensure!(granted == "ok", "the waiting lock gave `{granted}`");
+        expect(&mut two, give, "ok")?;
+    }
+    Ok(())
+}
+
+fn fcntl_blocking(pair: &Pair) -> Checked {
+    blocking(pair, "fcntl exclusive 0 0 wait", "fcntl free 0 0 refuse")
+}
+
+fn flock_blocking(pair: &Pair) -> Checked {
+    blocking(pair, "flock exclusive wait", "flock free refuse")
+}
+
+/// The kernel gives back a dead process's locks, and the other host gets them.
+fn holder_dies(pair: &Pair, take: &str) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    expect(&mut one, take, "ok")?;
+    two.send(take)?;
+    let early = two.hear(REFUSAL);
+    ensure!(
+        early == Heard::Silence,
+        "a held lock was answered with {early:?}"
+    );
+    one.kill();
+    let granted = two.answer("the lock is granted after its holder died", GRANT)?;
+    ensure!(granted == "ok", "the waiting lock gave `{granted}`");
+    Ok(())
+}
+
+fn fcntl_holder_dies(pair: &Pair) -> Checked {
+    holder_dies(pair, "fcntl exclusive 0 0 wait")
+}
+
+fn flock_holder_dies(pair: &Pair) -> Checked {
+    holder_dies(pair, "flock exclusive wait")
+}
+
+/// POSIX: closing any descriptor of the file gives back all of the process's record locks.
+fn fcntl_close_releases(pair: &Pair) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    expect(&mut one, "fcntl exclusive 0 0 refuse", "ok")?;
+    expect(&mut two, "fcntl exclusive 0 0 refuse", "refused")?;
+    expect(&mut one, "reopen", "ok")?;
+    expect(&mut two, "fcntl exclusive 0 0 wait", "ok")
+}
+
+fn flock_modes(pair: &Pair) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    expect(&mut one, "flock shared refuse", "ok")?;
+    expect(&mut two, "flock shared refuse", "ok")?;
+    expect(&mut two, "flock exclusive refuse", "refused")?;
+    expect(&mut one, "flock free refuse", "ok")?;
+    expect(&mut two, "flock exclusive refuse", "ok")?;
+    expect(&mut one, "flock shared refuse", "refused")?;
+    expect(&mut one, "flock exclusive refuse", "refused")?;
+    // flock and record locks do not know of each other on Linux.
+    expect(&mut one, "fcntl exclusive 0 0 refuse", "ok")?;
+    expect(&mut two, "flock free refuse", "ok")?;
+    expect(&mut one, "flock exclusive refuse", "ok")
+}
+
+/// Read, add one, write, from both sides under the lock: no update is lost, and each side sees the
+/// other's data as soon as it has the lock.
+fn counter(pair: &Pair, kind: &str) -> Checked {
+    pair.write("n", &[0; 128])?;
+    let program = program::testbed()?;
+    let spawn = |path: std::path::PathBuf| {
+        Side::spawn(
+            &program,
+            &[
+                "counter",
+                kind,
+                &path.to_string_lossy(),
+                &ROUNDS.to_string(),
+            ],
+        )
+    };
+    let sides = [spawn(pair.w("n"))?, spawn(pair.r("n"))?];
+    for side in &sides {
+        let answer = side.answer("both sides count under the lock", Duration::from_secs(120))?;
+        ensure!(answer == "done", "a counting side says `{answer}`");
+    }
+    for path in [pair.w("n"), pair.r("n")] {
+        let file = File::open(path).call(|| "open the counter".to_owned())?;
+        let count = read_count(&file)?;
+        ensure!(
+            count == 2 * ROUNDS,
+            "the counter is {count} instead of {}",
+            2 * ROUNDS
+        );
+    }
+    Ok(())
+}
+
+/// Where the counter lies; the `range` kind locks exactly its bytes.
+const COUNTER: Span = Span {
+    start: 64,
+    length: 8,
+};
+
+fn read_count(file: &File) -> Checked<u64> {
+    let mut number = [0; 8];
+    file.read_exact_at(&mut number, COUNTER.start.unsigned_abs())
+        .call(|| "read the counter".to_owned())?;
+    Ok(u64::from_le_bytes(number))
+}
+
+fn open(path: &Path) -> Checked<File> {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.call(|| format!("open {}", path.display()))
+}
+
+/// The counting side: `counter KIND PATH ROUNDS`.
+///
+/// Errors: those of the calls.
+pub fn counting_side(kind: &str, path: &Path, rounds: u64) -> Checked {
+    let file = open(path)?;
+    let set = |mode| match kind {
+        "flock" => lock::flock(&file, mode, Patience::Wait),
+        "range" => lock::fcntl(&file, mode, COUNTER, Patience::Wait),
+        _ => lock::fcntl(&file, mode, Span::WHOLE, Patience::Wait),
+    };
+    for round in 0..rounds {
+        set(Mode::Exclusive).call(|| format!("lock in round {round}"))?;
+        let count = read_count(&file)?;
+        file.write_all_at(&(count + 1).to_le_bytes(), COUNTER.start.unsigned_abs())
+            .call(|| "write the counter".to_owned())?;
+        set(Mode::Free).call(|| format!("unlock in round {round}"))?;
+    }
+    say("done")
+}
+
+/// The locking side: `locker PATH`, then one command a line.
+///
+/// Errors: the checker has gone.
+pub fn locking_side(path: &Path) -> Checked {
+    let file = open(path)?;
+    say("ready")?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.call(|| "hear the checker".to_owned())?;
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = obey(&file, path, &words)?;
+        say(&answer)?;
+    }
+    Ok(())
+}
+
+fn obey(file: &File, path: &Path, words: &[&str]) -> Checked<String> {
+    let outcome = match *words {
+        ["fcntl", how, start, length, patience] => {
+            lock::fcntl(file, mode(how)?, span(start, length)?, patient(patience))
+        }
+        ["flock", how, patience] => lock::flock(file, mode(how)?, patient(patience)),
+        ["obstacle", how, start, length] => {
+            let obstacle = lock::fcntl_obstacle(file, mode(how)?, span(start, length)?);
+            let obstacle = obstacle.call(|| "F_GETLK".to_owned())?;
+            return Ok(obstacle.map_or("free".to_owned(), |span| {
+                format!("held {} {}", span.start, span.length)
+            }));
+        }
+        ["reopen"] => open(path).map(drop).map(Ok)?,
+        _ => return Err(CheckError::violated(format!("unknown command {words:?}"))),
+    };
+    Ok(match outcome {
+        Ok(()) => "ok".to_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => "refused".to_owned(),
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => "refused".to_owned(),
+        Err(error) => format!("failed {error}"),
+    })
+}
+
+fn mode(word: &str) -> Checked<Mode> {
+    match word {
+        "shared" => Ok(Mode::Shared),
+        "exclusive" => Ok(Mode::Exclusive),
+        "free" => Ok(Mode::Free),
+        _ => Err(CheckError::violated(format!("no lock mode `{word}`"))),
+    }
+}
+
+fn patient(word: &str) -> Patience {
+    if word == "wait" {
+        Patience::Wait
+    } else {
+        Patience::Refuse
+    }
+}
+
+fn span(start: &str, length: &str) -> Checked<Span> {
+    let parse = |word: &str| {
+        word.parse::<i64>()
+            .map_err(|error| CheckError::violated(format!("`{word}`: {error}")))
+    };
+    Ok(Span {
+        start: parse(start)?,
+        length: parse(length)?,
+    })
+}

@@ -1,0 +1,162 @@
+//! `perigee-testbed`: runs the checks by hand, and is the other side of those that need processes.
+
+use perigee_testbed::checks::two_mounts::{self, Pair, exclusion};
+use perigee_testbed::checks::{crash_names, kill_write, model, tree};
+use perigee_testbed::{Call, CheckError, Checked, Cluster, campaign, tree as trees};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const USAGE: &str = "\
+usage: perigee-testbed CHECK ...
+  two-mounts A B                   coherence; A and B are one directory on two hosts (or twice the same)
+  tree SOURCE A B                  copy SOURCE into A/tree, compare it in B/tree
+  model A B LOCAL [SEED [COUNT]]   random operations on A and B against LOCAL (all empty)
+  kill [ROUNDS [MIB [SEED]]]       own cluster of three; one node killed in each round   (20, 1024, random)
+  crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match dispatch(&words) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            tell(USAGE);
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            tell(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs what the words ask for; false where they ask for nothing known.
+fn dispatch(words: &[&str]) -> Checked<bool> {
+    match *words {
+        ["child", ref rest @ ..] => return child(rest),
+        ["two-mounts", a, b] => run_two_mounts(Path::new(a), Path::new(b))?,
+        ["tree", source, a, b] => {
+            let pair = Pair::new(&Path::new(a).join("tree"), &Path::new(b).join("tree"));
+            let compared = tree::run(Path::new(source), &pair)?;
+            tell(&format!(
+                "{} names, {} bytes are the same",
+                compared.names, compared.bytes
+            ));
+        }
+        ["model", a, b, local, ref rest @ ..] => {
+            let seed = number(rest.first(), random_seed())?;
+            let hosts = vec![PathBuf::from(a), PathBuf::from(b)];
+            let sides = model::Sides {
+                hosts,
+                model: PathBuf::from(local),
+            };
+            let count = number(rest.get(1), 10_000)?;
+            tell(&format!("model: {count} operations, seed {seed}"));
+            model::run(&sides, seed, count)?;
+        }
+        ["kill", ref rest @ ..] => run_kills(rest)?,
+        ["crash-names", ref rest @ ..] => {
+            let seed = number(rest.get(1), random_seed())?;
+            let count = usize::try_from(number(rest.first(), 300)?).unwrap_or(usize::MAX);
+            tell(&format!("crash-names: seed {seed}"));
+            let kept = campaign::crash_all_names(&mut Cluster::start(3)?, seed, count)?;
+            tell(&format!("{kept} promises kept"));
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn child(words: &[&str]) -> Checked<bool> {
+    match *words {
+        ["locker", path] => exclusion::locking_side(Path::new(path))?,
+        ["counter", kind, path, rounds] => {
+            exclusion::counting_side(kind, Path::new(path), number(Some(&rounds), 0)?)?;
+        }
+        ["writer", path, size, seed, sync_every] => {
+            let [size, seed, sync_every] = [size, seed, sync_every].map(|n| number(Some(&n), 0));
+            kill_write::writing_side(Path::new(path), size?, seed?, sync_every?)?;
+        }
+        ["names", directory, seed] => {
+            crash_names::making_side(Path::new(directory), number(Some(&seed), 0)?)?;
+        }
+        ["make-tree", directory, files] => {
+            let files = usize::try_from(number(Some(&files), 0)?).unwrap_or(usize::MAX);
+            trees::make(Path::new(directory), files, 1)?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn run_two_mounts(a: &Path, b: &Path) -> Checked {
+    let name = format!("two-mounts-{}", std::process::id());
+    let (a, b) = (a.join(&name), b.join(&name));
+    std::fs::create_dir(&a).call(|| format!("mkdir {}", a.display()))?;
+    let failures = two_mounts::run(&a, &b);
+    for (title, error) in &failures {
+        tell(&format!("FAILED {title}: {error}"));
+    }
+    let cases = 2 * two_mounts::cases().len();
+    tell(&format!(
+        "{} of {cases} cases passed",
+        cases - failures.len()
+    ));
+    if failures.is_empty() {
+        return std::fs::remove_dir_all(&a).call(|| format!("remove {}", a.display()));
+    }
+    Err(CheckError::violated(format!(
+        "{} cases failed",
+        failures.len()
+    )))
+}
+
+fn run_kills(words: &[&str]) -> Checked {
+    let rounds = u32::try_from(number(words.first(), 20)?).unwrap_or(u32::MAX);
+    let size = number(words.get(1), 1_024)? << 20;
+    let seed = number(words.get(2), random_seed())?;
+    tell(&format!(
+        "kill: {rounds} rounds of {size} bytes, seed {seed}"
+    ));
+    let kills = campaign::Kills {
+        rounds,
+        size,
+        sync_every: 16 << 20,
+        seed,
+    };
+    let limit = Duration::from_secs(120) * rounds.max(1);
+    let mut cluster = Cluster::start_within(3, limit)?;
+    let done = campaign::kill_rounds(&mut cluster, kills, |number, round| {
+        tell(&format!(
+            "round {number}: {} MiB durable at the kill; longest call {:?} after it, {:?} before",
+            round.durable_at_strike >> 20,
+            round.pause,
+            round.calm
+        ));
+    })?;
+    if let Some((median, worst)) = kill_write::pauses(&done) {
+        tell(&format!(
+            "{rounds} kills, no wrong byte; pause median {median:?}, worst {worst:?}"
+        ));
+    }
+    Ok(())
+}
+
+fn number(word: Option<&&str>, default: u64) -> Checked<u64> {
+    let Some(word) = word else { return Ok(default) };
+    word.parse()
+        .map_err(|error| CheckError::violated(format!("`{word}`: {error}")))
+}
+
+/// A seed that differs from run to run; it is printed, so that the run can be replayed.
+fn random_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |since| since.as_micros() as u64 % 1_000_000_000)
+}
+
+fn tell(line: &str) {
+    // Whoever closed the output does not want to hear.
+    _ = writeln!(std::io::stdout(), "{line}");
+}

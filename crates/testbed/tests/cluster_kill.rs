@@ -1,0 +1,128 @@
+//! Nodes die with SIGKILL: law 3 with real processes. `perigee-testbed kill` is the long form.
+
+use perigee_testbed::campaign::{self, Kills};
+use perigee_testbed::checks::kill_write;
+use perigee_testbed::{Cluster, program};
+use rustix::process::Signal;
+use std::fs;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// One cluster at a time: three nodes are all that a small machine bears.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Longest wait for a dead owner's successor: its lease has ended within 5 s; the rest is for a busy
+/// machine.
+const SERVICE_GOES_ON: Duration = Duration::from_secs(20);
+
+fn skipped() -> bool {
+    let reason = program::why_no_cluster();
+    if let Some(reason) = &reason {
+        eprintln!("{reason}");
+    }
+    reason.is_some()
+}
+
+#[test]
+fn no_fsynced_byte_is_lost_when_a_node_is_killed_during_a_write() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if skipped() {
+        return;
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let kills = Kills {
+        rounds: 3,
+        size: 64 << 20,
+        sync_every: 8 << 20,
+        seed: 11,
+    };
+    let rounds = campaign::kill_rounds(&mut cluster, kills, |number, round| {
+        eprintln!("round {number}: {round:?}");
+    })
+    .unwrap();
+    let (median, worst) = kill_write::pauses(&rounds).unwrap();
+    eprintln!("pause: median {median:?}, worst {worst:?}");
+    assert!(worst < SERVICE_GOES_ON, "a call took {worst:?}");
+}
+
+#[test]
+fn fsynced_names_survive_the_crash_of_all_nodes() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if skipped() {
+        return;
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let kept = campaign::crash_all_names(&mut cluster, 5, 150).unwrap();
+    assert!(kept >= 100, "only {kept} promises");
+}
+
+/// A stopped owner is replaced, and when it wakes up it neither serves old data nor undoes new data.
+#[test]
+fn a_node_that_slept_through_a_takeover_is_fenced() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if skipped() {
+        return;
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    fs::write(first.join("f"), "written by the first").unwrap();
+    assert_eq!(
+        fs::read_to_string(second.join("f")).unwrap(),
+        "written by the first"
+    );
+
+    cluster.kill(1, Signal::STOP).unwrap();
+    let start = Instant::now();
+    fs::write(second.join("f"), "written while it slept").unwrap();
+    assert!(
+        start.elapsed() < SERVICE_GOES_ON,
+        "took {:?}",
+        start.elapsed()
+    );
+    fs::write(second.join("g"), "new").unwrap();
+    cluster.kill(1, Signal::CONT).unwrap();
+
+    // The first answer after its sleep already counts.
+    assert_eq!(
+        fs::read_to_string(first.join("f")).unwrap(),
+        "written while it slept"
+    );
+    assert_eq!(fs::read_to_string(first.join("g")).unwrap(), "new");
+    cluster.settle().unwrap();
+    assert_eq!(
+        fs::read_to_string(second.join("f")).unwrap(),
+        "written while it slept"
+    );
+}
+
+/// A dead daemon's mount gives errors instead of hanging, and can be made anew.
+#[test]
+fn the_mount_of_a_dead_daemon_does_not_hang() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if skipped() {
+        return;
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let mount = cluster.mount(3).unwrap();
+    fs::write(mount.join("f"), "content").unwrap();
+    fs::File::open(mount.join("f")).unwrap().sync_all().unwrap();
+    cluster.kill(3, Signal::KILL).unwrap();
+    let start = Instant::now();
+    assert!(fs::read_dir(&mount).is_err());
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "took {:?}",
+        start.elapsed()
+    );
+    cluster.up().unwrap();
+    let mount = cluster.mount(3).unwrap();
+    assert_eq!(fs::read_to_string(mount.join("f")).unwrap(), "content");
+}

@@ -1,0 +1,84 @@
+//! A real tree through the file system: copied in, and read back through another node after a kill.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::checks::tree;
+use perigee_testbed::checks::two_mounts::Pair;
+use perigee_testbed::leftover::Workspace;
+use perigee_testbed::{Cluster, program, tree as trees};
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::Command;
+
+fn flush(directory: &Path) {
+    let status = Command::new("sync")
+        .arg("-f")
+        .arg(directory)
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_tree_is_the_same_through_another_node_after_a_kill() {
+    if let Some(reason) = program::why_no_cluster() {
+        eprintln!("{reason}");
+        return;
+    }
+    let local = Workspace::new().unwrap();
+    let source = local.path().join("source");
+    trees::make(&source, 2_000, 1).unwrap();
+
+    let mut cluster = Cluster::start(3).unwrap();
+    let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let pair = Pair::new(&first.join("tree"), &second.join("tree"));
+    let compared = tree::run(&source, &pair).unwrap();
+    assert!(compared.names >= 2_000);
+
+    // What the second has seen may not be lost, fsynced or not.
+    cluster.kill(1, Signal::KILL).unwrap();
+    tree::compare(&source, &second.join("tree")).unwrap();
+    let third = cluster.mount(3).unwrap();
+    tree::compare(&source, &third.join("tree")).unwrap();
+
+    // The survivors take writes, and the node that comes back has them.
+    let again = Pair::new(&second.join("again"), &third.join("again"));
+    tree::run(&source, &again).unwrap();
+    cluster.up().unwrap();
+    cluster.settle().unwrap();
+    let first = cluster.mount(1).unwrap();
+    tree::compare(&source, &first.join("again")).unwrap();
+
+    std::fs::remove_dir_all(first.join("tree")).unwrap();
+    assert!(!second.join("tree").exists());
+}
+
+/// All stop and start again: nothing but the cluster's directory holds the data.
+#[test]
+fn a_tree_outlives_down_and_up() {
+    if let Some(reason) = program::why_no_cluster() {
+        eprintln!("{reason}");
+        return;
+    }
+    let local = Workspace::new().unwrap();
+    let source = local.path().join("source");
+    trees::make(&source, 300, 2).unwrap();
+    let mut cluster = Cluster::start(1).unwrap();
+    let mount = cluster.mount(1).unwrap();
+    tree::run(
+        &source,
+        &Pair::new(&mount.join("tree"), &mount.join("tree")),
+    )
+    .unwrap();
+    flush(&mount);
+    for _ in 0..2 {
+        cluster.down().unwrap();
+        assert!(
+            !perigee_testbed::mounts::is_mounted(&mount),
+            "`down` left the mount"
+        );
+        cluster.up().unwrap();
+        cluster.settle().unwrap();
+        cluster.mount(1).unwrap();
+        tree::compare(&source, &mount.join("tree")).unwrap();
+    }
+}
