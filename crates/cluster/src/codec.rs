@@ -1,7 +1,7 @@
 //! Records as bytes: one byte of version, then postcard. Nothing may follow.
 
 use crate::model::{
-    CHAIN_LEN_MAX, ClusterInfo, Container, Live, NODE_NAME_LEN_MAX, Node, Policy, Token,
+    CHAIN_LEN_MAX, ClusterInfo, Container, Live, NODE_NAME_LEN_MAX, Node, Policy, Revoked, Token,
 };
 use perigee_types::{ContainerId, NodeId};
 use serde::Serialize;
@@ -142,6 +142,10 @@ impl Record for Policy {
 
 impl Record for Token {
     const WHAT: &'static str = "token";
+}
+
+impl Record for Revoked {
+    const WHAT: &'static str = "revoked certificate";
 }
 
 impl Record for NodeId {

@@ -2,7 +2,7 @@
 
 use crate::codec::{DecodeError, Record};
 use crate::key::{self, Name};
-use crate::model::{ClusterInfo, Container, Live, Node, Policy, Token};
+use crate::model::{ClusterInfo, Container, Live, Node, Policy, Revoked, Token};
 use crate::store::{Event, KeyValue, Revision};
 use perigee_types::{ContainerId, NodeId};
 use std::collections::BTreeMap;
@@ -33,6 +33,8 @@ pub struct Directory {
     pub policies: BTreeMap<String, Known<Policy>>,
     /// Join tokens by the hash of their secret.
     pub tokens: BTreeMap<[u8; 32], Known<Token>>,
+    /// Void certificates by serial number.
+    pub revoked: BTreeMap<Vec<u8>, Known<Revoked>>,
     /// The number that the next node gets; `None` before the first.
     pub next_node: Option<Known<NodeId>>,
     /// The number that the next container gets; `None` before the first.
@@ -84,6 +86,10 @@ impl Directory {
             Name::Live(id) => {
                 let known = read(at, value, r, |l: &Live| l.node == id)?;
                 replace(&mut self.live, id, known);
+            }
+            Name::Revoked(serial) => {
+                let known = read(at, value, r, |_| true)?;
+                replace(&mut self.revoked, serial, known);
             }
             Name::Policy(name) => {
                 replace(

@@ -15,6 +15,8 @@ pub const CONTAINERS: &str = "/containers/";
 pub const POLICIES: &str = "/policies/";
 /// Prefix of [`crate::Token`] records.
 pub const TOKENS: &str = "/tokens/";
+/// Prefix of [`crate::Revoked`] records.
+pub const REVOKED: &str = "/revoked/";
 /// Prefix of [`crate::Live`] records, which end with their node's lease.
 pub const LIVE: &str = "/live/";
 /// The number that the next node gets.
@@ -51,18 +53,41 @@ pub fn policy(name: &str) -> String {
 /// The key of a join token, by the hash of its secret.
 #[must_use]
 pub fn token(hash: &[u8; 32]) -> String {
+    with_hex(TOKENS, hash)
+}
+
+/// The key of a void certificate, by its serial number.
+#[must_use]
+pub fn revoked(serial: &[u8]) -> String {
+    with_hex(REVOKED, serial)
+}
+
+fn with_hex(prefix: &str, bytes: &[u8]) -> String {
     use std::fmt::Write as _;
-    let mut key = String::with_capacity(TOKENS.len() + 64);
-    key.push_str(TOKENS);
-    for byte in hash {
+    let mut key = prefix.to_owned();
+    for byte in bytes {
         // Writing into a string cannot fail.
         _ = write!(key, "{byte:02x}");
     }
     key
 }
 
+/// The bytes of lower-case hexadecimal digits, as [`revoked`] writes them.
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |c: u8| {
+        char::from(c)
+            .to_digit(16)
+            .filter(|_| !c.is_ascii_uppercase())
+    };
+    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => u8::try_from(digit(*high)? * 16 + digit(*low)?).ok(),
+        _ => None,
+    });
+    pairs.collect()
+}
+
 /// What a key names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name<'a> {
     /// [`CLUSTER`].
     Cluster,
@@ -76,6 +101,8 @@ pub enum Name<'a> {
     Policy(&'a str),
     /// A token, by the hexadecimal hash of its secret.
     Token(&'a str),
+    /// A void certificate, by its serial number.
+    Revoked(Vec<u8>),
     /// [`NEXT_NODE`].
     NextNode,
     /// [`NEXT_CONTAINER`].
@@ -104,6 +131,9 @@ impl<'a> Name<'a> {
         if let Some(text) = key.strip_prefix(LIVE) {
             return number(text).map_or(Self::Other, |n| Self::Live(NodeId(n)));
         }
+        if let Some(text) = key.strip_prefix(REVOKED) {
+            return from_hex(text).map_or(Self::Other, Self::Revoked);
+        }
         if let Some(name) = key.strip_prefix(POLICIES) {
             return Self::Policy(name);
         }
@@ -128,6 +158,12 @@ mod tests {
         assert_eq!(Name::parse("/nodes/3"), Name::Other);
         assert_eq!(Name::parse("/nodes/"), Name::Other);
         assert_eq!(Name::parse(CLUSTER), Name::Cluster);
+        let serial = vec![0x0f, 0xa0];
+        assert_eq!(revoked(&serial), "/revoked/0fa0");
+        assert_eq!(Name::parse("/revoked/0fa0"), Name::Revoked(serial));
+        for other in ["/revoked/0fa", "/revoked/0FA0", "/revoked/0g"] {
+            assert_eq!(Name::parse(other), Name::Other);
+        }
         let hash = "ab".repeat(32);
         assert_eq!(Name::parse(&token(&[0xab; 32])), Name::Token(&hash));
     }

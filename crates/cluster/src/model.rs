@@ -46,7 +46,7 @@ pub struct Node {
     pub storage: bool,
     /// When it joined, for people.
     pub joined: WallTime,
-    /// The serial number of its current certificate; every other one of its name is void.
+    /// The serial number of its current certificate. Earlier ones are [`Revoked`].
     pub cert_serial: Vec<u8>,
     /// Where it stands.
     pub state: NodeState,
@@ -136,8 +136,10 @@ pub struct TokenUse {
     /// The node that joined.
     pub node: NodeId,
     /// Its certificate request: a repeat of the very same one, whose answer got lost, gets the same
-    /// node and is no second use, for only the holder of the key can use the certificate.
+    /// answer and is no second use, for only the holder of the key can use the certificate.
     pub request: String,
+    /// The certificate that it got, as PEM.
+    pub certificate: String,
 }
 
 /// A join token as the store knows it: never the secret itself.
@@ -149,4 +151,11 @@ pub struct Token {
     pub expires: WallTime,
     /// Who used it. A token lets in one node.
     pub used_by: Option<TokenUse>,
+}
+
+/// A certificate that is void, though its signature is good. Its serial number is in the key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revoked {
+    /// Whose it was.
+    pub node: NodeId,
 }

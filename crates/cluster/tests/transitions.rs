@@ -75,6 +75,14 @@ fn request(name: &str) -> JoinRequest {
     }
 }
 
+fn certified(request: &str) -> t::Certified {
+    t::Certified {
+        request: request.to_owned(),
+        certificate: "certificate".to_owned(),
+        serial: request.as_bytes().to_vec(),
+    }
+}
+
 fn with_nodes(count: u8) -> Model {
     let mut model = Model::default();
     for n in 0..count {
@@ -188,6 +196,7 @@ fn a_node_leaves_only_drained_and_empty() {
     model.apply(t::drain(&model.directory(), n(2)));
     model.apply(t::leave(&model.directory(), n(2)));
     let dir = model.directory();
+    assert_eq!(dir.revoked[&vec![1]].record.node, n(2));
     let left = PlanError::NodeLeft { node: n(2) };
     assert_eq!(t::undrain(&dir, n(2)), Err(left));
     // its name is free, its number is not
@@ -201,7 +210,7 @@ fn a_token_lets_in_one_node_in_time() {
     let hash = [5; 32];
     let dir = model.directory();
     let join = |dir: &Directory, name: &str, now| {
-        t::join(dir, hash, name.to_owned(), &request(name), vec![1], now)
+        t::join(dir, hash, &certified(name), &request(name), now)
     };
     assert_eq!(join(&dir, "a", NOW), Err(PlanError::UnknownToken));
     model.apply(t::create_token(&dir, hash, LATER));
@@ -220,6 +229,7 @@ fn a_token_lets_in_one_node_in_time() {
     let used_by = TokenUse {
         node: joined.node.id,
         request: "a".to_owned(),
+        certificate: "certificate".to_owned(),
     };
     assert_eq!(dir.tokens[&hash].record.used_by, Some(used_by));
     assert_eq!(t::forget_tokens(&dir, LATER).made, 0);
@@ -309,7 +319,14 @@ fn plan(dir: &Directory, at: usize, step: &Step) -> Option<Txn> {
                 storage: *storage,
                 ..request(&format!("h{at}"))
             };
-            t::join(dir, [*token; 32], at.to_string(), &request, vec![], NOW).map(|p| p.txn)
+            t::join(
+                dir,
+                [*token; 32],
+                &certified(&at.to_string()),
+                &request,
+                NOW,
+            )
+            .map(|p| p.txn)
         }
         Step::Chain(c, up, members) => {
             let old = dir.container(ContainerId(*c)).map_or(Epoch(1), |c| c.epoch);

@@ -5,7 +5,7 @@ use super::{PlanError, Planned, revision, use_token};
 use crate::codec::{Record, is_name};
 use crate::directory::Directory;
 use crate::key;
-use crate::model::{Container, Node, NodeState, TokenUse};
+use crate::model::{Container, Node, NodeState, Revoked, TokenUse};
 use crate::store::Txn;
 use perigee_types::{NodeId, WallTime};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,17 @@ pub struct JoinRequest {
     pub storage: bool,
     /// Bytes that it offers; 0 when not known.
     pub capacity: u64,
+}
+
+/// A certificate and what it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certified {
+    /// The request, as PEM.
+    pub request: String,
+    /// The certificate, as PEM.
+    pub certificate: String,
+    /// The certificate's serial number.
+    pub serial: Vec<u8>,
 }
 
 /// A node that joined.
@@ -116,24 +127,24 @@ fn check_address(address: SocketAddr) -> Result<(), PlanError> {
 }
 
 /// Lets in a node: spends the token, registers the node, makes its home container; all or nothing.
-/// `certificate_request` is the text that was certified.
+/// `certified` is the certificate for the node's number, which is that of [`next_node`].
 ///
 /// # Errors
 /// Those of [`use_token`] and [`register_node`].
 pub fn join(
     dir: &Directory,
     token: [u8; 32],
-    certificate_request: String,
+    certified: &Certified,
     request: &JoinRequest,
-    cert_serial: Vec<u8>,
     now: WallTime,
 ) -> Result<Planned<Joined>, PlanError> {
     let used_by = TokenUse {
         node: next_node(dir)?,
-        request: certificate_request,
+        request: certified.request.clone(),
+        certificate: certified.certificate.clone(),
     };
     let spent = use_token(dir, token, used_by, now)?;
-    let mut planned = register_node(dir, request, cert_serial, now)?;
+    let mut planned = register_node(dir, request, certified.serial.clone(), now)?;
     planned.txn.compare.extend(spent.txn.compare);
     planned.txn.writes.extend(spent.txn.writes);
     Ok(planned)
@@ -174,7 +185,7 @@ pub fn update_node(
     })
 }
 
-/// Records a node's new certificate; the one before becomes void.
+/// Records a node's new certificate; the one before is revoked.
 ///
 /// # Errors
 /// The node does not exist or has left.
@@ -183,7 +194,17 @@ pub fn renew_certificate(
     id: NodeId,
     cert_serial: Vec<u8>,
 ) -> Result<Planned<Node>, PlanError> {
-    change_node(dir, id, |node| node.cert_serial = cert_serial)
+    let planned = change_node(dir, id, |node| node.cert_serial = cert_serial)?;
+    Ok(revoke_certificate(dir, id, planned))
+}
+
+/// Adds the certificate that the node has in `dir` to the void ones.
+fn revoke_certificate(dir: &Directory, id: NodeId, mut planned: Planned<Node>) -> Planned<Node> {
+    if let Some(node) = dir.node(id).filter(|node| !node.cert_serial.is_empty()) {
+        let void = Revoked { node: id }.encode();
+        planned.txn = planned.txn.put(key::revoked(&node.cert_serial), void);
+    }
+    planned
 }
 
 /// Asks that a node's containers move elsewhere. From now on it gets no new ones.
@@ -216,5 +237,6 @@ pub fn leave(dir: &Directory, id: NodeId) -> Result<Planned<Node>, PlanError> {
             containers,
         });
     }
-    change_node(dir, id, |node| node.state = NodeState::Left)
+    let planned = change_node(dir, id, |node| node.state = NodeState::Left)?;
+    Ok(revoke_certificate(dir, id, planned))
 }

@@ -11,8 +11,8 @@ mod token;
 pub use cluster::{create_cluster, set_policy};
 pub use container::{change_chain, create_container, set_copies};
 pub use member::{
-    JoinRequest, Joined, drain, join, leave, next_node, register_node, renew_certificate, undrain,
-    update_node,
+    Certified, JoinRequest, Joined, drain, join, leave, next_node, register_node,
+    renew_certificate, undrain, update_node,
 };
 pub use token::{create_token, forget_tokens, use_token};
 

@@ -1,0 +1,210 @@
+//! Who gets in: join tokens, and the certificates of those who show one.
+
+use crate::engine::Engine;
+use crate::local::LocalControl;
+use crate::wire::{AdminError, Admission, Join, JoinRefusal, NewToken, TokenInfo};
+use perigee_cluster::transition::{self, Certified};
+use perigee_cluster::{
+    ChangeError, ControlStore as _, Directory, PlanError, StoreError, Token, change, key,
+};
+use perigee_net::{ClusterCa, ClusterId, JoinToken, PeerName, SecretHash};
+use perigee_types::{ContainerId, NodeId, Span, WallTime};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tracing::{info, warn};
+
+/// The shortest life of a token: a person must be able to carry it to another machine.
+const TOKEN_TTL_MIN: Span = Span::from_millis(60_000);
+/// The longest life of a token. It is a key to the cluster.
+const TOKEN_TTL_MAX: Span = Span::from_millis(30 * 24 * 3600 * 1000);
+/// How long void tokens are kept, for those who ask what became of one.
+const TOKEN_KEPT_SECS: i64 = 24 * 3600;
+/// How often a join begins anew because another change of the record was faster.
+const ATTEMPTS_MAX: usize = 32;
+
+/// Makes tokens, and admits who shows one. Holds the key of the certificate authority.
+#[derive(Debug)]
+pub struct Gatekeeper {
+    store: LocalControl,
+    ca: ClusterCa,
+    /// Where the control store is reached, as tokens say.
+    address: SocketAddr,
+}
+
+/// The wall clock, which tokens go by.
+pub(crate) fn wall_now() -> WallTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    // Before 1970 every token is as if new; a clock that wrong opens no door that a token does not.
+    let since = since.unwrap_or_default();
+    WallTime {
+        secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: since.subsec_nanos(),
+    }
+}
+
+impl Gatekeeper {
+    /// The gatekeeper of `engine`'s cluster, which others reach at `address`.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, ca: ClusterCa, address: SocketAddr) -> Self {
+        Self {
+            store: LocalControl::new(engine),
+            ca,
+            address,
+        }
+    }
+
+    /// The cluster.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.ca.cluster()
+    }
+
+    /// The record of the cluster now.
+    ///
+    /// # Errors
+    /// The store is away, or holds what this program cannot read.
+    pub(crate) fn directory(&self) -> Result<Directory, AdminError> {
+        let engine = self.store.engine();
+        let list = engine.list_page(key::ROOT, None, usize::MAX);
+        let (list, _, revision) = list.map_err(AdminError::Store)?;
+        Directory::from_list(&list, revision).map_err(|_| AdminError::Unreadable)
+    }
+
+    /// Makes a token that lets in one node within `ttl`.
+    ///
+    /// # Errors
+    /// [`AdminError::BadTerm`], or the store's.
+    pub async fn create_token(&self, ttl: Span) -> Result<NewToken, AdminError> {
+        if !(TOKEN_TTL_MIN..=TOKEN_TTL_MAX).contains(&ttl) {
+            return Err(AdminError::BadTerm { ttl });
+        }
+        let now = wall_now();
+        let secs = i64::try_from(ttl.as_micros() / 1_000_000).unwrap_or(i64::MAX);
+        let expires = WallTime {
+            secs: now.secs.saturating_add(secs),
+            nanos: 0,
+        };
+        let token = JoinToken::new(
+            vec![self.address],
+            self.ca.cluster(),
+            self.ca.fingerprint(),
+            expires.secs.unsigned_abs(),
+        );
+        let token = token.map_err(|_| AdminError::NoRandomness)?;
+        let hash = token.secret_hash().0;
+        change(&self.store, |dir| {
+            transition::create_token(dir, hash, expires)
+        })
+        .await?;
+        let id = TokenInfo::of(&hash, expires, None).id;
+        info!(id, expires = expires.secs, "made a join token");
+        let before = WallTime {
+            secs: now.secs - TOKEN_KEPT_SECS,
+            nanos: 0,
+        };
+        change(&self.store, |dir| {
+            Ok(transition::forget_tokens(dir, before))
+        })
+        .await?;
+        Ok(NewToken {
+            text: token.to_string(),
+        })
+    }
+
+    /// The tokens that can be used, and those that were or expired of late.
+    ///
+    /// # Errors
+    /// The store is away, or holds what this program cannot read.
+    pub fn list_tokens(&self) -> Result<Vec<TokenInfo>, AdminError> {
+        let directory = self.directory()?;
+        let tokens = directory.tokens.values().map(|known| &known.record);
+        Ok(tokens
+            .map(|t| TokenInfo::of(&t.hash, t.expires, t.used_by.as_ref()))
+            .collect())
+    }
+
+    /// Lets in whoever shows a token, all or nothing: the token is spent, the node registered and its
+    /// home container made in one transaction.
+    ///
+    /// # Errors
+    /// See [`JoinRefusal`].
+    pub async fn admit(&self, join: Join) -> Result<Admission, JoinRefusal> {
+        let admitted = self.try_admit(&join).await;
+        match &admitted {
+            Ok(a) => info!(node = %a.node, name = join.request.name, "admitted a node"),
+            Err(error) => warn!(%error, name = join.request.name, "refused a join"),
+        }
+        admitted
+    }
+
+    async fn try_admit(&self, join: &Join) -> Result<Admission, JoinRefusal> {
+        for _ in 0..ATTEMPTS_MAX {
+            let directory = self.directory().map_err(|_| JoinRefusal::Away)?;
+            // The secret comes first: who has none learns nothing else.
+            let token = find_token(&directory, &join.secret)?;
+            let now = wall_now();
+            if let Some(used) = &token.used_by {
+                if used.request == join.certificate_request && now < token.expires {
+                    let home = directory.home_of(used.node).map(|container| container.id);
+                    return Ok(self.admission(used.node, home, used.certificate.clone()));
+                }
+                return Err(JoinRefusal::Plan(PlanError::TokenUsed { node: used.node }));
+            }
+            if now >= token.expires {
+                return Err(JoinRefusal::Plan(PlanError::TokenExpired));
+            }
+            // The certificate names the node's number, so it is made anew for each attempt.
+            let node = transition::next_node(&directory).map_err(JoinRefusal::Plan)?;
+            let issued = self
+                .ca
+                .issue(&join.certificate_request, PeerName::Node(node));
+            let (certificate, serial) = issued.map_err(|error| {
+                warn!(%error, "a certificate request is not valid");
+                JoinRefusal::BadCertificateRequest
+            })?;
+            let certified = Certified {
+                request: join.certificate_request.clone(),
+                certificate,
+                serial: serial.as_bytes().to_vec(),
+            };
+            let planned = transition::join(&directory, token.hash, &certified, &join.request, now);
+            let planned = planned.map_err(JoinRefusal::Plan)?;
+            match self.store.commit(planned.txn).await {
+                Ok(_) => {
+                    let home = planned.made.home.map(|container| container.id);
+                    return Ok(self.admission(node, home, certified.certificate));
+                }
+                Err(StoreError::Conflict { .. }) => {}
+                Err(_) => return Err(JoinRefusal::Away),
+            }
+        }
+        Err(JoinRefusal::Away)
+    }
+
+    fn admission(&self, node: NodeId, home: Option<ContainerId>, certificate: String) -> Admission {
+        Admission {
+            cluster: self.ca.cluster().0,
+            node,
+            home,
+            certificate,
+            authority: self.ca.certificate().to_owned(),
+        }
+    }
+}
+
+fn find_token<'a>(directory: &'a Directory, secret: &[u8]) -> Result<&'a Token, JoinRefusal> {
+    let mut tokens = directory.tokens.values().map(|known| &known.record);
+    let found = tokens.find(|token| SecretHash(token.hash).matches(secret));
+    found.ok_or(JoinRefusal::Plan(PlanError::UnknownToken))
+}
+
+impl From<ChangeError> for AdminError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Plan(why) => Self::Plan(why),
+            ChangeError::Store(error) => Self::Store(error),
+            ChangeError::Decode(_) => Self::Unreadable,
+        }
+    }
+}

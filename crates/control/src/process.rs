@@ -1,0 +1,320 @@
+//! The control process: made once, then run.
+//!
+//! ```text
+//! DIR/control/ca.pem ca.key.pem       the cluster's authority
+//! DIR/control/node.pem node.key.pem   this process
+//! DIR/control/control.log             the store
+//! DIR/control/address                 where it listens, and where tokens say that it is
+//! ```
+//! Keys and the store have mode 0600. The directory is made beside its place and then renamed, so it is
+//! there whole or not at all.
+
+use crate::engine::{Engine, EngineConfig};
+use crate::error::{EngineError, shown};
+use crate::gatekeeper::{Gatekeeper, wall_now};
+use crate::local::LocalControl;
+use crate::server::ControlService;
+use crate::wire::AdminError;
+use perigee_cluster::{
+    ClusterInfo, ControlStore as _, Directory, WatchError, change, key, transition,
+};
+use perigee_net::{
+    ClusterCa, ClusterId, Identity, IdentityError, JoinToken, NetConfig, NetError, Network,
+    NodeKey, PeerName, Serial, TokenError,
+};
+use perigee_types::Span;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+use tracing::{error, info, warn};
+
+/// The feature level of new clusters.
+pub const FORMAT: u32 = 1;
+/// The control store's part of a node's directory.
+const PLACE: &str = "control";
+/// The same while it is being made.
+const PLACE_NEW: &str = "control.new";
+/// The file with the address.
+const ADDRESS: &str = "address";
+/// How long the first token works.
+const FIRST_TOKEN_TTL: Span = Span::from_millis(3_600_000);
+
+/// Why the control process cannot be made or run.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The directory has a control store already.
+    #[error("there is a control store in `{dir}` already")]
+    Exists {
+        /// The directory.
+        dir: String,
+    },
+    /// The directory has no control store.
+    #[error("there is no control store in `{dir}`")]
+    Missing {
+        /// The directory.
+        dir: String,
+    },
+    /// Nodes could not be told where this is.
+    #[error("`{address}` is no address that other nodes can reach: name one of this host")]
+    BadAddress {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The file with the address is damaged.
+    #[error("`{file}` holds no address")]
+    BadAddressFile {
+        /// The file.
+        file: String,
+    },
+    /// A file of the directory cannot be made or read.
+    #[error("cannot {action} `{file}`")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        file: String,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The certificates of the cluster.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The store.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The network.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The first records.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The first token.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The disk failed while the process ran. A new process reads what is there.
+    #[error("the disk under the control store in `{dir}` failed")]
+    DiskFailed {
+        /// The directory.
+        dir: String,
+    },
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ControlError {
+    let file = shown(path);
+    move |source| ControlError::Io {
+        action,
+        file,
+        source,
+    }
+}
+
+/// A control store that was just made.
+#[derive(Debug)]
+pub struct NewControl {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Where it will listen.
+    pub address: SocketAddr,
+    /// Lets in the first node, within an hour.
+    pub token: JoinToken,
+}
+
+/// Makes a cluster: its certificate authority, its control store in `dir` (made if it is not there),
+/// and a token for the first node. Port 0 chooses a free port, once and for all.
+///
+/// # Errors
+/// There is one already; `listen` is an address that others cannot reach; the disk's.
+pub async fn init_control(dir: &Path, listen: SocketAddr) -> Result<NewControl, ControlError> {
+    let place = dir.join(PLACE);
+    if place.exists() {
+        return Err(ControlError::Exists { dir: shown(dir) });
+    }
+    let address = choose_address(listen)?;
+    let beside = dir.join(PLACE_NEW);
+    make_dir(dir)?;
+    match fs::remove_dir_all(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed("remove", &beside)(error));
+        }
+        _ => {}
+    }
+    make_dir(&beside)?;
+    let (cluster, token) = fill(&beside, address).await?;
+    fs::rename(&beside, &place).map_err(failed("rename", &beside))?;
+    sync_dir(dir)?;
+    info!(%cluster, %address, "made a cluster");
+    Ok(NewControl {
+        cluster,
+        address,
+        token,
+    })
+}
+
+fn choose_address(listen: SocketAddr) -> Result<SocketAddr, ControlError> {
+    let ip: IpAddr = listen.ip();
+    if ip.is_unspecified() || ip.is_multicast() {
+        return Err(ControlError::BadAddress { address: listen });
+    }
+    let bound = TcpListener::bind(listen).and_then(|socket| socket.local_addr());
+    bound.map_err(|source| NetError::Listen(source).into())
+}
+
+fn make_dir(dir: &Path) -> Result<(), ControlError> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder.create(dir).map_err(failed("make", dir))
+}
+
+fn sync_dir(dir: &Path) -> Result<(), ControlError> {
+    let synced = fs::File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(failed("sync", dir))
+}
+
+async fn fill(dir: &Path, address: SocketAddr) -> Result<(ClusterId, JoinToken), ControlError> {
+    let cluster = ClusterId::random().map_err(IdentityError::from)?;
+    let ca = ClusterCa::create(cluster)?;
+    ca.save(dir)?;
+    let key = NodeKey::generate()?;
+    let (certificate, _) = ca.issue(&key.request()?, PeerName::Control)?;
+    Identity::new(&key, &certificate, ca.certificate())?.save(dir)?;
+    let path = dir.join(ADDRESS);
+    fs::write(&path, format!("{address}\n")).map_err(failed("write", &path))?;
+    let written = fs::File::open(&path).and_then(|file| file.sync_all());
+    written.map_err(failed("sync", &path))?;
+    let engine = Arc::new(Engine::create(dir, EngineConfig::default())?);
+    let info = ClusterInfo {
+        id: cluster.0,
+        created: wall_now(),
+        format: FORMAT,
+    };
+    let store = LocalControl::new(Arc::clone(&engine));
+    let made = change(&store, |d| transition::create_cluster(d, info.clone())).await;
+    made.map_err(AdminError::from)?;
+    let gatekeeper = Gatekeeper::new(engine, ca, address);
+    let token = gatekeeper.create_token(FIRST_TOKEN_TTL).await?;
+    sync_dir(dir)?;
+    Ok((cluster, token.text.parse()?))
+}
+
+/// A running control store.
+#[derive(Debug)]
+pub struct Control {
+    engine: Arc<Engine>,
+    gatekeeper: Arc<Gatekeeper>,
+    network: Network,
+    revoker: JoinHandle<()>,
+    dir: PathBuf,
+}
+
+impl Control {
+    /// Opens the store of `dir` and serves it at the address with which it was made.
+    ///
+    /// # Errors
+    /// See [`ControlError`].
+    pub async fn start(dir: &Path) -> Result<Self, ControlError> {
+        let place = dir.join(PLACE);
+        if !place.exists() {
+            return Err(ControlError::Missing { dir: shown(dir) });
+        }
+        let path = place.join(ADDRESS);
+        let text = fs::read_to_string(&path).map_err(failed("read", &path))?;
+        let address = text.trim().parse().ok();
+        let address: SocketAddr =
+            address.ok_or_else(|| ControlError::BadAddressFile { file: shown(&path) })?;
+        let ca = ClusterCa::load(&place)?;
+        let identity = Identity::load(&place)?;
+        let engine = Arc::new(Engine::open(&place, EngineConfig::default())?);
+        let gatekeeper = Arc::new(Gatekeeper::new(Arc::clone(&engine), ca, address));
+        let service = ControlService::new(Arc::clone(&engine), Arc::clone(&gatekeeper));
+        let config = NetConfig::new(identity, address);
+        let network = Network::start(config, Arc::new(service)).await?;
+        let store = LocalControl::new(Arc::clone(&engine));
+        let revoker = tokio::spawn(revoke(store, network.clone()));
+        info!(%address, "serving the control store");
+        Ok(Self {
+            engine,
+            gatekeeper,
+            network,
+            revoker,
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.network.local_addr()
+    }
+
+    /// The store, without the way over the network.
+    #[must_use]
+    pub fn store(&self) -> LocalControl {
+        LocalControl::new(Arc::clone(&self.engine))
+    }
+
+    /// Makes tokens and admits nodes.
+    #[must_use]
+    pub fn gatekeeper(&self) -> &Gatekeeper {
+        &self.gatekeeper
+    }
+
+    /// Returns when the disk failed in a way that only a new process can mend.
+    pub async fn disk_failed(&self) {
+        self.engine.failed().await;
+    }
+
+    /// Stops: no call is taken any more, those that run end, and the directory is free.
+    pub async fn stop(self) {
+        self.revoker.abort();
+        // It ends because it was told to.
+        _ = self.revoker.await;
+        self.network.shutdown().await;
+        info!(dir = shown(&self.dir), "stopped the control store");
+    }
+}
+
+/// Runs the control store of `dir` until `shutdown` is ready, or its disk fails.
+///
+/// # Errors
+/// See [`ControlError`].
+pub async fn run_control(
+    dir: &Path,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ControlError> {
+    let control = Control::start(dir).await?;
+    let result = tokio::select! {
+        () = shutdown => Ok(()),
+        () = control.disk_failed() => Err(ControlError::DiskFailed { dir: shown(dir) }),
+    };
+    control.stop().await;
+    result
+}
+
+/// Keeps the network's set of void certificates as the store has it.
+async fn revoke(store: LocalControl, network: Network) {
+    loop {
+        let directory = match store.list(key::REVOKED).await {
+            Ok((list, at)) => Directory::from_list(&list, at),
+            Err(error) => return warn!(%error, "no certificates are revoked any more"),
+        };
+        let directory = match directory {
+            Ok(directory) => directory,
+            // Whoever reads it next stops as well; a certificate that is not known to be void is not.
+            Err(error) => return error!(%error, "cannot read the revoked certificates"),
+        };
+        let serials: BTreeSet<_> = directory.revoked.keys().collect();
+        let serials = serials.into_iter().map(|serial| Serial::from_bytes(serial));
+        network.set_revoked(serials.collect());
+        let mut watch = store.watch(key::REVOKED, directory.revision.next());
+        match watch.next().await {
+            Ok(_) | Err(WatchError::Compacted { .. }) => {}
+            Err(WatchError::Lost) => return,
+        }
+    }
+}

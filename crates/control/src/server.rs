@@ -1,0 +1,240 @@
+//! The engine as a service of the network: who may ask what, and the answers.
+
+use crate::engine::Engine;
+use crate::gatekeeper::Gatekeeper;
+use crate::local::WATCH_PAGE_LEN;
+use crate::wire::{
+    AskStatus, Commit, ControlStatus, CreateToken, Get, Grant, Join, KeepAlive, List, ListTokens,
+    Page, Poll, Polled, Revoke, refuse,
+};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use perigee_cluster::codec::Record as _;
+use perigee_cluster::{Node, NodeState, StoreError, WatchError, key};
+use perigee_net::{Answer, BoxFuture, Call, PeerName, Refusal, Service};
+use perigee_proto::{Code, Rpc, decode, encode};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::warn;
+
+/// Bytes of one page of a list; with one more value it stays far below a frame.
+const LIST_PAGE_LEN: usize = 1 << 20;
+/// The longest that a poll waits, whatever it asks for.
+const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How many polls one peer may have waiting. A node has a handful of watches.
+const POLLS_MAX: usize = 256;
+
+/// The service of the control process.
+#[derive(Debug, Clone)]
+pub struct ControlService {
+    engine: Arc<Engine>,
+    gatekeeper: Arc<Gatekeeper>,
+    polls: Arc<Mutex<BTreeMap<PeerName, usize>>>,
+}
+
+impl ControlService {
+    /// The service of `engine`; `gatekeeper` admits new nodes.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, gatekeeper: Arc<Gatekeeper>) -> Self {
+        Self {
+            engine,
+            gatekeeper,
+            polls: Arc::default(),
+        }
+    }
+
+    /// Whether `from` may call `method`: strangers may only join, and a node that left may nothing.
+    fn authorize(&self, from: PeerName, method: u16) -> Result<(), Refusal> {
+        let allowed = match from {
+            PeerName::Control => true,
+            PeerName::Joining => method == Join::METHOD,
+            PeerName::Node(id) => match self.engine.get(&key::node(id)) {
+                // An engine that cannot be read answers for itself.
+                Err(_) => true,
+                Ok(None) => false,
+                Ok(Some(found)) => {
+                    Node::decode(&found.value).is_ok_and(|node| node.state != NodeState::Left)
+                }
+            },
+        };
+        if allowed {
+            return Ok(());
+        }
+        warn!(%from, method, "refused a call that this peer may not make");
+        Err(refuse(Code::Forbidden))
+    }
+
+    async fn run(self, from: PeerName, call: Call, deadline: Instant) -> Result<Answer, Refusal> {
+        self.authorize(from, call.method)?;
+        match call.method {
+            Get::METHOD => {
+                let get: Get = request(&call)?;
+                answer::<Get>(self.engine.get(&get.key))
+            }
+            List::METHOD => {
+                let list: List = request(&call)?;
+                answer::<List>(self.list(&list))
+            }
+            Commit::METHOD => {
+                let commit: Commit = request(&call)?;
+                answer::<Commit>(self.engine.commit(commit.txn).await)
+            }
+            Poll::METHOD => {
+                let poll: Poll = request(&call)?;
+                let _slot = PollSlot::take(&self.polls, from)?;
+                answer::<Poll>(self.poll(poll, deadline).await)
+            }
+            Grant::METHOD => {
+                let grant: Grant = request(&call)?;
+                answer::<Grant>(self.engine.grant_lease(grant.ttl).await)
+            }
+            KeepAlive::METHOD => {
+                let keep: KeepAlive = request(&call)?;
+                answer::<KeepAlive>(self.engine.keep_alive(keep.lease))
+            }
+            Revoke::METHOD => {
+                let revoke: Revoke = request(&call)?;
+                answer::<Revoke>(self.engine.revoke(revoke.lease).await)
+            }
+            CreateToken::METHOD => {
+                let create: CreateToken = request(&call)?;
+                answer::<CreateToken>(self.gatekeeper.create_token(create.ttl).await)
+            }
+            ListTokens::METHOD => answer::<ListTokens>(self.gatekeeper.list_tokens()),
+            AskStatus::METHOD => answer::<AskStatus>(self.status()),
+            Join::METHOD => {
+                let join: Join = request(&call)?;
+                answer::<Join>(self.gatekeeper.admit(join).await)
+            }
+            _ => Err(refuse(Code::Unknown)),
+        }
+    }
+
+    fn list(&self, list: &List) -> Result<Page, StoreError> {
+        let after = list.after.as_deref();
+        let (entries, more, revision) =
+            self.engine.list_page(&list.prefix, after, LIST_PAGE_LEN)?;
+        Ok(Page {
+            entries,
+            more,
+            revision,
+        })
+    }
+
+    async fn poll(&self, poll: Poll, deadline: Instant) -> Result<Polled, WatchError> {
+        // The caller gives up at `deadline`: the answer must be there a little earlier.
+        let left = deadline.saturating_duration_since(Instant::now());
+        let wait = poll
+            .wait
+            .as_duration()
+            .min(POLL_WAIT_MAX)
+            .min(left.mul_f32(0.9));
+        let until = tokio::time::Instant::now() + wait;
+        // Before the look at the events: a change between the two must end the wait.
+        let mut revisions = self.engine.revisions();
+        let mut from = poll.from;
+        loop {
+            revisions.borrow_and_update();
+            let (events, next) = self.engine.events(&poll.prefix, from, WATCH_PAGE_LEN)?;
+            if !events.is_empty() {
+                return Ok(Polled { events, next });
+            }
+            if next == from {
+                match tokio::time::timeout_at(until, revisions.changed()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return Err(WatchError::Lost),
+                    Err(_) => return Ok(Polled { events, next }),
+                }
+            }
+            from = next;
+        }
+    }
+
+    fn status(&self) -> Result<ControlStatus, crate::wire::AdminError> {
+        let status = self.engine.status();
+        let directory = self.gatekeeper.directory()?;
+        let nodes = directory.nodes.values();
+        Ok(ControlStatus {
+            cluster: directory.cluster.map_or(0, |known| known.record.id),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            revision: status.revision,
+            keys: status.keys,
+            leases: status.leases,
+            len: status.len,
+            nodes: nodes.map(|k| (k.record.id, k.record.state)).collect(),
+        })
+    }
+}
+
+impl Service for ControlService {
+    fn call(
+        &self,
+        from: PeerName,
+        call: Call,
+        deadline: Instant,
+    ) -> BoxFuture<'static, Result<Answer, Refusal>> {
+        Box::pin(self.clone().run(from, call, deadline))
+    }
+
+    fn cast(&self, from: PeerName, call: Call) {
+        warn!(%from, method = call.method, "a one-way message, of which this service has none");
+    }
+
+    fn link(&self, _peer: PeerName, _up: bool) {
+        // Leases say who is there.
+    }
+}
+
+fn request<T: Rpc>(call: &Call) -> Result<T, Refusal> {
+    decode(&call.body).map_err(|_| refuse(Code::Malformed))
+}
+
+/// The longest answer that travels as body; frames take less than 1 MiB there, and 16 MiB of payload.
+const BODY_LEN_MAX: usize = 512 << 10;
+
+/// A short answer is the body, a long one the payload. No answer is empty.
+fn answer<T: Rpc>(reply: T::Reply) -> Result<Answer, Refusal> {
+    let bytes = encode(&reply);
+    let (body, payload) = match bytes.len() {
+        0..=BODY_LEN_MAX => (bytes, Bytes::new()),
+        _ => (Bytes::new(), bytes),
+    };
+    Ok(Answer { body, payload })
+}
+
+/// One of the polls that a peer may have waiting.
+struct PollSlot {
+    polls: Arc<Mutex<BTreeMap<PeerName, usize>>>,
+    peer: PeerName,
+}
+
+impl PollSlot {
+    fn take(
+        polls: &Arc<Mutex<BTreeMap<PeerName, usize>>>,
+        peer: PeerName,
+    ) -> Result<Self, Refusal> {
+        let mut counts = polls.lock();
+        let count = counts.entry(peer).or_default();
+        if *count >= POLLS_MAX {
+            return Err(refuse(Code::NotReady));
+        }
+        *count += 1;
+        Ok(Self {
+            polls: Arc::clone(polls),
+            peer,
+        })
+    }
+}
+
+impl Drop for PollSlot {
+    fn drop(&mut self) {
+        let mut counts = self.polls.lock();
+        if let Some(count) = counts.get_mut(&self.peer) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.peer);
+            }
+        }
+    }
+}
