@@ -31,3 +31,11 @@ pub use op::{
     execute,
 };
 pub use view::{Missing, View};
+
+/// The attributes that a stored inode record tells, for who copies a container's state.
+///
+/// Errors: [`Refusal::Corrupt`] when it is no such record.
+pub fn stored_attr(inode: perigee_types::InodeId, value: &[u8]) -> Result<Attr, Refusal> {
+    let key = Key::Inode(inode.index()).encode();
+    Ok(record::decode_inode(inode.container(), &key, value)?.attr(inode))
+}

@@ -1,1 +1,19 @@
-//! Placeholder.
+//! A node at work: it drives the protocols of `meta`, `replica` and `cluster` with a real store,
+//! real connections and real clocks, and serves its own mounts.
+//!
+//! Promises: no decision of a protocol is made here; nothing leaves the node before what it
+//! promises is durable; a task that fails is heard of. The binary calls [`Node`]; nothing else does.
+//!
+//! Reading order: [`node`], `container` (its `mod.rs` first), `router`, `service`.
+#![forbid(unsafe_code)]
+
+mod clock;
+mod container;
+mod env;
+pub mod node;
+mod report;
+mod router;
+mod service;
+mod sessions;
+
+pub use node::{Node, NodeConfig, StartError};

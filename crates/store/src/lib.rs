@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod core;
+mod census;
 pub mod disk;
 mod error;
 mod format;
@@ -27,3 +28,6 @@ pub use kv::{Snapshot, Space, WriteBatch};
 pub use object::Object;
 pub use store::{Adopt, Recovered, Store, StoreIdentity, StoreOptions, StoreSpace};
 pub use sums::block_sums;
+
+#[cfg(test)]
+mod tests;

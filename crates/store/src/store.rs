@@ -161,6 +161,10 @@ impl Store {
         Ok(())
     }
 
+    pub(crate) fn kv(&self) -> &crate::kv::Kv {
+        &self.core.kv
+    }
+
     /// Whose store it is.
     #[must_use]
     pub const fn identity(&self) -> StoreIdentity {

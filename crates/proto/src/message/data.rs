@@ -31,10 +31,9 @@ pub enum Region {
 /// The answer; regions in the order of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetched {
-    /// Every byte of the answer belongs to a record at or before this one (rule F1).
-    pub as_of: Version,
-    /// One for each region asked for.
-    pub regions: Vec<Region>,
+    /// One for each region asked for, with the record that its bytes are as of: they show every
+    /// write up to it, and none after it (rule F1).
+    pub regions: Vec<(Region, Version)>,
 }
 
 /// The owner asks a member to have everything of `inode` up to `through`, on disk. Harmless to repeat.
@@ -72,4 +71,20 @@ pub struct StateRows {
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// Nothing follows.
     pub last: bool,
+}
+
+/// How much of a file is current at this member?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskValid {
+    /// The file.
+    pub inode: InodeId,
+    /// Its length, as the owner knows it.
+    pub size: u64,
+}
+
+/// So much of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Valid {
+    /// Bytes.
+    pub bytes: u64,
 }

@@ -1,11 +1,12 @@
 //! Going over all blocks: scrub, rescan after unseen writes, and recovery.
 
 use super::table::{block_range, blocks_of};
-use super::{Backing, Body, Object, Writers, push_block, wholly_invalid};
+use super::{Backing, Body, Object, Writers, push_block, spans_of, wholly_invalid};
 use crate::disk::{DiskFile, SeekTo, read_padded};
 use crate::error::StoreError;
 use crate::store::Adopt;
 use crate::sums::{BLOCK, GROUP_LEN, block_sum};
+use perigee_types::limits::BLOCK_LEN;
 use perigee_types::{ByteRange, Version};
 use std::sync::Arc;
 
@@ -75,6 +76,28 @@ impl Object {
         }
     }
 
+    /// Takes what is in place in `range` as the content: it is valid from now on, whatever was needed.
+    pub fn accept(&self, range: ByteRange) -> Result<(), StoreError> {
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        self.core.check_writable(self.inode.container())?;
+        self.note_data_change()?;
+        let known = cut_at(range, body.len);
+        body.invalid.drop_range(range);
+        if known.is_empty() {
+            return Ok(());
+        }
+        body.filled.extend(spans_of(known));
+        let Some(file) = self.open_file(&body)? else {
+            return Ok(());
+        };
+        let mut found = Vec::new();
+        for group in known.start / GROUP_LEN..known.end.div_ceil(GROUP_LEN) {
+            self.take_group(&mut body, &*file, group, &mut found)?;
+        }
+        Ok(())
+    }
+
     /// After an unclean stop: every block either matches its checksum, or is taken as it is, or is invalid.
     /// Returns those that did not match.
     pub(crate) fn settle(self: &Arc<Self>, adopt: Adopt) -> Result<Vec<ByteRange>, StoreError> {
@@ -102,6 +125,10 @@ impl Object {
             Adopt::Adopt => body.len = physical.max(invalid_end),
             Adopt::Distrust => body.len = body.len.max(physical),
         }
+        // Stored checksums of blocks that are cut off must not meet what is written there later.
+        let end = body.len.div_ceil(BLOCK_LEN);
+        self.load_sums(&mut body, block_range(end))?;
+        body.sums.cut(end, self.note_change());
         let mut from = 0;
         while let Some(group) = self.next_group(&body, &*file, from)? {
             self.take_group(&mut body, &*file, group, &mut found)?;

@@ -1,0 +1,396 @@
+//! Performs what the chain protocol decides, and keeps its time.
+
+use super::{After, Container, Elsewhere, State, Unapplied, Waiter};
+use bytes::Bytes;
+use perigee_meta::Key;
+use perigee_net::{Call, PeerName};
+use perigee_proto::Rpc;
+use perigee_proto::message::chain::Envelope;
+use perigee_replica::Origin;
+use perigee_replica::{Entry, Input, LogWrite, Message, Output, PersistId};
+use perigee_store::{Space, WriteBatch};
+use perigee_types::{Batch, Epoch, InodeId, NodeId, Seq, Span, Tick, Version};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use tracing::{error, warn};
+
+/// For how long records of programs on this node gather before they are sent, when nobody waits.
+const LINGER: Span = Span::from_millis(5);
+
+/// Committed effects gather until there are this many, or the linger is over.
+const APPLY_MAX: usize = 2_000;
+
+/// More records than this that are not replicated yet: programs wait.
+pub(super) const BACKLOG_MAX: usize = 200_000;
+
+/// How often what has ended by itself is looked for.
+const SWEEP: Span = Span::from_millis(500);
+
+/// Where this node keeps what the chain protocol must find again, in the container's local space.
+pub(super) const HARD: &[u8] = b"chain";
+
+/// Everything of [`perigee_replica::HardState`] but the entries, and how far they have come here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stored {
+    pub(super) promised: Epoch,
+    pub(super) committed: Seq,
+    pub(super) base: Version,
+    /// The key-value state includes every record up to here.
+    pub(super) applied: Version,
+    /// The data commands up to here have been carried out, and their marks are on disk.
+    pub(super) data_done: Seq,
+}
+
+impl Stored {
+    pub(super) fn read(
+        store: &perigee_store::Store,
+        id: perigee_types::ContainerId,
+    ) -> Result<Option<Self>, perigee_store::StoreError> {
+        let Some(bytes) = store.get(Space::Local(id), HARD)? else {
+            return Ok(None);
+        };
+        perigee_proto::decode(&bytes).map(Some).map_err(|error| {
+            perigee_store::StoreError::Damaged {
+                what: format!("chain record of {id}: {error}"),
+            }
+        })
+    }
+}
+
+/// The log's key of a place.
+pub(super) fn log_key(seq: Seq) -> [u8; 8] {
+    seq.0.to_be_bytes()
+}
+
+impl Container {
+    /// Gives the protocol an event, and performs what follows.
+    pub(crate) fn step(self: &Arc<Self>, input: Input) {
+        let mut after = After::default();
+        {
+            let mut st = self.state.lock();
+            self.step_locked(&mut st, input, &mut after);
+        }
+        after.run();
+    }
+
+    pub(super) fn step_locked(self: &Arc<Self>, st: &mut State, input: Input, after: &mut After) {
+        let now = self.env.clock.now();
+        let mut outputs = Vec::new();
+        st.chain.step(now, input, &mut outputs);
+        for output in outputs {
+            match output {
+                Output::Send { to, message } => self.send(to, &message),
+                Output::Persist { id, write } => self.persist(st, id, &write),
+                Output::Committed { through } => self.note_committed(st, through, after),
+                Output::Truncated { entries, needed } => self.distrust(st, &entries, needed),
+                Output::ProposeView { expect, view } => self.propose_view(expect, view),
+                Output::ReadView => self.read_view(),
+                Output::Role(role) => self.enter(st, role, after),
+                Output::NeedState { from } => self.receive_state(st, from),
+                Output::Fault(fault) => {
+                    error!(container = %self.id, %fault, "replication fault");
+                }
+            }
+        }
+        self.release_held(st);
+        self.wake.notify_one();
+    }
+
+    fn send(&self, to: NodeId, message: &Message) {
+        let call = Call {
+            method: Envelope::METHOD,
+            body: perigee_proto::encode(&Envelope { container: self.id }),
+            payload: perigee_proto::encode(message),
+        };
+        self.env
+            .network()
+            .cast(PeerName::Node(to), call, Envelope::PRIORITY);
+    }
+
+    /// Puts a write of the log on its way to the disk, with the committed effects that are at hand.
+    fn persist(self: &Arc<Self>, st: &mut State, id: PersistId, write: &LogWrite) {
+        let mut batch = WriteBatch::default();
+        if let Some(from) = write.truncate_from {
+            batch.delete_range(Space::Log(self.id), &log_key(from), None);
+        }
+        for entry in &write.append {
+            let key = log_key(entry.version.seq);
+            batch.put(Space::Log(self.id), &key, &perigee_proto::encode(entry));
+        }
+        if let Some(through) = write.trim_through {
+            batch.delete_range(Space::Log(self.id), &[], Some(&log_key(through.next())));
+        }
+        self.note_logged(st, &write.append);
+        self.submit(st, batch, Some(id));
+    }
+
+    /// Submits a batch together with the committed effects at hand, the marks of invalid regions,
+    /// and the chain's own record.
+    fn submit(self: &Arc<Self>, st: &mut State, mut batch: WriteBatch, persist: Option<PersistId>) {
+        let submitted = st.applied.seq;
+        for unapplied in st
+            .unapplied
+            .iter()
+            .filter(|unapplied| unapplied.version.seq > submitted)
+        {
+            for mutation in &unapplied.batch.mutations {
+                let space = Space::State(self.id);
+                match &mutation.value {
+                    Some(value) => batch.put(space, &mutation.key, value),
+                    None => batch.delete(space, &mutation.key),
+                }
+            }
+            st.applied = unapplied.version;
+        }
+        batch.append(std::mem::take(&mut st.marks));
+        let applied = st.applied;
+        let stored = Stored {
+            promised: st.chain.promised(),
+            committed: st.chain.committed(),
+            base: st.chain.base(),
+            applied,
+            data_done: st.extracted,
+        };
+        batch.put(Space::Local(self.id), HARD, &perigee_proto::encode(&stored));
+        st.persisting += 1;
+        let me = self.clone();
+        self.env.store.submit(
+            batch,
+            Box::new(move |result| me.submitted(persist, applied.seq, result)),
+        );
+    }
+
+    /// A batch is on the disk, or the disk failed.
+    fn submitted(
+        self: &Arc<Self>,
+        persist: Option<PersistId>,
+        applied: Seq,
+        result: Result<(), perigee_store::StoreError>,
+    ) {
+        let mut after = After::default();
+        {
+            let mut st = self.state.lock();
+            st.persisting -= 1;
+            match result {
+                Err(error) => {
+                    error!(container = %self.id, %error, "log cannot be written");
+                    self.step_locked(&mut st, Input::PersistFailed, &mut after);
+                }
+                Ok(()) => {
+                    st.applied_on_disk(applied);
+                    if let Some(id) = persist {
+                        self.step_locked(&mut st, Input::Persisted(id), &mut after);
+                    }
+                }
+            }
+        }
+        after.run();
+        self.wake.notify_one();
+    }
+
+    /// Everything up to `through` may go into the key-value state, and be shown to other hosts.
+    pub(super) fn note_committed(
+        self: &Arc<Self>,
+        st: &mut State,
+        through: Seq,
+        after: &mut After,
+    ) {
+        let entries: Vec<Entry> = st
+            .chain
+            .entries(st.extracted.next(), through)
+            .cloned()
+            .collect();
+        for entry in entries {
+            let batch = match decode_batch(&entry.payload) {
+                Ok(batch) => batch,
+                Err(error) => {
+                    error!(container = %self.id, version = %entry.version, %error, "record unreadable");
+                    Batch::default()
+                }
+            };
+            if entry.version.seq > st.overlay.last() {
+                st.overlay.apply(entry.version.seq, &batch);
+            }
+            self.obey(st, entry.version, &batch.data);
+            st.unapplied.push_back(Unapplied {
+                version: entry.version,
+                batch,
+            });
+        }
+        st.extracted = st.extracted.max(through);
+        st.pull.on_committed(through);
+        self.refill.notify_one();
+        self.progress.notify_waiters();
+        let later = st.commit_waiters.split_off(&through.next());
+        for waiters in std::mem::replace(&mut st.commit_waiters, later).into_values() {
+            for waiter in waiters {
+                after.push(move || waiter(Ok(())));
+            }
+        }
+    }
+
+    /// Orders a batch: from here on it is part of the owner's state.
+    pub(super) fn order(
+        &self,
+        st: &mut State,
+        now: Tick,
+        batch: &Batch,
+        urgent: bool,
+    ) -> Result<Seq, Elsewhere> {
+        let payload: Bytes = perigee_proto::encode(batch);
+        let version = st
+            .chain
+            .propose(now, payload)
+            .map_err(|_| Elsewhere::NotReady)?;
+        st.overlay.apply(version.seq, batch);
+        st.own.insert(version.epoch);
+        for command in &batch.data {
+            st.data_last.insert(command.inode(), version.seq);
+            st.pull.on_command(version, command, Origin::Own);
+        }
+        for mutation in batch
+            .mutations
+            .iter()
+            .filter(|mutation| mutation.value.is_some())
+        {
+            if let Some(Key::Orphan(index)) = Key::decode(&mutation.key) {
+                st.orphans.insert(InodeId::new(self.id, index));
+            }
+        }
+        if st.unsent_since.is_none() {
+            st.unsent_since = Some(now);
+            self.wake.notify_one();
+        }
+        if urgent {
+            self.hurry(st);
+        }
+        Ok(version.seq)
+    }
+
+    /// Somebody waits for what is not sent yet.
+    pub(super) fn hurry(&self, st: &mut State) {
+        if !st.urgent {
+            st.urgent = true;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Goes on when `seq` is on every member.
+    pub(super) fn when_committed(
+        &self,
+        st: &mut State,
+        seq: Seq,
+        waiter: Waiter,
+    ) -> Option<Waiter> {
+        if seq <= st.chain.committed() {
+            return Some(waiter);
+        }
+        st.commit_waiters.entry(seq).or_default().push(waiter);
+        self.hurry(st);
+        None
+    }
+
+    /// Waits until `seq` is on every member.
+    pub(super) async fn committed(&self, seq: Seq) -> Result<(), Elsewhere> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let ready = {
+            let mut st = self.state.lock();
+            // The receiver may have gone: then nobody wants to know.
+            self.when_committed(
+                &mut st,
+                seq,
+                Box::new(move |result| _ = sender.send(result)),
+            )
+        };
+        if let Some(waiter) = ready {
+            waiter(Ok(()));
+        }
+        receiver.await.unwrap_or(Err(Elsewhere::NotReady))
+    }
+
+    /// Forgets which files' data may not be on all members, where every member has said it is.
+    fn forget_settled(&self, st: &mut State) {
+        if st.data_last.is_empty() {
+            return;
+        }
+        let me = self.env.me;
+        let counted = st.chain.member_progress().into_iter().filter(|member| {
+            member.node != me && !matches!(member.standing, perigee_replica::Standing::CatchingUp)
+        });
+        let through = counted
+            .map(|member| member.data)
+            .min()
+            .unwrap_or(st.chain.committed());
+        st.data_last.retain(|_, seq| *seq > through);
+    }
+
+    /// Sends, applies and times what is due, until the node stops.
+    pub(crate) async fn pump(self: Arc<Self>) {
+        loop {
+            let next = self.pump_once();
+            let sleep = next.since(self.env.clock.now()).as_duration();
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(sleep) => {}
+            }
+        }
+    }
+
+    /// Does what is due; says when to look again without being woken.
+    fn pump_once(self: &Arc<Self>) -> Tick {
+        let mut after = After::default();
+        let now = self.env.clock.now();
+        let next = {
+            let mut st = self.state.lock();
+            if st.chain.next_wakeup() <= now {
+                self.step_locked(&mut st, Input::Tick, &mut after);
+            }
+            let mut next = st.chain.next_wakeup();
+            if let Some(since) = st.unsent_since {
+                let due = st.urgent || since + LINGER <= now;
+                if due && st.persisting == 0 {
+                    self.record_all_writes(&mut st, &mut after);
+                    st.unsent_since = None;
+                    st.urgent = false;
+                    self.step_locked(&mut st, Input::Flush, &mut after);
+                } else if !due {
+                    next = next.min(since + LINGER);
+                }
+            } else if st.urgent {
+                // All is sent; the answers are on their way.
+                st.urgent = false;
+            }
+            if st.applied.seq < st.extracted && st.persisting == 0 {
+                let many = st.unapplied.len() >= APPLY_MAX;
+                if many || st.unsent_since.is_none() {
+                    self.submit(&mut st, WriteBatch::default(), None);
+                }
+            }
+            if now.since(st.swept) > SWEEP {
+                st.swept = now;
+                st.leases.sweep(now);
+                self.forget_settled(&mut st);
+            }
+            next.max(now + Span::from_millis(1))
+        };
+        after.run();
+        next
+    }
+
+    /// Whether so much waits for replication that programs should wait too.
+    pub(super) fn is_backed_up(&self, st: &State) -> bool {
+        let backed_up = st.overlay.len() > BACKLOG_MAX;
+        if backed_up {
+            warn!(container = %self.id, records = st.overlay.len(), "replication lags: writers wait");
+        }
+        backed_up
+    }
+}
+
+/// Reads a record's effects. An empty record begins an epoch, and has none.
+pub(super) fn decode_batch(payload: &[u8]) -> Result<Batch, perigee_proto::service::Malformed> {
+    if payload.is_empty() {
+        return Ok(Batch::default());
+    }
+    perigee_proto::decode(payload)
+}

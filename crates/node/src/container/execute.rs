@@ -1,0 +1,472 @@
+//! Operations of the name space at the owner.
+
+use super::view::{Foreign, OwnerView};
+use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
+use perigee_meta::{Attr, Context, Op, Outcome, Refusal, Reply, Touched};
+use perigee_proto::message::session::Revoke;
+use perigee_types::{
+    Batch, ContainerId, Errno, InodeId, Mutation, OpId, Seq, SessionId, Span, Tick,
+};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{error, warn};
+
+/// One session's operation.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub(crate) session: SessionId,
+    /// Names it for repeats.
+    pub(crate) op: OpId,
+    pub(crate) answered_through: OpId,
+    pub(crate) new_directory_in: Option<ContainerId>,
+    pub(crate) operation: Op,
+}
+
+/// What stands between an operation that was ordered and its answer.
+#[derive(Default)]
+pub(super) struct Owed {
+    /// Leases of other sessions to take back: whose, what, and when the last ends by itself.
+    pub(super) revoke: Vec<(SessionId, Tick)>,
+    pub(super) touched: Vec<Touched>,
+    /// The record that must be on every member first.
+    pub(super) commit: Option<Seq>,
+}
+
+impl Owed {
+    fn nothing(&self) -> bool {
+        self.revoke.is_empty() && self.commit.is_none()
+    }
+}
+
+/// The inode whose lease covers what was touched.
+fn leased_by(touched: &Touched) -> InodeId {
+    match touched {
+        Touched::Attr(inode) | Touched::Data(inode) | Touched::Listing(inode) => *inode,
+        Touched::Name { dir, .. } => *dir,
+    }
+}
+
+/// Whether an operation can change anything.
+pub(crate) fn changes(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::Lookup { .. }
+            | Op::GetAttr { .. }
+            | Op::ReadLink { .. }
+            | Op::ReadDir { .. }
+            | Op::GetXattr { .. }
+            | Op::ListXattr { .. }
+            | Op::GetLock { .. }
+            | Op::Orphans { .. }
+            | Op::GetPolicy { .. }
+    )
+}
+
+/// The file whose content an operation changes by itself.
+fn data_inode(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::SetAttr { inode, set, .. } if set.size.is_some() => Some(*inode),
+        Op::Allocate { inode, .. } => Some(*inode),
+        _ => None,
+    }
+}
+
+impl Container {
+    /// Runs an operation of a session, of this node or another, and answers when what it shows and
+    /// does is safe to tell that session.
+    pub(crate) fn execute(self: &Arc<Self>, request: Request, answer: Answer<(Reply, Span)>) {
+        let local = request.session.node() == self.env.me;
+        let mut after = After::default();
+        let mut foreign = Foreign::default();
+        // Changes of a file's length and content must not cross a write that is under way.
+        let file = match data_inode(&request.operation).map(|inode| self.file(inode)) {
+            Some(Ok(file)) => Some(file),
+            Some(Err(error)) => return answer(Err(store_errno(&error).into())),
+            None => None,
+        };
+        let still = file.as_ref().map(|file| file.still.write());
+        let ran = {
+            let mut st = self.state.lock();
+            self.run(&mut st, &request, local, &mut foreign, &mut after)
+        };
+        drop(still);
+        match ran {
+            Ok(Ran::Done(result, ttl, owed)) => {
+                after.run();
+                self.settle(
+                    request.session,
+                    owed,
+                    result.map(|reply| (reply, ttl)),
+                    answer,
+                );
+            }
+            Ok(Ran::Spans) => {
+                after.run();
+                let me = self.clone();
+                self.env.runtime.spawn(async move {
+                    me.execute_spanning(request, foreign, answer).await;
+                });
+            }
+            Err(elsewhere) => {
+                after.run();
+                answer(Err(elsewhere.into()));
+            }
+        }
+    }
+
+    /// Runs an operation under the lock as far as this container alone can.
+    fn run(
+        self: &Arc<Self>,
+        st: &mut State,
+        request: &Request,
+        local: bool,
+        foreign: &mut Foreign,
+        after: &mut After,
+    ) -> Result<Ran, Elsewhere> {
+        let now = self.env.clock.now();
+        let (_, until) = Self::reign(st, now)?;
+        if !local {
+            st.foreign.insert(request.session);
+            if let Some(result) = self.repeated(st, request) {
+                // The first run's record may still be under way.
+                let owed = Owed {
+                    commit: Some(st.chain.last().seq),
+                    ..Owed::default()
+                };
+                return Ok(Ran::Done(result, Span::ZERO, owed));
+            }
+        }
+        let mutates = changes(&request.operation);
+        if mutates && (now < st.changes_from || self.is_backed_up(st)) {
+            return Err(Elsewhere::NotReady);
+        }
+        if mutates || !local {
+            self.record_all_writes(st, after);
+        }
+        let context = Context {
+            now: self.env.clock.wall(),
+            new_directory_in: request.new_directory_in,
+        };
+        let held = !st.transactions.is_empty();
+        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, foreign);
+        view.reads = held.then(Vec::new);
+        let ran = perigee_meta::execute(&request.operation, &context, &mut view);
+        let (latest, failed) = (view.latest, view.failed.take());
+        let reads = view.reads.take().unwrap_or_default();
+        if let Some(failed) = failed {
+            error!(container = %self.id, %failed, "state cannot be read");
+            return Ok(Ran::Done(
+                Err(store_errno(&failed)),
+                Span::ZERO,
+                Owed::default(),
+            ));
+        }
+        if held && st.transactions.blocks(&reads, None) {
+            return Ok(Ran::Spans);
+        }
+        let show = |seq: Seq| (!local && seq > st.chain.committed()).then_some(seq);
+        let outcome = match ran {
+            Ok(outcome) => outcome,
+            Err(Refusal::Missing(_)) => return Ok(Ran::Spans),
+            Err(Refusal::Errno(errno)) => {
+                let owed = Owed {
+                    commit: show(latest),
+                    ..Owed::default()
+                };
+                return Ok(Ran::Done(Err(errno), Span::ZERO, owed));
+            }
+            Err(corrupt @ Refusal::Corrupt { .. }) => {
+                error!(container = %self.id, %corrupt, "state is corrupt");
+                return Ok(Ran::Done(Err(Errno::EIO), Span::ZERO, Owed::default()));
+            }
+        };
+        if outcome
+            .batches
+            .keys()
+            .any(|container| *container != self.id)
+        {
+            return Ok(Ran::Spans);
+        }
+        if held && st.transactions.blocks(&[], outcome.batches.get(&self.id)) {
+            return Ok(Ran::Spans);
+        }
+        Ok(self.conclude(st, now, until, request, local, latest, outcome, after))
+    }
+
+    /// Orders an outcome that this container alone carries, and sums up what its answer waits for.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one caller, which has just found all of these"
+    )]
+    fn conclude(
+        self: &Arc<Self>,
+        st: &mut State,
+        now: Tick,
+        until: Tick,
+        request: &Request,
+        local: bool,
+        latest: Seq,
+        mut outcome: Outcome,
+        after: &mut After,
+    ) -> Ran {
+        let mut owed = Owed::default();
+        let mut depends = latest;
+        if let Some(mut batch) = outcome.batches.remove(&self.id) {
+            self.add_reap(st, local, &outcome.reply, &mut batch);
+            if !local {
+                self.remember(st, request, &outcome.reply, &mut batch);
+            }
+            if let Err(error) = self.carry_out(&batch) {
+                return Ran::Done(Err(store_errno(&error)), Span::ZERO, Owed::default());
+            }
+            match self.order(st, now, &batch, !local) {
+                Ok(seq) => depends = seq,
+                Err(elsewhere) => {
+                    warn!(container = %self.id, %elsewhere, "lost the container while ordering");
+                    return Ran::Done(Err(Errno::EIO), Span::ZERO, Owed::default());
+                }
+            }
+        }
+        self.owe_leases(st, now, request.session, outcome.touched, &mut owed, after);
+        if !local && depends > st.chain.committed() {
+            owed.commit = Some(depends);
+            self.hurry(st);
+        }
+        let mut reply = outcome.reply;
+        self.freshen(st, &mut reply);
+        let ttl = self.grant(st, now, until, request, &reply);
+        Ran::Done(Ok(reply), ttl, owed)
+    }
+
+    /// Finds whose leases must end before a change is acknowledged. The other mounts of this node
+    /// are told at once, whatever they hold.
+    pub(super) fn owe_leases(
+        &self,
+        st: &mut State,
+        now: Tick,
+        session: SessionId,
+        touched: Vec<Touched>,
+        owed: &mut Owed,
+        after: &mut After,
+    ) {
+        if touched.is_empty() {
+            return;
+        }
+        let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
+        for inode in inodes {
+            let holders: Vec<_> = st.leases.others(now, inode, session).collect();
+            for (holder, until) in holders {
+                if holder.node() == self.env.me {
+                    continue;
+                }
+                match owed.revoke.iter_mut().find(|(known, _)| *known == holder) {
+                    Some((_, latest)) => *latest = (*latest).max(until),
+                    None => owed.revoke.push((holder, until)),
+                }
+            }
+        }
+        let env = self.env.clone();
+        let tell = touched.clone();
+        after.push(move || env.sessions.revoke_others(session, &tell));
+        owed.touched = touched;
+    }
+
+    /// Answers when nothing stands in the way any more.
+    pub(super) fn settle<T: Send + 'static>(
+        self: &Arc<Self>,
+        session: SessionId,
+        owed: Owed,
+        result: Result<T, Errno>,
+        answer: Answer<T>,
+    ) {
+        if owed.nothing() {
+            return answer(result.map_err(Failed::Errno));
+        }
+        let me = self.clone();
+        self.env.runtime.spawn(async move {
+            let paid = me.pay(session, owed).await;
+            answer(match paid {
+                Ok(()) => result.map_err(Failed::Errno),
+                Err(elsewhere) => Err(elsewhere.into()),
+            });
+        });
+    }
+
+    /// Waits until leases are back and the record is on every member.
+    pub(super) async fn pay(self: &Arc<Self>, _: SessionId, owed: Owed) -> Result<(), Elsewhere> {
+        let revoking = owed.revoke.into_iter().map(|(holder, until)| {
+            let touched = owed.touched.clone();
+            self.take_back(holder, until, touched)
+        });
+        let commit = async {
+            match owed.commit {
+                Some(seq) => self.committed(seq).await,
+                None => Ok(()),
+            }
+        };
+        let (_, committed) = tokio::join!(futures_util::future::join_all(revoking), commit);
+        committed
+    }
+
+    /// Ends a session's leases on what was touched: by its word, or by waiting for their end.
+    async fn take_back(self: &Arc<Self>, holder: SessionId, until: Tick, touched: Vec<Touched>) {
+        let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
+        let left = until.since(self.env.clock.now()).as_duration();
+        let revoke = Revoke {
+            session: holder,
+            touched,
+        };
+        let ask = self
+            .env
+            .ask(holder.node(), &revoke, bytes::Bytes::new(), left);
+        if ask.await.is_err() {
+            // No word from it: its leases end by themselves.
+            let left = until.since(self.env.clock.now());
+            tokio::time::sleep(left.as_duration() + Duration::from_millis(1)).await;
+        }
+        let now = self.env.clock.now();
+        let mut st = self.state.lock();
+        for inode in inodes {
+            st.leases.revoked(now, inode, holder);
+        }
+    }
+
+    /// Gives the session leases on what the reply shows; says for how long.
+    fn grant(
+        &self,
+        st: &mut State,
+        now: Tick,
+        until: Tick,
+        request: &Request,
+        reply: &Reply,
+    ) -> Span {
+        let session = request.session;
+        let dir = match &request.operation {
+            Op::Lookup { parent, .. } | Op::Make { parent, .. } => Some(*parent),
+            Op::Link { new_parent, .. } => Some(*new_parent),
+            Op::ReadDir { inode, .. } => Some(*inode),
+            _ => None,
+        };
+        let mut ttl = super::lease::TERM;
+        let mut give = |st: &mut State, inode: InodeId| {
+            if inode.container() == self.id {
+                ttl = ttl.min(st.leases.grant(now, inode, session, until));
+            }
+        };
+        match reply {
+            Reply::Attr(attr) | Reply::Entry(attr) | Reply::Created { attr, .. } => {
+                give(st, attr.inode);
+            }
+            Reply::Listing(rows) => {
+                for row in rows {
+                    give(st, row.inode);
+                }
+            }
+            Reply::Absent => {}
+            _ => return Span::ZERO,
+        }
+        if let Some(dir) = dir {
+            give(st, dir);
+        }
+        ttl
+    }
+
+    /// Puts writes that have no record yet into the attributes of a reply.
+    fn freshen(&self, st: &State, reply: &mut Reply) {
+        let fresh = |attr: &mut Attr| {
+            if attr.inode.container() != self.id {
+                return;
+            }
+            if let Some(written) = st.dirty.get(attr.inode) {
+                attr.size = attr.size.max(written.size_at_least);
+                attr.mtime = attr.mtime.max(written.mtime);
+                attr.ctime = attr.ctime.max(written.mtime);
+                if written.kill_privileges {
+                    attr.mode &= !0o6000;
+                }
+            }
+        };
+        match reply {
+            Reply::Attr(attr) | Reply::Entry(attr) | Reply::Created { attr, .. } => {
+                fresh(attr);
+                if attr.kind == perigee_meta::Kind::File && attr.inode.container() == self.id {
+                    attr.blocks = self.blocks(attr);
+                }
+            }
+            Reply::Listing(rows) => {
+                for row in rows {
+                    if let Some(attr) = &mut row.attr {
+                        fresh(attr);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Space that a file takes here, in 512-byte units.
+    fn blocks(&self, attr: &Attr) -> u64 {
+        if attr.size == 0 {
+            return 0;
+        }
+        match self
+            .file(attr.inode)
+            .and_then(|file| file.object.allocated_blocks())
+        {
+            Ok(blocks) => blocks,
+            Err(_) => attr.blocks,
+        }
+    }
+
+    /// The kept answer of an operation that this session has sent before.
+    fn repeated(&self, st: &mut State, request: &Request) -> Option<Result<Reply, Errno>> {
+        if !changes(&request.operation) {
+            return None;
+        }
+        let key = perigee_meta::dedup_key(request.session, request.op);
+        let value = match st.overlay.get(&key) {
+            Some((value, _)) => value,
+            None => match self
+                .env
+                .store
+                .get(perigee_store::Space::State(self.id), &key)
+            {
+                Ok(value) => value,
+                Err(_) => return Some(Err(Errno::EIO)),
+            },
+        }?;
+        match perigee_proto::decode::<Reply>(&value) {
+            Ok(reply) => Some(Ok(reply)),
+            Err(_) => Some(Err(Errno::EIO)),
+        }
+    }
+
+    /// Keeps the answer for repeats, and drops those that the session has received.
+    pub(super) fn remember(
+        &self,
+        st: &mut State,
+        request: &Request,
+        reply: &Reply,
+        batch: &mut Batch,
+    ) {
+        let kept = st.answered.entry(request.session).or_default();
+        let later = kept.split_off(&OpId(request.answered_through.0 + 1));
+        for old in std::mem::replace(kept, later) {
+            let key = perigee_meta::dedup_key(request.session, old);
+            batch.mutations.push(Mutation { key, value: None });
+        }
+        kept.insert(request.op);
+        let key = perigee_meta::dedup_key(request.session, request.op);
+        let value = Some(perigee_proto::encode(reply).to_vec());
+        batch.mutations.push(Mutation { key, value });
+    }
+}
+
+/// How far an operation came under the lock.
+enum Ran {
+    /// It is decided; the answer may owe something first.
+    Done(Result<Reply, Errno>, Span, Owed),
+    /// Other containers are part of it.
+    Spans,
+}

@@ -1,0 +1,571 @@
+//! Reading, writing and syncing files at the owner.
+
+use super::execute::Owed;
+use super::view::{Foreign, OwnerView};
+use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
+use bytes::Bytes;
+use perigee_meta::{Attr, Context, Kind, Op, Refusal, Reply, Touched};
+use perigee_proto::message::data::SyncData;
+use perigee_proto::message::file::{At, Whence};
+use perigee_store::StoreError;
+use perigee_types::limits::FILE_LEN_MAX;
+use perigee_types::{
+    Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, OpId, Seq, SessionId, Span,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{debug, error};
+
+/// One session's write.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteRequest {
+    pub(crate) session: SessionId,
+    /// Names it for repeats, when it comes from another node.
+    pub(crate) op: Option<OpId>,
+    pub(crate) inode: InodeId,
+    pub(crate) at: At,
+    pub(crate) kill_privileges: bool,
+}
+
+impl Container {
+    /// Runs an operation that only this owner itself asks for.
+    pub(super) fn run_own(&self, st: &State, op: &Op) -> Result<perigee_meta::Outcome, Errno> {
+        let context = Context {
+            now: self.env.clock.wall(),
+            new_directory_in: None,
+        };
+        let mut foreign = Foreign::default();
+        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let ran = perigee_meta::execute(op, &context, &mut view);
+        if let Some(failed) = view.failed {
+            error!(container = %self.id, %failed, "state cannot be read");
+            return Err(store_errno(&failed));
+        }
+        ran.map_err(|refusal| match refusal {
+            Refusal::Errno(errno) => errno,
+            refusal => {
+                error!(container = %self.id, %refusal, "operation refused");
+                Errno::EIO
+            }
+        })
+    }
+
+    /// The newest attributes, with writes that have no record yet.
+    pub(super) fn attr(&self, st: &State, inode: InodeId) -> Result<Attr, Errno> {
+        match self.run_own(st, &Op::GetAttr { inode })?.reply {
+            Reply::Attr(mut attr) => {
+                if let Some(written) = st.dirty.get(inode) {
+                    attr.size = attr.size.max(written.size_at_least);
+                }
+                Ok(attr)
+            }
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Makes records of all writes that have none.
+    pub(super) fn record_all_writes(&self, st: &mut State, after: &mut After) {
+        for inode in st.dirty.inodes() {
+            self.record_writes(st, inode, Vec::new(), after);
+        }
+    }
+
+    /// Makes a record of an inode's writes. `more`: mutations that belong to them.
+    pub(super) fn record_writes(
+        &self,
+        st: &mut State,
+        inode: InodeId,
+        more: Vec<perigee_types::Mutation>,
+        _: &mut After,
+    ) -> Option<Seq> {
+        if st.transactions.holds_inode(inode) {
+            return None;
+        }
+        let written = st.dirty.take(inode)?;
+        let op = Op::Wrote {
+            inode,
+            ranges: written.ranges,
+            size_at_least: Some(written.size_at_least),
+            mtime: written.mtime,
+            kill_privileges: written.kill_privileges,
+        };
+        let outcome = match self.run_own(st, &op) {
+            Ok(outcome) => outcome,
+            Err(errno) => {
+                // The file is gone: so are its bytes.
+                debug!(container = %self.id, %inode, %errno, "writes of a removed file dropped");
+                return None;
+            }
+        };
+        let mut batch = outcome.batches.into_values().next().unwrap_or_default();
+        batch.mutations.extend(more);
+        match self.order(st, self.env.clock.now(), &batch, false) {
+            Ok(seq) => Some(seq),
+            Err(elsewhere) => {
+                error!(container = %self.id, %inode, %elsewhere, "writes lost with the ownership");
+                self.invalidate_now(inode, &batch.data);
+                None
+            }
+        }
+    }
+
+    /// Bytes here that no record covers must not be taken for the file's.
+    fn invalidate_now(&self, inode: InodeId, commands: &[DataCommand]) {
+        let file = match self.file(inode) {
+            Ok(file) => file,
+            Err(error) => {
+                return error!(%inode, %error, "bytes without a record cannot be marked");
+            }
+        };
+        for command in commands {
+            if let DataCommand::Written { range, .. } = command {
+                let marked = file
+                    .object
+                    .invalidate(*range, perigee_types::Version::default());
+                if let Err(error) = marked {
+                    error!(%inode, %range, %error, "bytes without a record cannot be marked");
+                }
+            }
+        }
+    }
+
+    /// Carries out at the owner what an operation does to data objects, before it is ordered.
+    pub(super) fn carry_out(&self, batch: &Batch) -> Result<(), StoreError> {
+        for command in &batch.data {
+            match command {
+                DataCommand::Written { .. } => {}
+                DataCommand::Resized { inode, size } => {
+                    self.file(*inode)?.object.resize(*size)?;
+                }
+                DataCommand::Punched { inode, range } => {
+                    self.file(*inode)?.object.punch(*range)?;
+                }
+                DataCommand::Removed { inode } => {
+                    self.forget_file(*inode);
+                    self.remove_later(*inode);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a backing file away; nobody can reach it any more, so there is no hurry.
+    pub(super) fn remove_later(&self, inode: InodeId) {
+        let env = self.env.clone();
+        self.env.runtime.spawn_blocking(move || {
+            if let Err(error) = env.store.remove_object(inode) {
+                error!(%inode, %error, "backing file of a removed inode stays");
+            }
+        });
+    }
+
+    /// Writes at the owner, for a session of this node or of another. Gives `answer` back when
+    /// this node is not the one to ask now; nothing has happened then.
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        request: WriteRequest,
+        data: &[u8],
+        answer: Answer<ByteRange>,
+    ) -> Result<(), Answer<ByteRange>> {
+        let local = request.session.node() == self.env.me;
+        let mut after = After::default();
+        let wrote = self.write_now(&request, data, local, &mut after);
+        after.run();
+        match wrote {
+            Err(Failed::Elsewhere(_)) => return Err(answer),
+            Err(failed) => answer(Err(failed)),
+            Ok((range, owed, None)) => self.settle(request.session, owed, Ok(range), answer),
+            Ok((range, owed, Some(seq))) => {
+                let me = self.clone();
+                self.env.runtime.spawn(async move {
+                    let paid = me.pay(request.session, owed).await;
+                    let everywhere = match paid {
+                        Ok(()) => me.data_everywhere(request.inode, seq).await,
+                        Err(elsewhere) => Err(elsewhere.into()),
+                    };
+                    answer(everywhere.map(|()| range));
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the bytes into the backing file, and notes or orders the write. The last part of the
+    /// answer: the record whose data must be everywhere before another host is answered.
+    fn write_now(
+        self: &Arc<Self>,
+        request: &WriteRequest,
+        data: &[u8],
+        local: bool,
+        after: &mut After,
+    ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
+        let inode = request.inode;
+        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let _appending = matches!(request.at, At::End).then(|| file.append.lock());
+        let _still = file.still.read();
+        let offset = {
+            let mut st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
+            if !local {
+                st.foreign.insert(request.session);
+                if let Some(range) = self.repeated_write(&st, request)? {
+                    let seq = st.chain.last().seq;
+                    let owed = Owed {
+                        commit: Some(seq),
+                        ..Owed::default()
+                    };
+                    return Ok((range, owed, Some(seq)));
+                }
+            }
+            if self.is_backed_up(&st) {
+                return Err(Elsewhere::NotReady.into());
+            }
+            self.offset(&st, request)?
+        };
+        let range = ByteRange::with_len(offset, data.len() as u64);
+        if range.end > FILE_LEN_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        file.object.write(offset, data).map_err(|error| {
+            debug!(%inode, %error, "write failed");
+            store_errno(&error)
+        })?;
+        self.note_write(request, range, local, after)
+    }
+
+    /// Where a write goes. An append needs the size of this moment; a plain write needs nothing.
+    fn offset(&self, st: &State, request: &WriteRequest) -> Result<u64, Errno> {
+        match request.at {
+            At::Offset(offset) => Ok(offset),
+            At::End => Ok(self.attr(st, request.inode)?.size),
+        }
+    }
+
+    /// The bytes are in the backing file: makes them part of the file.
+    fn note_write(
+        self: &Arc<Self>,
+        request: &WriteRequest,
+        range: ByteRange,
+        local: bool,
+        after: &mut After,
+    ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
+        let inode = request.inode;
+        let now = self.env.clock.now();
+        let mut st = self.state.lock();
+        if let Err(elsewhere) = Self::reign(&st, now) {
+            drop(st);
+            self.invalidate_now(inode, &[DataCommand::Written { inode, range }]);
+            return Err(elsewhere.into());
+        }
+        let wall = self.env.clock.wall();
+        let full = st.dirty.add(inode, range, wall, request.kill_privileges);
+        if st.unsent_since.is_none() {
+            st.unsent_since = Some(now);
+            self.wake.notify_one();
+        }
+        let mut owed = Owed::default();
+        let mut seq = None;
+        if !local {
+            let more = match request.op {
+                Some(op) => vec![self.remember_write(&mut st, request.session, op, range)],
+                None => Vec::new(),
+            };
+            seq = self.record_writes(&mut st, inode, more, after);
+            if seq.is_none() {
+                return Err(Errno::ESTALE.into());
+            }
+            owed.commit = seq;
+            self.hurry(&mut st);
+        } else if full {
+            self.record_writes(&mut st, inode, Vec::new(), after);
+        }
+        let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
+        self.owe_leases(&mut st, now, request.session, touched, &mut owed, after);
+        Ok((range, owed, seq))
+    }
+
+    fn repeated_write(
+        &self,
+        st: &State,
+        request: &WriteRequest,
+    ) -> Result<Option<ByteRange>, Errno> {
+        let Some(op) = request.op else {
+            return Ok(None);
+        };
+        let key = perigee_meta::dedup_key(request.session, op);
+        let value = match st.overlay.get(&key) {
+            Some((value, _)) => value,
+            None => self
+                .env
+                .store
+                .get(perigee_store::Space::State(self.id), &key)
+                .map_err(|error| store_errno(&error))?,
+        };
+        match value {
+            Some(value) => perigee_proto::decode(&value)
+                .map(Some)
+                .map_err(|_| Errno::EIO),
+            None => Ok(None),
+        }
+    }
+
+    fn remember_write(
+        &self,
+        st: &mut State,
+        session: SessionId,
+        op: OpId,
+        range: ByteRange,
+    ) -> perigee_types::Mutation {
+        st.answered.entry(session).or_default().insert(op);
+        perigee_types::Mutation {
+            key: perigee_meta::dedup_key(session, op),
+            value: Some(perigee_proto::encode(&range).to_vec()),
+        }
+    }
+
+    /// Reads at the owner. `grant`: the session would like to read its own node's copy next.
+    pub(crate) fn read(
+        self: &Arc<Self>,
+        session: SessionId,
+        inode: InodeId,
+        offset: u64,
+        len: u32,
+        grant: bool,
+        answer: Answer<(Bytes, Span)>,
+    ) {
+        let local = session.node() == self.env.me;
+        if local {
+            let now = self.env.clock.now();
+            let reign = Self::reign(&self.state.lock(), now);
+            if let Err(elsewhere) = reign {
+                return answer(Err(elsewhere.into()));
+            }
+            let bytes = self.read_object(inode, offset, len);
+            return answer(
+                bytes
+                    .map(|bytes| (bytes, Span::ZERO))
+                    .map_err(Failed::Errno),
+            );
+        }
+        let me = self.clone();
+        self.env.runtime.spawn(async move {
+            let result = me.read_for_other(session, inode, offset, len, grant).await;
+            answer(result);
+        });
+    }
+
+    /// What another host is shown is on every member first (law 3).
+    async fn read_for_other(
+        self: &Arc<Self>,
+        session: SessionId,
+        inode: InodeId,
+        offset: u64,
+        len: u32,
+        grant: bool,
+    ) -> Result<(Bytes, Span), Failed> {
+        self.settle_writes(inode).await?;
+        let me = self.clone();
+        let read = self
+            .env
+            .runtime
+            .spawn_blocking(move || me.read_object(inode, offset, len))
+            .await
+            .map_err(|_| Errno::EIO)??;
+        let mut ttl = Span::ZERO;
+        if grant {
+            let now = self.env.clock.now();
+            let mut st = self.state.lock();
+            st.foreign.insert(session);
+            let (_, until) = Self::reign(&st, now)?;
+            // A write since then would have found no lease to take back.
+            if st.dirty.get(inode).is_none() && !st.data_last.contains_key(&inode) {
+                ttl = st.leases.grant(now, inode, session, until);
+            }
+        }
+        Ok((read, ttl))
+    }
+
+    /// Sees to it that the file's writes have a record; a transaction may hold that up.
+    async fn recorded(self: &Arc<Self>, inode: InodeId) -> Result<(), Elsewhere> {
+        loop {
+            let mut after = After::default();
+            let held = {
+                let mut st = self.state.lock();
+                Self::reign(&st, self.env.clock.now())?;
+                self.record_writes(&mut st, inode, Vec::new(), &mut after);
+                st.dirty.get(inode).is_some()
+            };
+            after.run();
+            if !held {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Waits until every write to the file that was acknowledged so far is on every member.
+    pub(super) async fn settle_writes(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+        self.recorded(inode).await?;
+        let waits = self.state.lock().data_last.get(&inode).copied();
+        if let Some(seq) = waits {
+            self.committed(seq).await?;
+            self.data_everywhere(inode, seq).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every member has a file's bytes up to `seq` on its disk.
+    async fn data_everywhere(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
+        self.announce();
+        self.sync_members(inode, seq).await?;
+        let mut st = self.state.lock();
+        if st.data_last.get(&inode) == Some(&seq) {
+            st.data_last.remove(&inode);
+        }
+        Ok(())
+    }
+
+    /// Members hear at once what is committed, since somebody waits for their data.
+    fn announce(self: &Arc<Self>) {
+        self.step(perigee_replica::Input::Announce);
+    }
+
+    /// This node's copy, when all that is asked for is valid here.
+    pub(crate) fn read_copy(&self, inode: InodeId, offset: u64, len: u32) -> Option<Bytes> {
+        self.file(inode)
+            .ok()?
+            .object
+            .read_bytes(offset, len as usize)
+            .ok()
+    }
+
+    /// The whole file as a local one that the kernel may read by itself.
+    pub(crate) fn whole_file(&self, _: &Attr) -> Option<Arc<std::os::fd::OwnedFd>> {
+        None
+    }
+
+    /// Reads this node's copy; bytes that are corrupt or missing here come from another member.
+    pub(super) fn read_object(
+        &self,
+        inode: InodeId,
+        offset: u64,
+        len: u32,
+    ) -> Result<Bytes, Errno> {
+        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        match file.object.read_bytes(offset, len as usize) {
+            Ok(bytes) => Ok(bytes),
+            Err(error) => {
+                error!(container = %self.id, %inode, offset, len, %error, "read failed");
+                Err(store_errno(&error))
+            }
+        }
+    }
+
+    /// Finds data or a hole at the owner.
+    pub(crate) fn seek(&self, inode: InodeId, offset: u64, whence: Whence) -> Result<u64, Failed> {
+        let size = {
+            let st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
+            self.attr(&st, inode)?.size
+        };
+        if offset >= size {
+            return Err(Errno::ENXIO.into());
+        }
+        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let found = match whence {
+            Whence::Data => file.object.seek_data(offset),
+            Whence::Hole => file.object.seek_hole(offset),
+        };
+        match found.map_err(|error| store_errno(&error))? {
+            Some(at) if at < size => Ok(at),
+            _ if whence == Whence::Hole => Ok(size),
+            _ => Err(Errno::ENXIO.into()),
+        }
+    }
+
+    /// fsync: returns when every current member has it on disk.
+    pub(crate) async fn sync(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+        self.recorded(inode).await?;
+        let (seq, kind) = {
+            let st = self.state.lock();
+            (st.chain.last().seq, self.attr(&st, inode)?.kind)
+        };
+        let here = async {
+            if kind == Kind::File {
+                self.sync_here(inode).await
+            } else {
+                Ok(())
+            }
+        };
+        let there = async {
+            self.committed(seq).await?;
+            if kind == Kind::File {
+                self.data_everywhere(inode, seq).await
+            } else {
+                Ok(())
+            }
+        };
+        let (here, there) = tokio::join!(here, there);
+        here.and(there)
+    }
+
+    /// Puts this node's copy on its disk.
+    pub(super) async fn sync_here(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let synced = self.env.runtime.spawn_blocking(move || {
+            // The receiver may have gone: then nobody wants to know.
+            file.object
+                .sync(Box::new(move |result| _ = sender.send(result)));
+        });
+        synced.await.map_err(|_| Errno::EIO)?;
+        match receiver.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                error!(%inode, %error, "sync failed");
+                Err(store_errno(&error).into())
+            }
+            Err(_) => Err(Errno::EIO.into()),
+        }
+    }
+
+    /// Has the other members put theirs on their disks. A member that does not answer is waited for
+    /// until it does, or is no member any more.
+    async fn sync_members(self: &Arc<Self>, inode: InodeId, through: Seq) -> Result<(), Failed> {
+        let mut done: Vec<NodeId> = Vec::new();
+        loop {
+            let left: Vec<NodeId> = {
+                let st = self.state.lock();
+                Self::reign(&st, self.env.clock.now())?;
+                self.others(&st)
+                    .into_iter()
+                    .filter(|node| !done.contains(node))
+                    .collect()
+            };
+            if left.is_empty() {
+                return Ok(());
+            }
+            let asks = left.into_iter().map(|node| async move {
+                let request = SyncData { inode, through };
+                let deadline = Duration::from_secs(2);
+                (
+                    node,
+                    self.env.ask(node, &request, Bytes::new(), deadline).await,
+                )
+            });
+            let mut failed = false;
+            for (node, result) in futures_util::future::join_all(asks).await {
+                match result {
+                    Ok(_) => done.push(node),
+                    Err(error) => {
+                        debug!(%inode, %node, %error, "member has not synced yet");
+                        failed = true;
+                    }
+                }
+            }
+            if failed {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}

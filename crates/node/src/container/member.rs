@@ -1,0 +1,115 @@
+//! The control store's word on the chain, and the search for new members.
+
+use super::Container;
+use perigee_cluster::{ChangeError, Directory, PlanError, StoreError, key, transition};
+use perigee_replica::{CasOutcome, ChainView, Input, Role};
+use perigee_types::{Epoch, NodeId};
+use std::sync::Arc;
+use tracing::{info, warn};
+
+impl Container {
+    /// Asks the control store to change the chain; the protocol hears how it went.
+    pub(super) fn propose_view(self: &Arc<Self>, expect: Epoch, view: ChainView) {
+        let me = self.clone();
+        self.env.runtime.spawn(async move {
+            let control = me.env.control.clone();
+            let changed = perigee_cluster::change(control.as_ref(), |directory| {
+                transition::change_chain(
+                    directory,
+                    me.id,
+                    expect,
+                    view.epoch,
+                    view.chain.clone(),
+                )
+            });
+            let outcome = match changed.await {
+                Ok(_) => {
+                    info!(container = %me.id, epoch = %view.epoch, chain = ?view.chain, "chain changed");
+                    CasOutcome::Won
+                }
+                Err(ChangeError::Plan(PlanError::StaleEpoch { .. })) => match me.current().await {
+                    Some(current) => CasOutcome::Lost(current),
+                    None => CasOutcome::Unknown,
+                },
+                Err(ChangeError::Store(StoreError::Unknown { .. })) => CasOutcome::Unknown,
+                Err(error) => {
+                    warn!(container = %me.id, %error, "chain not changed");
+                    CasOutcome::Unavailable
+                }
+            };
+            me.step(Input::ViewDecided(outcome));
+        });
+    }
+
+    /// Reads the chain from the control store for the protocol.
+    pub(super) fn read_view(self: &Arc<Self>) {
+        let me = self.clone();
+        self.env.runtime.spawn(async move {
+            if let Some(view) = me.current().await {
+                me.step(Input::View(view));
+            }
+        });
+    }
+
+    async fn current(&self) -> Option<ChainView> {
+        let key = key::container(self.id);
+        let found = match self.env.control.get(&key).await {
+            Ok(found) => found?,
+            Err(error) => {
+                warn!(container = %self.id, %error, "chain not read");
+                return None;
+            }
+        };
+        match <perigee_cluster::Container as perigee_cluster::codec::Record>::decode(&found.value) {
+            Ok(record) => Some(ChainView {
+                epoch: record.epoch,
+                chain: record.chain,
+            }),
+            Err(error) => {
+                warn!(container = %self.id, %error, "chain record unreadable");
+                None
+            }
+        }
+    }
+
+    /// Finds a node to bring into the chain when it has fewer members than it should.
+    pub(crate) fn seek_member(self: &Arc<Self>, directory: &Directory) {
+        let Some(record) = directory.container(self.id) else {
+            return;
+        };
+        let (chain, seeking) = {
+            let st = self.state.lock();
+            let owner = matches!(st.role, Role::Owner { .. });
+            let joining = st
+                .chain
+                .member_progress()
+                .iter()
+                .any(|member| !matches!(member.standing, perigee_replica::Standing::Member));
+            (
+                st.chain
+                    .view()
+                    .map(|view| view.chain.clone())
+                    .unwrap_or_default(),
+                owner && !joining,
+            )
+        };
+        let live = directory.live_storage().count();
+        let wanted = usize::from(record.copies).min(live);
+        if !seeking || chain.len() >= wanted {
+            return;
+        }
+        if let Some(node) = choose(directory, &chain) {
+            info!(container = %self.id, %node, "bringing in a member");
+            self.step(Input::Candidate(node));
+        }
+    }
+}
+
+fn choose(directory: &Directory, chain: &[NodeId]) -> Option<NodeId> {
+    let members: Vec<_> = chain
+        .iter()
+        .filter_map(|node| directory.node(*node))
+        .collect();
+    let candidates = perigee_cluster::placement::candidates(directory);
+    perigee_cluster::choose_member(&members, &candidates)
+}

@@ -1,0 +1,241 @@
+//! One container on this node: the driver around its protocols.
+//!
+//! The protocols ([`Chain`], [`Pull`], [`perigee_meta::execute`]) decide; this performs what they
+//! decide on the store and the network, and feeds back what happened. All decisions are made under
+//! one lock, [`State`]; disk and network work happens outside it, except for what the order of
+//! records must not be separated from.
+
+mod dirty;
+mod drive;
+mod execute;
+mod io;
+mod lease;
+mod member;
+mod open;
+mod overlay;
+mod reap;
+mod refill;
+mod role;
+mod serve;
+mod transact;
+mod transfer;
+mod view;
+
+use crate::env::Env;
+use bytes::Bytes;
+use dirty::Dirty;
+use lease::Leases;
+use overlay::Overlay;
+use parking_lot::{Mutex, RwLock};
+use perigee_replica::{Chain, Role};
+use perigee_replica::{FetchId, Pull};
+use perigee_store::{Object, WriteBatch};
+use perigee_types::{
+    Batch, ContainerId, Epoch, Errno, InodeId, NodeId, OpId, Seq, SessionId, Tick, Version,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+pub(crate) use execute::Request;
+pub(crate) use io::WriteRequest;
+pub(crate) use role::Standing;
+
+/// Why a container's owner-side work did not happen here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Elsewhere {
+    /// Another node owns the container.
+    #[error("another node owns the container")]
+    NotOwner,
+    /// This node owns it, or is about to, and cannot act for the moment.
+    #[error("the owner cannot act for the moment")]
+    NotReady,
+}
+
+/// Why an operation has no result: the program's error, or the wrong place to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// The program's error.
+    Errno(Errno),
+    /// Ask the owner, or ask again.
+    Elsewhere(Elsewhere),
+}
+
+impl From<Elsewhere> for Failed {
+    fn from(elsewhere: Elsewhere) -> Self {
+        Self::Elsewhere(elsewhere)
+    }
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// Takes the result of owner-side work.
+pub(crate) type Answer<T> = Box<dyn FnOnce(Result<T, Failed>) + Send>;
+
+/// Goes on when a record is replicated, or when this node is no longer the one to say so.
+pub(crate) type Waiter = Box<dyn FnOnce(Result<(), Elsewhere>) + Send>;
+
+/// Work found under the lock, to be done when it is released.
+#[derive(Default)]
+pub(crate) struct After(Vec<Box<dyn FnOnce() + Send>>);
+
+impl After {
+    fn push(&mut self, work: impl FnOnce() + Send + 'static) {
+        self.0.push(Box::new(work));
+    }
+
+    fn run(self) {
+        for work in self.0 {
+            work();
+        }
+    }
+}
+
+/// One file's data on this node.
+pub(crate) struct File {
+    /// Writers share it; who needs content and records to agree takes it alone (rule F1).
+    pub(crate) still: RwLock<()>,
+    /// One append at a time, since each needs the size that the one before left.
+    pub(crate) append: Mutex<()>,
+    pub(crate) object: Arc<Object>,
+}
+
+/// An effect that is committed and not yet in the key-value state.
+pub(crate) struct Unapplied {
+    version: Version,
+    batch: Batch,
+}
+
+/// What the lock guards.
+pub(crate) struct State {
+    chain: Chain,
+    role: Role,
+    pull: Pull,
+    overlay: Overlay,
+    leases: Leases,
+    dirty: Dirty,
+    /// When the oldest write without a record, or record not yet sent, came.
+    unsent_since: Option<Tick>,
+    /// Somebody waits for what is not yet sent.
+    urgent: bool,
+    commit_waiters: BTreeMap<Seq, Vec<Waiter>>,
+    /// A log write is on its way to the disk; the next one gathers until it is there.
+    persisting: u32,
+    /// Committed, and not known to be in the key-value state on disk; ascending.
+    unapplied: VecDeque<Unapplied>,
+    /// Records that have been taken over into `unapplied`.
+    extracted: Seq,
+    /// Records that are in the key-value state, or on the way to it.
+    applied: Version,
+    /// This node has ordered records, and been owner without a break since.
+    reigning: bool,
+    /// No change is taken before this moment: leases that an earlier process gave may stand.
+    changes_from: Tick,
+    /// The last record with a data command, by inode, while it may not be on all members yet.
+    data_last: BTreeMap<InodeId, Seq>,
+    /// Sessions of other nodes that have worked here in this reign.
+    foreign: BTreeSet<SessionId>,
+    /// Operations of other nodes' sessions whose answers are kept for repeats.
+    answered: BTreeMap<SessionId, BTreeSet<OpId>>,
+    /// Keys held by transactions in doubt.
+    transactions: transact::Held,
+    /// Epochs in which this process ordered records.
+    own: BTreeSet<Epoch>,
+    /// Records up to here may have left traces in the data that nobody knows of.
+    distrusted_through: Seq,
+    /// Marks of invalid regions that go to disk with the next batch.
+    marks: WriteBatch,
+    /// Fetched bytes whose record is not committed here yet: where they start, and what they are as of.
+    held: BTreeMap<FetchId, (u64, Bytes, Version)>,
+    /// Files with bytes that may not be on this node's disk.
+    unsettled: BTreeSet<InodeId>,
+    /// When leases were last swept.
+    swept: Tick,
+    /// A state transfer to this node is under way.
+    receiving: bool,
+    /// Inodes that lost their last name while somebody may have them open.
+    orphans: BTreeSet<InodeId>,
+}
+
+/// One container on this node.
+pub(crate) struct Container {
+    pub(crate) id: ContainerId,
+    env: Arc<Env>,
+    state: Mutex<State>,
+    /// Something is to be sent, applied or timed.
+    wake: Notify,
+    /// Some region is to be fetched.
+    refill: Notify,
+    /// A record was committed, or bytes came in.
+    progress: Notify,
+    files: Mutex<HashMap<InodeId, Arc<File>>>,
+    snapshots: Mutex<transfer::Snapshots>,
+}
+
+/// Files whose handles are kept though nobody uses them.
+const FILES_KEPT: usize = 4096;
+
+impl Container {
+    /// The file's data on this node.
+    pub(crate) fn file(&self, inode: InodeId) -> Result<Arc<File>, perigee_store::StoreError> {
+        let mut files = self.files.lock();
+        if let Some(file) = files.get(&inode) {
+            return Ok(file.clone());
+        }
+        let object = self.env.store.object(inode)?;
+        let file = Arc::new(File {
+            still: RwLock::new(()),
+            append: Mutex::new(()),
+            object,
+        });
+        if files.len() >= FILES_KEPT {
+            files.retain(|_, file| Arc::strong_count(file) > 1);
+        }
+        files.insert(inode, file.clone());
+        Ok(file)
+    }
+
+    fn forget_file(&self, inode: InodeId) {
+        self.files.lock().remove(&inode);
+    }
+
+    /// The epoch of this node's reign, and until when it holds without new word from the chain.
+    fn reign(st: &State, now: Tick) -> Result<(Epoch, Tick), Elsewhere> {
+        let Role::Owner { epoch } = st.role else {
+            return Err(match st.role {
+                Role::Reconciling { .. } | Role::Suspended { .. } => Elsewhere::NotReady,
+                _ => Elsewhere::NotOwner,
+            });
+        };
+        match st.chain.lease_until(now) {
+            Some(until) if until > now => Ok((epoch, until)),
+            _ => Err(Elsewhere::NotReady),
+        }
+    }
+
+    /// Whether this node owns the container now, and in which epoch.
+    pub(crate) fn owned(&self) -> Option<Epoch> {
+        let st = self.state.lock();
+        Self::reign(&st, self.env.clock.now())
+            .ok()
+            .map(|(epoch, _)| epoch)
+    }
+
+    /// The other nodes that a commit, and so an fsync, waits for.
+    fn others(&self, st: &State) -> Vec<NodeId> {
+        st.chain.counted().collect()
+    }
+}
+
+/// The error for a program when this node's own store failed.
+pub(crate) fn store_errno(error: &perigee_store::StoreError) -> Errno {
+    match error {
+        perigee_store::StoreError::NoSpace { .. } => Errno::ENOSPC,
+        perigee_store::StoreError::ReadOnly { .. } => Errno::EROFS,
+        _ => Errno::EIO,
+    }
+}

@@ -1,0 +1,183 @@
+//! A container comes to life on this node: what the disk has, and what the control store says.
+
+use super::drive::Stored;
+use super::transfer::RECEIVING;
+use super::{After, Container, Dirty, Leases, Overlay, State, transact, transfer};
+use crate::env::Env;
+use parking_lot::Mutex;
+use perigee_replica::Pull;
+use perigee_replica::{Chain, ChainView, Config, Entry, HardState, Input, Limits, Role, Timing};
+use perigee_store::{Space, StoreError, WriteBatch};
+use perigee_types::{Batch, ContainerId, Epoch, Tick};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tracing::{info, warn};
+
+/// Records read from the log at a time.
+const PAGE: usize = 4_096;
+
+impl Container {
+    /// Opens what this node's disk has of a container. `view`: what the control store says now.
+    /// Blocks on the disk.
+    pub(crate) fn open(
+        env: &Arc<Env>,
+        id: ContainerId,
+        view: &ChainView,
+    ) -> Result<Arc<Self>, StoreError> {
+        let store = &env.store;
+        if store.get(Space::Local(id), RECEIVING)?.is_some() {
+            warn!(container = %id, "an unfinished state transfer is discarded");
+            store.wipe_container(id)?;
+        }
+        let listed = view.lists(env.me);
+        let mut stored = Stored::read(store, id)?;
+        if stored.is_none() && listed && view.epoch == Epoch(1) {
+            format(env, id)?;
+            stored = Stored::read(store, id)?;
+        }
+        let known = stored.is_some() || !(listed && view.epoch > Epoch(1));
+        let fresh = stored.is_none();
+        let stored = stored.unwrap_or_default();
+        let entries = read_log(env, id)?;
+        info!(container = %id, epoch = %view.epoch, records = entries.len(), known, "container opened");
+        let hard = HardState {
+            promised: stored.promised,
+            committed: stored.committed,
+            base: stored.base,
+            entries: entries.clone(),
+        };
+        let now = env.clock.now();
+        let config = Config {
+            me: env.me,
+            timing: Timing::default(),
+            limits: Limits::default(),
+        };
+        let mut pull = Pull::new();
+        for (inode, invalid) in store.invalid_objects(id)? {
+            pull.restore(inode, invalid);
+        }
+        // Kernels may hold what an earlier process of this node allowed them to.
+        let settled = fresh || stored.promised == Epoch(0);
+        let changes_from = if settled {
+            Tick(0)
+        } else {
+            now + super::lease::TERM
+        };
+        let last = entries
+            .last()
+            .map_or(stored.base.seq, |entry| entry.version.seq);
+        let state = State {
+            chain: Chain::new(config, hard, known, now),
+            role: Role::Outside,
+            pull,
+            overlay: Overlay::default(),
+            leases: Leases::default(),
+            dirty: Dirty::default(),
+            unsent_since: None,
+            urgent: false,
+            commit_waiters: BTreeMap::new(),
+            persisting: 0,
+            unapplied: VecDeque::new(),
+            extracted: stored.applied.seq,
+            applied: stored.applied,
+            reigning: false,
+            changes_from,
+            data_last: BTreeMap::new(),
+            foreign: BTreeSet::new(),
+            answered: BTreeMap::new(),
+            transactions: transact::Held::default(),
+            own: BTreeSet::new(),
+            distrusted_through: last,
+            marks: WriteBatch::default(),
+            held: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            swept: now,
+            receiving: false,
+            orphans: BTreeSet::new(),
+        };
+        let container = Arc::new(Self {
+            id,
+            env: env.clone(),
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            refill: Notify::new(),
+            progress: Notify::new(),
+            files: Mutex::new(HashMap::new()),
+            snapshots: Mutex::new(transfer::Snapshots::default()),
+        });
+        container.replay(&entries);
+        Ok(container)
+    }
+
+    /// Takes up again what was committed and not applied, and what of the data is uncertain.
+    fn replay(self: &Arc<Self>, entries: &[Entry]) {
+        let mut after = After::default();
+        {
+            let mut st = self.state.lock();
+            let applied = st.applied.seq;
+            st.overlay.clear(applied);
+            let uncertain: Vec<Entry> = entries
+                .iter()
+                .filter(|entry| entry.version.seq > applied)
+                .cloned()
+                .collect();
+            self.note_logged(&mut st, &uncertain);
+            let committed = st.chain.committed();
+            if committed > applied {
+                self.note_committed(&mut st, committed, &mut after);
+            }
+        }
+        after.run();
+    }
+
+    /// Starts the container's tasks, and tells it what the control store says.
+    pub(crate) fn begin(self: &Arc<Self>, view: ChainView) {
+        self.step(Input::View(view));
+        let tasks = [self.clone(), self.clone(), self.clone()];
+        let [pump, refill, settle] = tasks;
+        self.env.runtime.spawn(async move { pump.pump().await });
+        self.env
+            .runtime
+            .spawn(async move { refill.refill_loop().await });
+        self.env
+            .runtime
+            .spawn(async move { settle.settle_loop().await });
+    }
+}
+
+/// Writes the first contents of a container that is this node's from its beginning.
+fn format(env: &Env, id: ContainerId) -> Result<(), StoreError> {
+    let root = (id == ContainerId::ROOT).then_some((0, 0, 0o755));
+    let first: Batch = perigee_meta::format_container(id, env.clock.wall(), root);
+    let mut batch = WriteBatch::default();
+    for mutation in &first.mutations {
+        if let Some(value) = &mutation.value {
+            batch.put(Space::State(id), &mutation.key, value);
+        }
+    }
+    let stored = perigee_proto::encode(&Stored::default());
+    batch.put(Space::Local(id), super::drive::HARD, &stored);
+    env.store.commit(batch)
+}
+
+fn read_log(env: &Env, id: ContainerId) -> Result<Vec<Entry>, StoreError> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut from = Vec::new();
+    loop {
+        let rows = env.store.scan(Space::Log(id), &from, None, PAGE)?;
+        let full = rows.len() == PAGE;
+        for (key, value) in rows {
+            let entry: Entry =
+                perigee_proto::decode(&value).map_err(|error| StoreError::Damaged {
+                    what: format!("log record {key:02x?} of {id}: {error}"),
+                })?;
+            entries.push(entry);
+            from = key.to_vec();
+            from.push(0);
+        }
+        if !full {
+            return Ok(entries);
+        }
+    }
+}

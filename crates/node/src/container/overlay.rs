@@ -1,0 +1,208 @@
+//! The effects that an owner has ordered and that are not yet in the committed state.
+//!
+//! Reading through it gives the owner's newest state; dropping it gives the committed one. Each
+//! row knows the record that it came from, so an answer can wait for what it depends on (law 3).
+
+use bytes::Bytes;
+use perigee_types::{Batch, Seq};
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Debug)]
+struct Row {
+    value: Option<Bytes>,
+    seq: Seq,
+}
+
+/// Uncommitted rows over a container's state.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    rows: BTreeMap<Vec<u8>, Row>,
+    records: VecDeque<(Seq, Vec<Vec<u8>>)>,
+    last: Seq,
+}
+
+impl Overlay {
+    /// Adds the effects of record `seq`, which is later than every one before.
+    pub(crate) fn apply(&mut self, seq: Seq, batch: &Batch) {
+        let mut keys = Vec::with_capacity(batch.mutations.len());
+        for mutation in &batch.mutations {
+            let value = mutation
+                .value
+                .as_ref()
+                .map(|value| Bytes::copy_from_slice(value));
+            self.rows.insert(mutation.key.clone(), Row { value, seq });
+            keys.push(mutation.key.clone());
+        }
+        self.records.push_back((seq, keys));
+        self.last = seq;
+    }
+
+    /// The committed state has everything up to `seq` now.
+    pub(crate) fn drop_through(&mut self, seq: Seq) {
+        while self.records.front().is_some_and(|(first, _)| *first <= seq) {
+            let Some((record, keys)) = self.records.pop_front() else {
+                return;
+            };
+            for key in keys {
+                if self.rows.get(&key).is_some_and(|row| row.seq == record) {
+                    self.rows.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Forgets everything; the committed state ends at `seq`.
+    pub(crate) fn clear(&mut self, seq: Seq) {
+        self.rows.clear();
+        self.records.clear();
+        self.last = seq;
+    }
+
+    /// The row of `key`, if the overlay has one: its value (`None`: deleted) and its record.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<(Option<Bytes>, Seq)> {
+        self.rows.get(key).map(|row| (row.value.clone(), row.seq))
+    }
+
+    /// Lays the overlay's rows in `from..to` over `below`, the first rows of the committed state
+    /// there (all of them, if fewer than `limit`), and gives the first `limit` of the result with
+    /// the latest record among them.
+    pub(crate) fn merge(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+        below: Vec<(Bytes, Bytes)>,
+    ) -> (Vec<(Bytes, Bytes)>, Seq) {
+        let mut latest = Seq::ZERO;
+        let mut over = self.rows.range::<[u8], _>((
+            std::ops::Bound::Included(from),
+            std::ops::Bound::Excluded(to),
+        ));
+        let mut over_next = over.next();
+        let mut below = below.into_iter().peekable();
+        let mut rows = Vec::new();
+        while rows.len() < limit {
+            let take_over = match (&over_next, below.peek()) {
+                (None, None) => break,
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (Some((key, _)), Some((other, _))) => key.as_slice() <= other.as_ref(),
+            };
+            if !take_over {
+                rows.extend(below.next());
+                continue;
+            }
+            let Some((key, row)) = over_next.take() else {
+                break;
+            };
+            if below
+                .peek()
+                .is_some_and(|(other, _)| other.as_ref() == key.as_slice())
+            {
+                below.next();
+            }
+            latest = latest.max(row.seq);
+            if let Some(value) = &row.value {
+                rows.push((Bytes::copy_from_slice(key), value.clone()));
+            }
+            over_next = over.next();
+        }
+        (rows, latest)
+    }
+
+    /// How many rows deletions may hide in `from..to`: a scan below must ask for that many more.
+    pub(crate) fn deletions(&self, from: &[u8], to: &[u8]) -> usize {
+        self.rows
+            .range::<[u8], _>((
+                std::ops::Bound::Included(from),
+                std::ops::Bound::Excluded(to),
+            ))
+            .filter(|(_, row)| row.value.is_none())
+            .count()
+    }
+
+    /// The latest record in it, or that was in it.
+    pub(crate) fn last(&self) -> Seq {
+        self.last
+    }
+
+    /// How many records it holds.
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_types::Mutation;
+
+    fn put(key: &str, value: &str) -> Mutation {
+        Mutation {
+            key: key.into(),
+            value: Some(value.into()),
+        }
+    }
+
+    fn delete(key: &str) -> Mutation {
+        Mutation {
+            key: key.into(),
+            value: None,
+        }
+    }
+
+    fn rows(rows: &[(&str, &str)]) -> Vec<(Bytes, Bytes)> {
+        let bytes = |s: &str| Bytes::copy_from_slice(s.as_bytes());
+        rows.iter().map(|(k, v)| (bytes(k), bytes(v))).collect()
+    }
+
+    #[test]
+    fn a_scan_sees_new_rows_in_order_and_no_deleted_ones() {
+        let mut overlay = Overlay::default();
+        let mutations = vec![put("b", "new"), delete("c"), put("e", "5")];
+        overlay.apply(
+            Seq(7),
+            &Batch {
+                mutations,
+                data: vec![],
+            },
+        );
+        let below = rows(&[("a", "1"), ("b", "old"), ("c", "3"), ("d", "4")]);
+        let (merged, latest) = overlay.merge(b"a", b"z", 10, below.clone());
+        assert_eq!(
+            merged,
+            rows(&[("a", "1"), ("b", "new"), ("d", "4"), ("e", "5")])
+        );
+        assert_eq!(latest, Seq(7));
+        assert_eq!(overlay.deletions(b"a", b"z"), 1);
+        let (merged, _) = overlay.merge(b"a", b"c", 10, rows(&[("a", "1"), ("b", "old")]));
+        assert_eq!(merged, rows(&[("a", "1"), ("b", "new")]));
+    }
+
+    #[test]
+    fn dropping_a_record_keeps_rows_that_a_later_one_wrote() {
+        let mut overlay = Overlay::default();
+        overlay.apply(
+            Seq(1),
+            &Batch {
+                mutations: vec![put("a", "1"), put("b", "1")],
+                data: vec![],
+            },
+        );
+        overlay.apply(
+            Seq(2),
+            &Batch {
+                mutations: vec![put("a", "2")],
+                data: vec![],
+            },
+        );
+        overlay.drop_through(Seq(1));
+        assert_eq!(overlay.get(b"b"), None);
+        assert_eq!(
+            overlay.get(b"a"),
+            Some((Some(Bytes::from_static(b"2")), Seq(2)))
+        );
+        overlay.drop_through(Seq(2));
+        assert_eq!(overlay.get(b"a"), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! Inodes that have lost their last name: removed when nobody has them open any more.
+
+use super::view::{Foreign, OwnerView};
+use super::{Container, Elsewhere, State};
+use bytes::Bytes;
+use perigee_meta::{Context, Op, Reply};
+use perigee_proto::message::session::StillOpen;
+use perigee_types::{Batch, InodeId, NodeId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{debug, warn};
+
+/// The most unlinked inodes that one round asks about.
+const ROUND_MAX: usize = 1_000;
+
+impl Container {
+    /// When an operation of this node takes an inode's last name, and nobody can have it open,
+    /// its removal joins the same record.
+    pub(super) fn add_reap(&self, st: &mut State, local: bool, reply: &Reply, batch: &mut Batch) {
+        let candidate = match reply {
+            Reply::Removed {
+                inode, nlink: 0, ..
+            } => Some(*inode),
+            Reply::Renamed { replaced, .. } => *replaced,
+            _ => None,
+        };
+        let Some(inode) = candidate else { return };
+        if inode.container() != self.id {
+            return;
+        }
+        let alone = local && st.foreign.is_empty() && st.transactions.is_empty();
+        if !alone || !self.env.sessions.open_among(&[inode]).is_empty() {
+            return;
+        }
+        let context = Context {
+            now: self.env.clock.wall(),
+            new_directory_in: None,
+        };
+        let mut overlay = super::overlay::Overlay::default();
+        let mut foreign = Foreign::default();
+        let below = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
+        overlay.apply(perigee_types::Seq(1), batch);
+        let mut view = super::view::Stacked {
+            id: self.id,
+            over: &overlay,
+            below,
+        };
+        match perigee_meta::execute(&Op::Reap { inode }, &context, &mut view) {
+            Ok(outcome) => {
+                for (_, more) in outcome.batches {
+                    batch.mutations.extend(more.mutations);
+                    batch.data.extend(more.data);
+                }
+            }
+            Err(refusal) => {
+                debug!(container = %self.id, %inode, %refusal, "left for the reaper");
+            }
+        }
+    }
+
+    /// Finds what an earlier owner left to reap.
+    pub(super) fn find_orphans(self: &Arc<Self>) {
+        let mut st = self.state.lock();
+        if Self::reign(&st, self.env.clock.now()).is_err() {
+            return;
+        }
+        let op = Op::Orphans {
+            container: self.id,
+            limit: ROUND_MAX,
+        };
+        match self.run_own(&st, &op).map(|outcome| outcome.reply) {
+            Ok(Reply::Inodes(inodes)) => st.orphans.extend(inodes),
+            Ok(_) => {}
+            Err(errno) => warn!(container = %self.id, %errno, "orphans not found"),
+        }
+    }
+
+    /// Asks every node which unlinked inodes its mounts still have open, and removes the others.
+    pub(crate) async fn reap(self: &Arc<Self>, nodes: &[NodeId]) {
+        let asked: Vec<InodeId> = {
+            let st = self.state.lock();
+            if Self::reign(&st, self.env.clock.now()).is_err() {
+                return;
+            }
+            st.orphans.iter().copied().take(ROUND_MAX).collect()
+        };
+        if asked.is_empty() {
+            return;
+        }
+        let mut open: BTreeSet<InodeId> =
+            self.env.sessions.open_among(&asked).into_iter().collect();
+        for node in nodes.iter().filter(|node| **node != self.env.me) {
+            let request = StillOpen {
+                inodes: asked.clone(),
+            };
+            let ask = self
+                .env
+                .ask(*node, &request, Bytes::new(), Duration::from_secs(2));
+            match ask.await {
+                Ok((answer, _)) => open.extend(answer.inodes),
+                Err(error) => {
+                    // It may have any of them open; it answers next time, or it is declared dead.
+                    debug!(container = %self.id, %node, %error, "reaping waits for a node");
+                    return;
+                }
+            }
+        }
+        for inode in asked.into_iter().filter(|inode| !open.contains(inode)) {
+            if let Err(elsewhere) = self.reap_one(inode) {
+                debug!(container = %self.id, %elsewhere, "reaping ends");
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn reap_one(self: &Arc<Self>, inode: InodeId) -> Result<(), Elsewhere> {
+        {
+            let mut st = self.state.lock();
+            let now = self.env.clock.now();
+            Self::reign(&st, now)?;
+            if st.transactions.holds_inode(inode) {
+                return Ok(());
+            }
+            // What was written to a file that is about to go needs no record.
+            st.dirty.take(inode);
+            if let Ok(outcome) = self.run_own(&st, &Op::Reap { inode }) {
+                if outcome
+                    .batches
+                    .keys()
+                    .any(|container| *container != self.id)
+                {
+                    return Ok(());
+                }
+                for batch in outcome.batches.into_values() {
+                    if let Err(error) = self.carry_out(&batch) {
+                        warn!(%inode, %error, "object of a removed inode stays");
+                    }
+                    self.order(&mut st, now, &batch, false)?;
+                }
+            }
+            st.orphans.remove(&inode);
+        }
+        Ok(())
+    }
+}

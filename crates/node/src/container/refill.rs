@@ -1,0 +1,498 @@
+//! Fetching the bytes that this node lacks, and saying how far it has come.
+
+use super::drive::decode_batch;
+use super::serve::FETCH_BYTES_MAX;
+use super::{Container, Elsewhere, Failed, State};
+use bytes::Bytes;
+use perigee_proto::message::data::{Fetch as Ask, Fetched as Got, Region, SyncData};
+use perigee_replica::{Entry, Input, Role};
+use perigee_replica::{Fetch, Fetched, Origin};
+use perigee_store::StoreError;
+use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Version};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{debug, error, info, warn};
+
+/// Regions of one request.
+const REGIONS_MAX: usize = 512;
+/// Bytes of one region that is fetched; one to "the end of the file" is cut to this.
+const PIECE: u64 = perigee_replica::pull::FETCH_LEN_MAX;
+/// Bytes asked for in one round.
+const ROUND_BYTES: u64 = 16 << 20;
+/// Regions asked for in one round.
+const ROUND_FETCHES: usize = 1024;
+/// Every so often a member puts what it fetched on its disk, though nobody waits for it.
+pub(super) const SETTLE: Span = Span::from_millis(1_000);
+/// The same of an owner, for what its programs wrote.
+pub(super) const SETTLE_OWNER: Span = Span::from_millis(3_000);
+
+/// The bytes that a command concerns.
+pub(super) fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
+    match command {
+        DataCommand::Written { inode, range } | DataCommand::Punched { inode, range } => {
+            (*inode, *range)
+        }
+        DataCommand::Resized { inode, size } => (*inode, ByteRange::new(*size, u64::MAX)),
+        DataCommand::Removed { inode } => (*inode, ByteRange::new(0, u64::MAX)),
+    }
+}
+
+impl State {
+    /// How a record's data came to this node.
+    fn origin(&self, version: Version) -> Origin {
+        if self.own.contains(&version.epoch) {
+            Origin::Own
+        } else if version.seq <= self.distrusted_through {
+            Origin::Unsynced
+        } else {
+            Origin::Remote
+        }
+    }
+}
+
+impl Container {
+    /// Records came into the log: their data commands wait for the commit.
+    pub(super) fn note_logged(&self, st: &mut State, entries: &[Entry]) {
+        for entry in entries {
+            let origin = st.origin(entry.version);
+            if origin == Origin::Own || entry.payload.is_empty() {
+                continue;
+            }
+            match decode_batch(&entry.payload) {
+                Ok(batch) => {
+                    for command in &batch.data {
+                        st.pull.on_command(entry.version, command, origin);
+                    }
+                }
+                Err(error) => {
+                    error!(container = %self.id, version = %entry.version, %error, "record unreadable");
+                }
+            }
+        }
+    }
+
+    /// Carries out what a committed record does to the data here.
+    pub(super) fn obey(&self, st: &mut State, version: Version, commands: &[DataCommand]) {
+        let origin = st.origin(version);
+        for command in commands {
+            if origin == Origin::Own {
+                st.unsettled.insert(command.inode());
+                continue;
+            }
+            if let Err(error) = self.obey_one(st, version, command, origin) {
+                error!(container = %self.id, %version, ?command, %error, "data command failed");
+            }
+        }
+    }
+
+    fn obey_one(
+        &self,
+        st: &mut State,
+        version: Version,
+        command: &DataCommand,
+        origin: Origin,
+    ) -> Result<(), StoreError> {
+        let (inode, mut range) = touched(command);
+        if let DataCommand::Removed { .. } = command {
+            self.forget_file(inode);
+            self.remove_later(inode);
+            return Ok(());
+        }
+        let file = self.file(inode)?;
+        let sure = origin == Origin::Remote;
+        match command {
+            DataCommand::Written { .. } => {}
+            DataCommand::Resized { size, .. } => {
+                file.object.resize(*size)?;
+                range.end = *size;
+            }
+            DataCommand::Punched { .. } if sure => file.object.punch(range)?,
+            DataCommand::Punched { .. } | DataCommand::Removed { .. } => {}
+        }
+        let invalid = match command {
+            DataCommand::Written { .. } => true,
+            _ => !sure && !range.is_empty(),
+        };
+        if invalid {
+            file.object.invalidate_in(&mut st.marks, range, version)?;
+        }
+        st.unsettled.insert(inode);
+        Ok(())
+    }
+
+    /// Records are gone from the log: what this node itself wrote for them is not to be trusted
+    /// (rule F3).
+    pub(super) fn distrust(&self, st: &mut State, entries: &[Entry], needed: Version) {
+        let Some(first) = entries.first() else { return };
+        for entry in entries {
+            if st.origin(entry.version) == Origin::Remote || entry.payload.is_empty() {
+                continue;
+            }
+            match decode_batch(&entry.payload) {
+                Ok(batch) => {
+                    for command in &batch.data {
+                        self.mark(st, command, needed);
+                    }
+                }
+                Err(error) => {
+                    error!(container = %self.id, version = %entry.version, %error, "record unreadable");
+                }
+            }
+        }
+        st.pull.on_truncated(Seq(first.version.seq.0 - 1), needed);
+    }
+
+    /// Writes that never became a record, of an owner that owns no more.
+    pub(super) fn distrust_writes(&self, st: &mut State, inode: InodeId, ranges: &[ByteRange]) {
+        let mut invalid = st.pull.invalid(inode).cloned().unwrap_or_default();
+        for range in ranges {
+            invalid.invalidate(*range, Version::default());
+            let command = DataCommand::Written {
+                inode,
+                range: *range,
+            };
+            self.mark(st, &command, Version::default());
+        }
+        st.pull.restore(inode, invalid);
+    }
+
+    fn mark(&self, st: &mut State, command: &DataCommand, needed: Version) {
+        let (inode, range) = touched(command);
+        let marked = self.file(inode).and_then(|file| {
+            let end = if range.end == u64::MAX {
+                file.object.len()?
+            } else {
+                range.end
+            };
+            let range = ByteRange::new(range.start, end);
+            file.object.invalidate_in(&mut st.marks, range, needed)
+        });
+        if let Err(error) = marked {
+            error!(container = %self.id, %inode, %range, %error, "region not marked invalid");
+        }
+    }
+
+    /// Fetches what is missing here, until the node stops.
+    pub(crate) async fn refill_loop(self: Arc<Self>) {
+        loop {
+            let (sources, fetches) = {
+                let mut st = self.state.lock();
+                let sources = match st.role {
+                    Role::Replica { owner, .. } | Role::Joining { owner } => vec![owner],
+                    Role::Owner { .. } => self.others(&st),
+                    Role::Outside | Role::Reconciling { .. } | Role::Suspended => Vec::new(),
+                };
+                let owns = matches!(st.role, Role::Owner { .. });
+                let fetches = if sources.is_empty() && !owns {
+                    Vec::new()
+                } else {
+                    st.pull.next_fetches(ROUND_BYTES, ROUND_FETCHES)
+                };
+                (sources, fetches)
+            };
+            if fetches.is_empty() {
+                self.refill.notified().await;
+                continue;
+            }
+            let mut failed = false;
+            let rounds = divide(fetches)
+                .into_iter()
+                .map(|part| self.fetch_part(&sources, part));
+            for complete in futures_util::future::join_all(rounds).await {
+                failed |= !complete;
+            }
+            self.progress.notify_waiters();
+            if failed {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// Asks one source after the other for some regions; says whether all of them were had.
+    async fn fetch_part(self: &Arc<Self>, sources: &[NodeId], part: Vec<Fetch>) -> bool {
+        let mut left = part;
+        for source in sources {
+            let request = Ask {
+                container: self.id,
+                regions: left
+                    .iter()
+                    .map(|fetch| (fetch.inode, piece(fetch.range)))
+                    .collect(),
+            };
+            let ask = self
+                .env
+                .ask(*source, &request, Bytes::new(), Duration::from_secs(10));
+            match ask.await {
+                Ok((got, payload)) => left = self.take_in(left, got, &payload).await,
+                Err(error) => debug!(container = %self.id, %source, %error, "fetch failed"),
+            }
+            if left.is_empty() {
+                return true;
+            }
+        }
+        let mut st = self.state.lock();
+        let owns = matches!(st.role, Role::Owner { .. });
+        for fetch in &left {
+            st.pull.on_fetch_failed(fetch.id);
+            if owns {
+                self.revert(&mut st, fetch.inode, fetch.range);
+            }
+        }
+        owns
+    }
+
+    /// Takes in an answer; gives back what it did not have.
+    async fn take_in(self: &Arc<Self>, asked: Vec<Fetch>, got: Got, payload: &Bytes) -> Vec<Fetch> {
+        let mut left = Vec::new();
+        let mut at = 0usize;
+        if got.regions.len() != asked.len() {
+            warn!(container = %self.id, "answer to a fetch has another number of regions");
+            return asked;
+        }
+        for (fetch, (region, as_of)) in asked.into_iter().zip(got.regions) {
+            let Region::Bytes { len } = region else {
+                if matches!(region, Region::Gone) {
+                    // Its removal is on the way in the log.
+                    self.state.lock().pull.on_fetch_failed(fetch.id);
+                } else {
+                    left.push(fetch);
+                }
+                continue;
+            };
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            let Some(bytes) = at.checked_add(len).and_then(|end| payload.get(at..end)) else {
+                warn!(container = %self.id, "answer to a fetch is shorter than it says");
+                left.push(fetch);
+                continue;
+            };
+            let bytes = payload.slice_ref(bytes);
+            at += len;
+            self.arrived(fetch, bytes, as_of).await;
+        }
+        left
+    }
+
+    /// Installs fetched bytes, now or when the log has what they are as of.
+    async fn arrived(self: &Arc<Self>, fetch: Fetch, bytes: Bytes, as_of: Version) {
+        let asked = piece(fetch.range);
+        // A short answer ends where the file ends: what lies beyond is settled with it.
+        let short = (bytes.len() as u64) < asked.len();
+        let covered = if short { fetch.range } else { asked };
+        let mut st = self.state.lock();
+        let holds = if matches!(st.role, Role::Owner { .. }) {
+            perigee_replica::Holds::Yes
+        } else {
+            st.chain.holds(as_of)
+        };
+        match st.pull.on_fetched(fetch.id, covered, as_of, holds) {
+            Fetched::Install { inode, parts } => {
+                self.install(&mut st, inode, asked.start, &bytes, &parts, as_of);
+            }
+            Fetched::Hold => {
+                st.held.insert(fetch.id, (asked.start, bytes, as_of));
+            }
+            Fetched::Drop => {}
+        }
+    }
+
+    /// Installs bytes that were held until their record was committed.
+    pub(super) fn release_held(&self, st: &mut State) {
+        if st.held.is_empty() {
+            return;
+        }
+        let chain = &st.chain;
+        let decided = st.pull.release(|version| chain.holds(version));
+        for (id, fetched) in decided {
+            let Some((start, bytes, as_of)) = st.held.remove(&id) else {
+                continue;
+            };
+            if let Fetched::Install { inode, parts } = fetched {
+                self.install(st, inode, start, &bytes, &parts, as_of);
+            }
+        }
+    }
+
+    fn install(
+        &self,
+        st: &mut State,
+        inode: InodeId,
+        start: u64,
+        bytes: &Bytes,
+        parts: &[ByteRange],
+        as_of: Version,
+    ) {
+        for part in parts {
+            if let Err(error) = self.install_part(inode, start, bytes, *part, as_of) {
+                error!(container = %self.id, %inode, %part, %error, "bytes not installed");
+                let mut invalid = st.pull.invalid(inode).cloned().unwrap_or_default();
+                invalid.invalidate(*part, as_of);
+                st.pull.restore(inode, invalid);
+            }
+        }
+        st.unsettled.insert(inode);
+    }
+
+    fn install_part(
+        &self,
+        inode: InodeId,
+        start: u64,
+        bytes: &Bytes,
+        part: ByteRange,
+        as_of: Version,
+    ) -> Result<(), StoreError> {
+        let file = self.file(inode)?;
+        let end = start + bytes.len() as u64;
+        if let Some(data) = part.intersect(ByteRange::new(start, end)) {
+            let from = (data.start - start) as usize;
+            let slice = &bytes[from..from + data.len() as usize];
+            file.object.install(data, slice, as_of, None)?;
+        }
+        let len = file.object.len()?;
+        let beyond = ByteRange::new(part.start.max(end), part.end.min(len));
+        if beyond.start < beyond.end {
+            // As of that record the file ended here: what this node has beyond it reads as zeros.
+            let mut at = beyond.start;
+            while at < beyond.end {
+                let piece = ByteRange::new(at, beyond.end.min(at + PIECE));
+                file.object
+                    .install(piece, &vec![0; piece.len() as usize], as_of, None)?;
+                at = piece.end;
+            }
+        }
+        Ok(())
+    }
+
+    /// No member has what is missing here: what is in place becomes the content, by a record.
+    fn revert(&self, st: &mut State, inode: InodeId, range: ByteRange) {
+        let parts = st.pull.revert(inode, range);
+        let file = match self.file(inode) {
+            Ok(file) => file,
+            Err(error) => return error!(%inode, %error, "object cannot be reverted"),
+        };
+        let len = file.object.len().unwrap_or(0);
+        let mut batch = Batch::default();
+        for part in parts {
+            info!(container = %self.id, %inode, %part, "no member has these bytes: older ones stay");
+            if let Err(error) = file.object.accept(part) {
+                error!(%inode, %part, %error, "region cannot be reverted");
+            }
+            let part = ByteRange::new(part.start, part.end.min(len));
+            if !part.is_empty() {
+                batch.data.push(DataCommand::Written { inode, range: part });
+            }
+        }
+        if !batch.is_empty()
+            && let Err(elsewhere) = self.order(st, self.env.clock.now(), &batch, true)
+        {
+            debug!(%inode, %elsewhere, "the next owner reverts instead");
+        }
+    }
+
+    /// Whether everything of a file that was committed up to `through` is in place here.
+    fn has(&self, inode: InodeId, through: Seq) -> Result<bool, Elsewhere> {
+        let mut st = self.state.lock();
+        match st.role {
+            Role::Replica { .. } | Role::Joining { .. } => {}
+            Role::Owner { .. } | Role::Suspended | Role::Reconciling { .. } | Role::Outside => {
+                return Err(Elsewhere::NotReady);
+            }
+        }
+        let all = ByteRange::new(0, u64::MAX);
+        if st.chain.committed() < through {
+            return Ok(false);
+        }
+        if st.pull.is_valid(inode, all) {
+            return Ok(true);
+        }
+        st.pull.want(inode, all);
+        self.refill.notify_one();
+        Ok(false)
+    }
+
+    /// Puts everything of a file up to `through` on this member's disk.
+    pub(crate) async fn sync_data(self: &Arc<Self>, request: &SyncData) -> Result<(), Failed> {
+        loop {
+            let progress = self.progress.notified();
+            if self.has(request.inode, request.through)? {
+                break;
+            }
+            // Whoever asks has a deadline of its own; this only bounds a missed word.
+            _ = tokio::time::timeout(Duration::from_millis(50), progress).await;
+        }
+        self.sync_here(request.inode).await
+    }
+
+    /// Puts what came in since the last time on the disk, and tells the chain how far the data is.
+    pub(crate) async fn settle_loop(self: Arc<Self>) {
+        let mut reported = Seq::ZERO;
+        loop {
+            let pause = {
+                let st = self.state.lock();
+                match st.role {
+                    Role::Joining { .. } => Span::from_millis(50),
+                    Role::Owner { .. } => SETTLE_OWNER,
+                    _ => SETTLE,
+                }
+            };
+            tokio::time::sleep(pause.as_duration()).await;
+            let (through, inodes) = {
+                let mut st = self.state.lock();
+                let committed = st.chain.committed();
+                let through = st.pull.complete_through(committed);
+                if through <= reported {
+                    continue;
+                }
+                (through, std::mem::take(&mut st.unsettled))
+            };
+            let failed = self.settle_all(&inodes).await;
+            if failed.is_empty() {
+                reported = through;
+                self.step(Input::DataThrough(through));
+            } else {
+                self.state.lock().unsettled.extend(failed);
+            }
+        }
+    }
+
+    async fn settle_all(self: &Arc<Self>, inodes: &BTreeSet<InodeId>) -> Vec<InodeId> {
+        let mut failed = Vec::new();
+        for inode in inodes {
+            match self.sync_here(*inode).await {
+                Ok(()) | Err(Failed::Errno(Errno::ESTALE)) => {}
+                Err(error) => {
+                    debug!(container = %self.id, %inode, ?error, "not synced");
+                    failed.push(*inode);
+                }
+            }
+        }
+        failed
+    }
+}
+
+/// What one request asks of a range.
+fn piece(range: ByteRange) -> ByteRange {
+    ByteRange::new(
+        range.start,
+        range.end.min(range.start.saturating_add(PIECE)),
+    )
+}
+
+/// Divides fetches into requests of bounded size.
+fn divide(fetches: Vec<Fetch>) -> Vec<Vec<Fetch>> {
+    let mut parts: Vec<Vec<Fetch>> = Vec::new();
+    let mut bytes = u64::MAX;
+    for fetch in fetches {
+        let len = piece(fetch.range).len();
+        let full = parts.last().is_none_or(|part| part.len() >= REGIONS_MAX);
+        if full || bytes.saturating_add(len) > FETCH_BYTES_MAX {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += len;
+        if let Some(part) = parts.last_mut() {
+            part.push(fetch);
+        }
+    }
+    parts
+}

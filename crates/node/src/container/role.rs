@@ -1,0 +1,173 @@
+//! What changes on this node when its part in the chain changes.
+
+use super::drive::decode_batch;
+use super::{After, Container, Elsewhere, State};
+use perigee_replica::Role;
+use perigee_types::{ByteRange, ContainerId, InodeId, Seq};
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{error, info, warn};
+
+/// How long a stop waits for the other members.
+const QUIESCE: Duration = Duration::from_secs(5);
+
+/// One container as `status` shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Standing {
+    pub(crate) id: ContainerId,
+    pub(crate) last: Seq,
+    pub(crate) members: Vec<perigee_replica::MemberProgress>,
+}
+
+impl State {
+    /// The key-value state on disk has everything up to `seq`.
+    pub(super) fn applied_on_disk(&mut self, seq: Seq) {
+        self.overlay.drop_through(seq);
+        while self
+            .unapplied
+            .front()
+            .is_some_and(|unapplied| unapplied.version.seq <= seq)
+        {
+            self.unapplied.pop_front();
+        }
+    }
+
+    /// Makes the overlay anew: what is committed and not on disk, and nothing else.
+    fn reset_overlay(&mut self) {
+        let on_disk = match self.unapplied.front() {
+            Some(first) => Seq(first.version.seq.0 - 1),
+            None => self.extracted,
+        };
+        self.overlay.clear(on_disk);
+        for unapplied in &self.unapplied {
+            self.overlay.apply(unapplied.version.seq, &unapplied.batch);
+        }
+    }
+}
+
+impl Container {
+    /// What this node knows of the container.
+    pub(crate) fn standing(&self) -> Standing {
+        let st = self.state.lock();
+        Standing {
+            id: self.id,
+            last: st.chain.last().seq,
+            members: st.chain.member_progress(),
+        }
+    }
+
+    /// How many of a file's bytes are current here.
+    pub(crate) fn valid_bytes(&self, inode: InodeId, size: u64) -> u64 {
+        let st = self.state.lock();
+        let whole = ByteRange::new(0, size);
+        let invalid = st.pull.invalid(inode).map_or(0, |map| {
+            map.overlapping(whole)
+                .iter()
+                .map(|(range, _)| range.len())
+                .sum()
+        });
+        size.saturating_sub(invalid)
+    }
+
+    /// Before a stop: everything that was acknowledged here is sent and put on disk.
+    pub(crate) async fn quiesce(self: &Arc<Self>) {
+        let (seq, inodes) = {
+            let mut after = After::default();
+            let mut st = self.state.lock();
+            if Self::reign(&st, self.env.clock.now()).is_err() {
+                return;
+            }
+            self.record_all_writes(&mut st, &mut after);
+            (st.chain.last().seq, std::mem::take(&mut st.unsettled))
+        };
+        let sent = tokio::time::timeout(QUIESCE, self.committed(seq)).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            warn!(container = %self.id, "stopping before all changes are on every member");
+        }
+        for inode in inodes {
+            if let Err(error) = self.sync_here(inode).await {
+                warn!(%inode, ?error, "not synced before the stop");
+            }
+        }
+    }
+
+    /// This node has another part in the chain from here on.
+    pub(super) fn enter(self: &Arc<Self>, st: &mut State, role: Role, after: &mut After) {
+        if st.role == role {
+            return;
+        }
+        info!(container = %self.id, from = ?st.role, to = ?role, "role");
+        st.role = role;
+        match role {
+            Role::Owner { epoch } => {
+                if !st.reigning {
+                    self.begin_reign(st);
+                }
+                st.reigning = true;
+                self.env.note_owner(self.id, epoch, self.env.me);
+            }
+            Role::Reconciling { .. } | Role::Suspended => {}
+            Role::Replica { owner, epoch } => {
+                self.end_reign(st, after);
+                self.env.note_owner(self.id, epoch, owner);
+            }
+            Role::Joining { .. } | Role::Outside => self.end_reign(st, after),
+        }
+        st.pull.on_source_changed();
+        self.refill.notify_one();
+    }
+
+    /// Takes over what the log holds as the state that operations see.
+    fn begin_reign(self: &Arc<Self>, st: &mut State) {
+        st.reset_overlay();
+        for entry in st.chain.entries(st.extracted.next(), st.chain.last().seq) {
+            match decode_batch(&entry.payload) {
+                Ok(batch) => {
+                    for command in &batch.data {
+                        st.data_last.insert(command.inode(), entry.version.seq);
+                    }
+                    st.overlay.apply(entry.version.seq, &batch);
+                }
+                Err(error) => {
+                    error!(container = %self.id, version = %entry.version, %error, "record unreadable");
+                }
+            }
+        }
+        st.leases.clear();
+        st.answered.clear();
+        self.hold_intents(st);
+        let me = self.clone();
+        self.env.runtime.spawn(async move { me.take_over().await });
+    }
+
+    /// What a new owner settles when it begins: transactions in doubt, and unlinked inodes.
+    async fn take_over(self: Arc<Self>) {
+        self.recover_transactions().await;
+        self.find_orphans();
+    }
+
+    /// Another node orders now: what only this one knew counts no more.
+    fn end_reign(&self, st: &mut State, after: &mut After) {
+        let waiters = std::mem::take(&mut st.commit_waiters);
+        for waiter in waiters.into_values().flatten() {
+            after.push(move || waiter(Err(Elsewhere::NotOwner)));
+        }
+        if !st.reigning {
+            return;
+        }
+        st.reigning = false;
+        st.reset_overlay();
+        st.leases.clear();
+        st.answered.clear();
+        st.foreign.clear();
+        st.data_last.clear();
+        st.orphans.clear();
+        st.unsent_since = None;
+        st.own.clear();
+        st.distrusted_through = st.chain.last().seq;
+        st.pull.on_stepped_down();
+        for (inode, written) in st.dirty.take_all() {
+            self.distrust_writes(st, inode, &written.ranges);
+        }
+    }
+}

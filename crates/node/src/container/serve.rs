@@ -1,0 +1,98 @@
+//! What a container's members ask of each other.
+
+use super::{After, Container, Elsewhere, Failed};
+use bytes::{Bytes, BytesMut};
+use perigee_proto::message::data::{Fetch, Fetched, Region};
+use perigee_replica::{Input, Message};
+use perigee_store::StoreError;
+use perigee_types::limits::IO_LEN_MAX;
+use perigee_types::{ByteRange, Errno, InodeId, NodeId, Version};
+use std::sync::Arc;
+use tracing::{debug, warn};
+
+/// The most bytes that one fetch may ask for.
+pub(super) const FETCH_BYTES_MAX: u64 = 8 << 20;
+
+impl Container {
+    /// A message of the replication protocol from another member.
+    pub(crate) fn receive(self: &Arc<Self>, from: NodeId, payload: &[u8]) {
+        match perigee_proto::decode::<Message>(payload) {
+            Ok(message) => self.step(Input::Receive { from, message }),
+            Err(error) => warn!(container = %self.id, %from, %error, "message dropped"),
+        }
+    }
+
+    /// Gives a member the regions that it lacks. Blocks on the disk.
+    pub(crate) fn fetch_for(self: &Arc<Self>, request: &Fetch) -> Result<(Fetched, Bytes), Failed> {
+        let asked: u64 = request.regions.iter().map(|(_, range)| range.len()).sum();
+        if asked > FETCH_BYTES_MAX {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut payload = BytesMut::with_capacity(asked as usize);
+        let mut regions = Vec::with_capacity(request.regions.len());
+        for (inode, range) in &request.regions {
+            regions.push(self.region(*inode, *range, &mut payload)?);
+        }
+        Ok((Fetched { regions }, payload.freeze()))
+    }
+
+    /// Reads one region while no write is half-way between its bytes and its record (rule F1).
+    fn region(
+        self: &Arc<Self>,
+        inode: InodeId,
+        range: ByteRange,
+        payload: &mut BytesMut,
+    ) -> Result<(Region, Version), Failed> {
+        if inode.container() != self.id {
+            return Err(Errno::EINVAL.into());
+        }
+        let file = self
+            .file(inode)
+            .map_err(|error| super::store_errno(&error))?;
+        let _alone = file.still.write();
+        let mut after = After::default();
+        let version = {
+            let mut st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
+            self.record_writes(&mut st, inode, Vec::new(), &mut after);
+            if st.dirty.get(inode).is_some() {
+                return Err(Elsewhere::NotReady.into());
+            }
+            st.chain.last()
+        };
+        after.run();
+        let start = payload.len();
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(IO_LEN_MAX as u64) as usize;
+            let filled = payload.len();
+            payload.resize(filled + len, 0);
+            let read = match file.object.read(at, &mut payload[filled..]) {
+                Ok(read) => read,
+                Err(error) => {
+                    payload.truncate(start);
+                    return Ok((unreadable(inode, &error), version));
+                }
+            };
+            payload.truncate(filled + read);
+            at += read as u64;
+            if read < len {
+                break;
+            }
+        }
+        Ok((
+            Region::Bytes {
+                len: (payload.len() - start) as u64,
+            },
+            version,
+        ))
+    }
+}
+
+fn unreadable(inode: InodeId, error: &StoreError) -> Region {
+    if let StoreError::Removed { .. } = error {
+        return Region::Gone;
+    }
+    debug!(%inode, %error, "region cannot be given to a member");
+    Region::Unreadable
+}

@@ -1,0 +1,173 @@
+//! What every part of a node shares.
+
+use crate::clock::Clock;
+use crate::container::Container;
+use crate::router::Router;
+use crate::sessions::Sessions;
+use bytes::Bytes;
+use parking_lot::RwLock;
+use perigee_cluster::{ControlStore, Directory};
+use perigee_net::{Call, CallError, CallOptions, Network, PeerName};
+use perigee_proto::{Code, Rpc};
+use perigee_store::Store;
+use perigee_types::{ContainerId, Epoch, NodeId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The current owner of each container, as the control store and the chains tell it.
+pub(crate) type Owners = BTreeMap<ContainerId, (Epoch, NodeId)>;
+
+/// One node's shared parts.
+pub(crate) struct Env {
+    pub(crate) me: NodeId,
+    pub(crate) clock: Clock,
+    pub(crate) store: Arc<Store>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) control: Arc<dyn ControlStore>,
+    pub(crate) sessions: Sessions,
+    pub(crate) containers: RwLock<BTreeMap<ContainerId, Arc<Container>>>,
+    /// The container in which this node's new directories start.
+    pub(crate) home: OnceLock<ContainerId>,
+    /// Changes of owners wake those who wait for one.
+    pub(crate) owners: watch::Sender<Owners>,
+    /// The cluster as the control store last told it.
+    pub(crate) directory: RwLock<Directory>,
+    appear: tokio::sync::mpsc::Sender<ContainerId>,
+    network: Network,
+    router: OnceLock<Arc<Router>>,
+}
+
+/// Why a call to a peer has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    /// The peer answered that it does not own the container.
+    #[error("the peer does not own the container")]
+    NotOwner,
+    /// The peer cannot answer now, or cannot be reached.
+    #[error("the peer cannot answer now: {0}")]
+    NotNow(String),
+    /// Repeating it does not help.
+    #[error("the peer refused: {0}")]
+    Refused(String),
+}
+
+impl Env {
+    pub(crate) fn new(
+        me: NodeId,
+        clock: Clock,
+        store: Arc<Store>,
+        runtime: tokio::runtime::Handle,
+        control: Arc<dyn ControlStore>,
+        network: Network,
+        appear: tokio::sync::mpsc::Sender<ContainerId>,
+    ) -> Arc<Self> {
+        let env = Arc::new(Self {
+            me,
+            clock,
+            store,
+            runtime,
+            control,
+            sessions: Sessions::new(me),
+            containers: RwLock::default(),
+            home: OnceLock::new(),
+            owners: watch::Sender::new(Owners::new()),
+            directory: RwLock::default(),
+            appear,
+            network,
+            router: OnceLock::new(),
+        });
+        // The first of two settings; there is no second.
+        _ = env.router.set(Router::new(env.clone()));
+        env
+    }
+
+    pub(crate) fn router(&self) -> Option<Arc<Router>> {
+        self.router.get().cloned()
+    }
+
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    pub(crate) fn container(&self, id: ContainerId) -> Option<Arc<Container>> {
+        self.containers.read().get(&id).cloned()
+    }
+
+    pub(crate) fn all_containers(&self) -> Vec<Arc<Container>> {
+        self.containers.read().values().cloned().collect()
+    }
+
+    /// Somebody speaks of a container that this node does not have: it may be about to.
+    pub(crate) fn unknown_container(&self, id: ContainerId) {
+        if let Err(error) = self.appear.try_send(id) {
+            // The sender repeats itself until this node answers.
+            tracing::debug!(container = %id, %error, "container not opened yet");
+        }
+    }
+
+    /// Notes who owns a container; older news than what is known is ignored.
+    pub(crate) fn note_owner(&self, id: ContainerId, epoch: Epoch, owner: NodeId) {
+        self.owners
+            .send_if_modified(|owners| match owners.get(&id) {
+                Some((known, who)) if *known > epoch || (*known == epoch && *who == owner) => false,
+                _ => {
+                    owners.insert(id, (epoch, owner));
+                    true
+                }
+            });
+    }
+
+    /// Calls a peer, and decodes its answer; the bytes beside it are the payload.
+    pub(crate) async fn ask<R: Rpc>(
+        &self,
+        node: NodeId,
+        request: &R,
+        payload: Bytes,
+        deadline: Duration,
+    ) -> Result<(R::Reply, Bytes), AskError> {
+        let call = Call {
+            method: R::METHOD,
+            body: perigee_proto::encode(request),
+            payload,
+        };
+        let options = CallOptions {
+            deadline,
+            priority: R::PRIORITY,
+            retry: R::RETRY,
+        };
+        match self
+            .network()
+            .call(PeerName::Node(node), call, options)
+            .await
+        {
+            Ok(answer) => {
+                let reply = perigee_proto::decode(&answer.body)
+                    .map_err(|error| AskError::Refused(error.to_string()))?;
+                Ok((reply, answer.payload))
+            }
+            Err(CallError::Refused(refusal)) => Err(match Code::from_number(refusal.code) {
+                Code::NotOwner => AskError::NotOwner,
+                Code::NotReady => AskError::NotNow("it is not ready".to_owned()),
+                Code::Malformed | Code::Failed | Code::Forbidden | Code::Unknown => {
+                    AskError::Refused(String::from_utf8_lossy(&refusal.detail).into_owned())
+                }
+            }),
+            Err(other) => Err(AskError::NotNow(other.to_string())),
+        }
+    }
+}
+
+/// A node's space as `statfs` shows it.
+pub(crate) fn statfs(space: &perigee_store::StoreSpace) -> perigee_client::fs::Space {
+    let block = perigee_types::limits::BLOCK_LEN;
+    perigee_client::fs::Space {
+        block_len: block as u32,
+        blocks: space.total / block,
+        free: (space.available + space.reserved) / block,
+        available: space.available / block,
+        inodes: space.files,
+        inodes_free: space.files_free,
+    }
+}

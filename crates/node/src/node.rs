@@ -1,0 +1,428 @@
+//! A node's life: start, following the control store, periodic duties, stop.
+
+use crate::clock::Clock;
+use crate::container::Container;
+use crate::env::Env;
+use crate::service::NodeService;
+use perigee_client::Session;
+use perigee_cluster::codec::Record;
+use perigee_cluster::{ControlStore, Directory, Event, LeaseNumber, Live, Txn, key};
+use perigee_control::RemoteControl;
+use perigee_net::identity::Identity;
+use perigee_net::{NetConfig, NetError, Network, PeerName};
+use perigee_replica::{ChainView, Input};
+use perigee_store::{Adopt, OpenError, Store, StoreError, StoreIdentity};
+use perigee_types::{ContainerId, NodeId, SessionId, Span};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tracing::{debug, error, info, warn};
+
+/// How long the control store may take to answer while a node starts.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(20);
+/// How often a node looks after its containers.
+const DUTIES: Duration = Duration::from_millis(250);
+/// A node that has not renewed its sign of life for so long is shown as down.
+const LIVE_TERM: Span = Span::from_millis(4_000);
+/// How often the sign of life is renewed.
+const LIVE_RENEWAL: Duration = Duration::from_millis(1_000);
+
+/// What a node is started with.
+pub struct NodeConfig {
+    /// Where the node keeps its store.
+    pub data_dir: PathBuf,
+    /// Certificate and key.
+    pub identity: Identity,
+    /// Where it listens for its peers; port 0 chooses one.
+    pub listen: SocketAddr,
+    /// Where the control store listens.
+    pub control: SocketAddr,
+    /// The version of the program, for people.
+    pub version: String,
+}
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The certificate is not a node's.
+    #[error("the certificate names `{0:?}`, not a node")]
+    NotANode(PeerName),
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The store in it failed.
+    #[error("the store failed: {0}")]
+    Store(#[from] StoreError),
+    /// The address cannot be listened on, or the certificate not be used.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The control store said nothing useful in time.
+    #[error("the control store at {address} does not answer: {why}")]
+    Control {
+        /// Where it should be.
+        address: SocketAddr,
+        /// The last error.
+        why: String,
+    },
+    /// The control store does not know this node.
+    #[error("{0} is not in the control store's list of nodes")]
+    Unlisted(NodeId),
+}
+
+/// A running node.
+pub struct Node {
+    pub(crate) env: Arc<Env>,
+    pub(crate) control: SocketAddr,
+    pub(crate) remote: Arc<RemoteControl>,
+    network: Network,
+    tasks: tokio::task::JoinSet<()>,
+}
+
+impl Node {
+    /// Starts a node. It serves its peers when this returns.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running.
+    pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
+        let me = match config.identity.name() {
+            PeerName::Node(node) => node,
+            other => return Err(StartError::NotANode(other)),
+        };
+        let cluster = config.identity.cluster().0;
+        let store = open_store(
+            config.data_dir.join("store"),
+            StoreIdentity { cluster, node: me },
+        )?;
+        let service = Arc::new(NodeService::default());
+        let network = Network::start(
+            NetConfig::new(config.identity, config.listen),
+            service.clone(),
+        )
+        .await?;
+        network.set_address(PeerName::Control, config.control);
+        let remote = Arc::new(RemoteControl::new(network.clone()));
+        let control: Arc<dyn ControlStore> = remote.clone();
+        let directory = match first_list(control.as_ref(), config.control).await {
+            Ok(directory) => directory,
+            Err(error) => {
+                network.shutdown().await;
+                return Err(error);
+            }
+        };
+        if directory.node(me).is_none() {
+            network.shutdown().await;
+            return Err(StartError::Unlisted(me));
+        }
+        recover(&store, &directory, me)?;
+        let (appear, appeared) = mpsc::channel(64);
+        let runtime = tokio::runtime::Handle::current();
+        let env = Env::new(
+            me,
+            Clock::start(),
+            store,
+            runtime,
+            control,
+            network.clone(),
+            appear,
+        );
+        service.attach(&env);
+        let node = Self {
+            env,
+            control: config.control,
+            remote,
+            network,
+            tasks: tokio::task::JoinSet::new(),
+        };
+        node.take_directory(directory).await;
+        Ok(node.run(appeared, config.version).await)
+    }
+
+    async fn run(mut self, appeared: mpsc::Receiver<ContainerId>, version: String) -> Self {
+        self.publish_address().await;
+        let env = self.env.clone();
+        self.tasks.spawn(follow(env.clone(), appeared));
+        self.tasks.spawn(live(env.clone(), version));
+        self.tasks.spawn(duties(env));
+        self
+    }
+
+    /// Takes over the first picture of the cluster: addresses, and the containers to open.
+    async fn take_directory(&self, directory: Directory) {
+        *self.env.directory.write() = directory;
+        look(&self.env).await;
+    }
+
+    /// Tells the cluster where this node listens, when that has changed.
+    async fn publish_address(&self) {
+        let (me, address) = (self.env.me, self.network.local_addr());
+        let capacity = self.env.store.space().map_or(0, |space| space.total);
+        let known = self
+            .env
+            .directory
+            .read()
+            .node(me)
+            .map(|node| (node.address, node.capacity));
+        if known == Some((address, capacity)) {
+            return;
+        }
+        let changed = perigee_cluster::change(self.env.control.as_ref(), |directory| {
+            perigee_cluster::transition::update_node(directory, me, address, capacity)
+        });
+        if let Err(error) = changed.await {
+            warn!(%error, "address not published");
+        }
+    }
+
+    /// This node's number.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.env.me
+    }
+
+    /// A new mount's session.
+    #[must_use]
+    pub fn open_session(&self) -> Option<Arc<Session>> {
+        let router = self.env.router()?;
+        let session = Session::new(self.env.sessions.next_id(), router);
+        self.env.sessions.add(session.clone());
+        Some(session)
+    }
+
+    /// A mount is gone: its locks and leases end.
+    pub async fn end_session(&self, session: SessionId) {
+        self.env.sessions.remove(session);
+        for id in self.env.owners.borrow().keys().copied().collect::<Vec<_>>() {
+            crate::router::release_session(&self.env, id, session).await;
+        }
+    }
+
+    /// Puts everything on disk, and ends the node's tasks and connections.
+    pub async fn stop(mut self) {
+        for container in self.env.all_containers() {
+            container.quiesce().await;
+        }
+        self.tasks.shutdown().await;
+        self.network.shutdown().await;
+        if let Err(error) = self.env.store.close() {
+            error!(%error, "store not closed cleanly");
+        }
+    }
+}
+
+fn open_store(dir: PathBuf, identity: StoreIdentity) -> Result<Arc<Store>, OpenError> {
+    match Store::open(&dir, Some(identity.cluster)) {
+        Err(OpenError::NotAStore { .. }) => Store::create(&dir, identity),
+        opened => opened,
+    }
+}
+
+/// Reads the cluster's record, with patience: the control store may be starting too.
+async fn first_list(
+    control: &dyn ControlStore,
+    address: SocketAddr,
+) -> Result<Directory, StartError> {
+    let deadline = tokio::time::Instant::now() + CONTROL_PATIENCE;
+    loop {
+        let why = match list(control).await {
+            Ok(directory) => return Ok(directory),
+            Err(why) => why,
+        };
+        if tokio::time::Instant::now() > deadline {
+            return Err(StartError::Control { address, why });
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn list(control: &dyn ControlStore) -> Result<Directory, String> {
+    let (rows, revision) = control
+        .list(key::ROOT)
+        .await
+        .map_err(|error| error.to_string())?;
+    Directory::from_list(&rows, revision).map_err(|error| error.to_string())
+}
+
+/// After an unclean stop: a container that others hold trusts only what its checksums prove, one
+/// that nobody else holds takes its bytes as a local disk would.
+fn recover(store: &Store, directory: &Directory, me: NodeId) -> Result<(), StoreError> {
+    let recovered = store.recover(&|id| match directory.container(id) {
+        Some(container) if container.chain == [me] => Adopt::Adopt,
+        _ => Adopt::Distrust,
+    })?;
+    if recovered.checked > 0 {
+        info!(
+            checked = recovered.checked,
+            adopted = recovered.adopted.len(),
+            distrusted = recovered.distrusted.len(),
+            "files that were being written when the last process stopped were verified"
+        );
+    }
+    Ok(())
+}
+
+fn view_of(container: &perigee_cluster::Container) -> ChainView {
+    ChainView {
+        epoch: container.epoch,
+        chain: container.chain.clone(),
+    }
+}
+
+/// Brings addresses, owners and containers in line with the directory.
+async fn look(env: &Arc<Env>) {
+    let (nodes, containers, home) = {
+        let directory = env.directory.read();
+        let nodes: Vec<_> = directory
+            .nodes
+            .values()
+            .map(|known| (known.record.id, known.record.address))
+            .collect();
+        let containers: Vec<_> = directory
+            .containers
+            .values()
+            .map(|known| known.record.clone())
+            .collect();
+        (
+            nodes,
+            containers,
+            directory.home_of(env.me).map(|container| container.id),
+        )
+    };
+    for (node, address) in nodes.into_iter().filter(|(node, _)| *node != env.me) {
+        env.network().set_address(PeerName::Node(node), address);
+    }
+    if let Some(home) = home {
+        // A node's home does not change: the first setting stays.
+        _ = env.home.set(home);
+    }
+    for record in containers {
+        let view = view_of(&record);
+        if let Some(owner) = view.owner() {
+            env.note_owner(record.id, record.epoch, owner);
+        }
+        match env.container(record.id) {
+            Some(container) => container.step(Input::View(view)),
+            None if record.chain.contains(&env.me) => open(env, record.id, view).await,
+            None => {}
+        }
+    }
+}
+
+/// Opens a container here, and starts it.
+async fn open(env: &Arc<Env>, id: ContainerId, view: ChainView) {
+    let (opener, at) = (env.clone(), view.clone());
+    let opened = env
+        .runtime
+        .spawn_blocking(move || Container::open(&opener, id, &at))
+        .await;
+    match opened {
+        Ok(Ok(container)) => {
+            env.containers.write().insert(id, container.clone());
+            container.begin(view);
+        }
+        Ok(Err(error)) => error!(container = %id, %error, "container cannot be opened"),
+        Err(error) => error!(container = %id, %error, "container cannot be opened"),
+    }
+}
+
+/// Follows the control store, and opens containers that others speak of.
+async fn follow(env: Arc<Env>, mut appeared: mpsc::Receiver<ContainerId>) {
+    loop {
+        let from = env.directory.read().revision.next();
+        let mut watch = env.control.watch(key::ROOT, from);
+        loop {
+            tokio::select! {
+                event = watch.next() => match event {
+                    Ok(event) => take_event(&env, &event).await,
+                    Err(error) => {
+                        debug!(%error, "watch ended");
+                        break;
+                    }
+                },
+                Some(id) = appeared.recv() => appear(&env, id).await,
+            }
+        }
+        match list(env.control.as_ref()).await {
+            Ok(directory) => {
+                *env.directory.write() = directory;
+                look(&env).await;
+            }
+            Err(why) => {
+                debug!(why, "control store is away");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+}
+
+async fn take_event(env: &Arc<Env>, event: &Event) {
+    let applied = env.directory.write().apply(event);
+    if let Err(error) = applied {
+        return error!(%error, "record of the control store is unreadable");
+    }
+    look(env).await;
+}
+
+/// An owner sends to this node about a container that it does not have: it is to join.
+async fn appear(env: &Arc<Env>, id: ContainerId) {
+    if env.container(id).is_some() {
+        return;
+    }
+    let view = env.directory.read().container(id).map(view_of);
+    if let Some(view) = view {
+        open(env, id, view).await;
+    }
+}
+
+/// Shows the cluster that this node lives.
+async fn live(env: Arc<Env>, version: String) {
+    let mut lease: Option<LeaseNumber> = None;
+    loop {
+        let renewed = match lease {
+            Some(number) => env.control.keep_alive(number).await.map(|_| number),
+            None => begin_life(&env, &version).await,
+        };
+        lease = match renewed {
+            Ok(number) => Some(number),
+            Err(perigee_cluster::StoreError::Refused { .. }) => None,
+            Err(error) => {
+                debug!(%error, "sign of life not renewed");
+                lease
+            }
+        };
+        tokio::time::sleep(LIVE_RENEWAL).await;
+    }
+}
+
+async fn begin_life(
+    env: &Arc<Env>,
+    version: &str,
+) -> Result<LeaseNumber, perigee_cluster::StoreError> {
+    let number = env.control.grant_lease(LIVE_TERM).await?;
+    let free = env.store.space().map_or(0, |space| space.available);
+    let live = Live {
+        node: env.me,
+        free,
+        version: version.to_owned(),
+    };
+    let txn = Txn::default().put_leased(key::live(env.me), live.encode(), number);
+    env.control.commit(txn).await?;
+    Ok(number)
+}
+
+/// What a node does now and then for the containers that it owns.
+async fn duties(env: Arc<Env>) {
+    loop {
+        tokio::time::sleep(DUTIES).await;
+        let nodes: Vec<NodeId> = env.directory.read().live.keys().copied().collect();
+        for container in env.all_containers() {
+            {
+                let directory = env.directory.read();
+                container.seek_member(&directory);
+            }
+            container.reap(&nodes).await;
+            container.settle_doubts().await;
+        }
+    }
+}

@@ -1,0 +1,606 @@
+//! Finds the owner of what an operation concerns, here or elsewhere, and asks again when the owner
+//! changes: sessions see a pause, not an error.
+
+use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteRequest};
+use crate::env::{AskError, Env};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use perigee_client::Backend;
+use perigee_client::backend::{At, Found};
+use perigee_client::fs::{Done, Seek, Space};
+use perigee_meta::{NewNode, Op, Reply};
+use perigee_proto::Rpc;
+use perigee_proto::message::session::Execute;
+use perigee_proto::message::tx::{
+    AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
+};
+use perigee_proto::message::{file, session};
+use perigee_types::{
+    ByteRange, ContainerId, Errno, InodeId, NodeId, OpId, SessionId, Span, WallTime,
+};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+/// How long a session's operation may look for an owner that answers.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one call to an owner may take.
+const CALL: Duration = Duration::from_secs(10);
+/// The pause before asking again, unless an owner changes first.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The container whose owner runs an operation.
+pub(crate) fn container_of(op: &Op) -> ContainerId {
+    match op {
+        Op::Lookup { parent, .. }
+        | Op::Make { parent, .. }
+        | Op::Unlink { parent, .. }
+        | Op::Rmdir { parent, .. }
+        | Op::Rename { parent, .. } => parent.container(),
+        Op::Link { new_parent, .. } => new_parent.container(),
+        Op::GetAttr { inode }
+        | Op::SetAttr { inode, .. }
+        | Op::ReadLink { inode }
+        | Op::ReadDir { inode, .. }
+        | Op::GetXattr { inode, .. }
+        | Op::ListXattr { inode }
+        | Op::SetXattr { inode, .. }
+        | Op::RemoveXattr { inode, .. }
+        | Op::Wrote { inode, .. }
+        | Op::Allocate { inode, .. }
+        | Op::GetLock { inode, .. }
+        | Op::SetLock { inode, .. }
+        | Op::ReleaseLocks { inode, .. }
+        | Op::Reap { inode }
+        | Op::SetPolicy { inode, .. }
+        | Op::GetPolicy { inode } => inode.container(),
+        Op::ReleaseSession { container, .. } | Op::Orphans { container, .. } => *container,
+    }
+}
+
+/// Asks the owner of a container, here or at another node, until one answers or patience ends.
+async fn at_owner<T, L, LF, R, RF>(
+    env: &Arc<Env>,
+    container: ContainerId,
+    patience: Duration,
+    here: L,
+    there: R,
+) -> Result<T, Failed>
+where
+    L: Fn(Arc<Container>) -> LF,
+    LF: Future<Output = Result<T, Failed>>,
+    R: Fn(NodeId) -> RF,
+    RF: Future<Output = Result<T, AskError>>,
+{
+    let deadline = Instant::now() + patience;
+    let mut owners = env.owners.subscribe();
+    loop {
+        let owner = owners
+            .borrow_and_update()
+            .get(&container)
+            .map(|(_, node)| *node);
+        match owner {
+            Some(node) if node == env.me => {
+                if let Some(container) = env.container(container) {
+                    match here(container).await {
+                        Err(Failed::Elsewhere(_)) => {}
+                        result => return result,
+                    }
+                }
+            }
+            Some(node) => match there(node).await {
+                Ok(value) => return Ok(value),
+                Err(AskError::NotOwner) => {}
+                Err(AskError::NotNow(why)) => debug!(%container, %node, %why, "owner not ready"),
+                Err(AskError::Refused(why)) => {
+                    warn!(%container, %node, %why, "owner refused");
+                    return Err(Errno::EIO.into());
+                }
+            },
+            None => {}
+        }
+        if Instant::now() > deadline {
+            warn!(%container, ?owner, "no owner answered in time");
+            return Err(Errno::EIO.into());
+        }
+        // A sender that is gone means that the node stops; the pause then bounds the loop.
+        _ = tokio::time::timeout(PAUSE, owners.changed()).await;
+    }
+}
+
+/// The plain answer of a peer, without the bytes beside it.
+async fn ask<R: Rpc>(
+    env: &Env,
+    node: NodeId,
+    request: &R,
+    deadline: Duration,
+) -> Result<R::Reply, AskError> {
+    env.ask(node, request, Bytes::new(), deadline)
+        .await
+        .map(|(reply, _)| reply)
+}
+
+/// Reads keys of a container at its owner.
+pub(crate) async fn read_keys(env: &Arc<Env>, request: &ReadKeys) -> Result<Keys, Failed> {
+    let here = |container: Arc<Container>| async move { container.read_keys(request).await };
+    let there = |node| ask(env, node, request, CALL);
+    at_owner(env, request.container, CALL, here, there).await
+}
+
+/// Has a container's owner prepare its part of a transaction.
+pub(crate) async fn prepare(env: &Arc<Env>, request: &Prepare) -> Result<Prepared, Failed> {
+    let here = |container: Arc<Container>| async move { container.prepare(&request.intent).await };
+    let there = |node| ask(env, node, request, CALL);
+    at_owner(env, request.container, CALL, here, there).await
+}
+
+/// Has a container's owner end its part of a transaction.
+pub(crate) async fn resolve(env: &Arc<Env>, request: &Resolve) -> Result<(), Failed> {
+    let here = |container: Arc<Container>| async move {
+        container
+            .resolve(request.tx, request.commit, &request.touched)
+            .await
+    };
+    let there = |node| async move { ask(env, node, request, CALL).await.map(|_| ()) };
+    at_owner(env, request.container, CALL, here, there).await
+}
+
+/// Asks a transaction's coordinator how it ended.
+pub(crate) async fn decision(env: &Arc<Env>, request: &AskDecision) -> Result<Decided, Failed> {
+    let here = |container: Arc<Container>| async move { container.decision(request.tx).await };
+    let there = |node| ask(env, node, request, CALL);
+    at_owner(env, request.tx.container, CALL, here, there).await
+}
+
+/// A node's [`Backend`].
+pub(crate) struct Router {
+    env: Arc<Env>,
+    next: AtomicU64,
+    /// Operations sent to other nodes whose answers have not come.
+    waiting: Mutex<BTreeSet<OpId>>,
+}
+
+impl Router {
+    pub(crate) fn new(env: Arc<Env>) -> Arc<Self> {
+        Arc::new(Self {
+            env,
+            next: AtomicU64::new(1),
+            waiting: Mutex::default(),
+        })
+    }
+
+    fn request(&self, session: SessionId, operation: Op) -> Request {
+        let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));
+        let new_directory_in = match &operation {
+            Op::Make {
+                parent,
+                node: NewNode::Directory,
+                ..
+            } => self.home_for(parent.container()),
+            _ => None,
+        };
+        let waiting = self.waiting.lock();
+        let oldest = waiting.first().copied().unwrap_or(op);
+        let answered_through = OpId(oldest.0.min(op.0) - 1);
+        Request {
+            session,
+            op,
+            answered_through,
+            new_directory_in,
+            operation,
+        }
+    }
+
+    /// Where a new directory starts: with its parent when this node owns that, else at home.
+    fn home_for(&self, parent: ContainerId) -> Option<ContainerId> {
+        let mine = |id| {
+            self.env
+                .container(id)
+                .is_some_and(|container| container.owned().is_some())
+        };
+        let home = *self.env.home.get()?;
+        (!mine(parent) && mine(home)).then_some(home)
+    }
+
+    /// Runs an operation wherever its owner is, as often as that changes.
+    async fn route(env: &Arc<Env>, request: &Request) -> Result<(Reply, Span), Failed> {
+        let here = |container: Arc<Container>| async move {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            // The receiver waits below.
+            container.execute(
+                request.clone(),
+                Box::new(move |result| _ = sender.send(result)),
+            );
+            match receiver.await.unwrap_or(Err(Elsewhere::NotReady.into())) {
+                Ok((reply, ttl)) => Ok((Ok(reply), ttl)),
+                Err(Failed::Errno(errno)) => Ok((Err(errno), Span::ZERO)),
+                Err(elsewhere) => Err(elsewhere),
+            }
+        };
+        let execute = Execute {
+            session: request.session,
+            op: request.op,
+            answered_through: request.answered_through,
+            new_directory_in: request.new_directory_in,
+            operation: request.operation.clone(),
+        };
+        let there = |node| {
+            let execute = &execute;
+            async move {
+                let sent = env.clock.now();
+                let answer = ask(env, node, execute, CALL).await?;
+                let took = env.clock.now().since(sent);
+                Ok((
+                    answer.result,
+                    Span(answer.ttl_us.saturating_sub(took.as_micros())),
+                ))
+            }
+        };
+        let container = container_of(&request.operation);
+        let (result, ttl) = at_owner(env, container, PATIENCE, here, there).await?;
+        Ok((result?, ttl))
+    }
+
+    fn route_later(&self, request: Request, done: Done<(Reply, Duration)>) {
+        let env = self.env.clone();
+        let op = request.op;
+        self.waiting.lock().insert(op);
+        let me = self.me();
+        self.env.runtime.spawn(async move {
+            let result = Self::route(&env, &request).await;
+            if let Some(me) = me {
+                me.waiting.lock().remove(&op);
+            }
+            done(plain(result));
+        });
+    }
+
+    fn me(&self) -> Option<Arc<Self>> {
+        self.env.router()
+    }
+
+    /// Runs an operation; when a lookup leads into another container, goes on there.
+    fn execute_once(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>) {
+        let request = self.request(session, op);
+        let container = self.env.container(container_of(&request.operation));
+        let Some(container) = container.filter(|container| container.owned().is_some()) else {
+            return self.route_later(request, done);
+        };
+        let again = request.clone();
+        let me = self.me();
+        container.execute(
+            request,
+            Box::new(move |result| match (result, me) {
+                (Err(Failed::Elsewhere(_)), Some(me)) => me.route_later(again, done),
+                (result, _) => done(plain(result)),
+            }),
+        );
+    }
+
+    async fn read_elsewhere(
+        env: &Arc<Env>,
+        session: SessionId,
+        inode: InodeId,
+        offset: u64,
+        len: u32,
+    ) -> Result<Bytes, Failed> {
+        let want_lease = env.container(inode.container()).is_some();
+        let request = file::Read {
+            session,
+            inode,
+            offset,
+            len,
+            want_lease,
+        };
+        let here = |container: Arc<Container>| async move {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            container.read(
+                session,
+                inode,
+                offset,
+                len,
+                false,
+                Box::new(move |result| _ = sender.send(result)),
+            );
+            let (bytes, _) = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
+            Ok(Ok(bytes))
+        };
+        let there = |node| {
+            let request = &request;
+            async move {
+                let sent = env.clock.now();
+                let revision = env.sessions.revision();
+                let (answer, payload) = env.ask(node, request, Bytes::new(), CALL).await?;
+                if answer.result.is_ok() && answer.read_ttl_us > 0 {
+                    let until = sent + Span(answer.read_ttl_us);
+                    env.sessions.lease_reads(session, inode, until, revision);
+                }
+                Ok(answer.result.map(|()| payload))
+            }
+        };
+        let read = at_owner(env, inode.container(), PATIENCE, here, there).await?;
+        read.map_err(Failed::Errno)
+    }
+
+    async fn write_elsewhere(
+        env: &Arc<Env>,
+        op: OpId,
+        write: WriteRequest,
+        data: Bytes,
+    ) -> Result<ByteRange, Failed> {
+        let write = WriteRequest {
+            op: Some(op),
+            ..write
+        };
+        let here = |container: Arc<Container>| {
+            let data = data.clone();
+            async move {
+                let (sender, receiver) = tokio::sync::oneshot::channel();
+                let answer: Answer<ByteRange> = Box::new(move |result| _ = sender.send(result));
+                if container.write(write, &data, answer).is_err() {
+                    return Err(Elsewhere::NotReady.into());
+                }
+                receiver
+                    .await
+                    .unwrap_or(Err(Elsewhere::NotReady.into()))
+                    .map(Ok)
+            }
+        };
+        let request = file::Write {
+            session: write.session,
+            op,
+            inode: write.inode,
+            at: write.at,
+            kill_privileges: write.kill_privileges,
+        };
+        let there = |node| {
+            let (request, data) = (&request, data.clone());
+            async move { Ok(env.ask(node, request, data, CALL).await?.0.result) }
+        };
+        let wrote = at_owner(env, write.inode.container(), PATIENCE, here, there).await?;
+        wrote.map_err(Failed::Errno)
+    }
+}
+
+/// What a session gets to see.
+fn plain(result: Result<(Reply, Span), Failed>) -> Result<(Reply, Duration), Errno> {
+    match result {
+        Ok((reply, ttl)) => Ok((reply, ttl.as_duration())),
+        Err(failed) => Err(errno(failed)),
+    }
+}
+
+fn errno(failed: Failed) -> Errno {
+    match failed {
+        Failed::Errno(errno) => errno,
+        Failed::Elsewhere(_) => Errno::EIO,
+    }
+}
+
+impl Backend for Router {
+    fn execute(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>) {
+        if !matches!(op, Op::Lookup { .. }) {
+            return self.execute_once(session, op, done);
+        }
+        let Some(me) = self.me() else {
+            return done(Err(Errno::EIO));
+        };
+        self.execute_once(
+            session,
+            op,
+            Box::new(move |result| match result {
+                Ok((Reply::Inodes(inodes), name_ttl)) if inodes.len() == 1 => me.execute_once(
+                    session,
+                    Op::GetAttr { inode: inodes[0] },
+                    Box::new(move |result| {
+                        done(match result {
+                            Ok((Reply::Attr(attr), ttl)) => {
+                                Ok((Reply::Entry(attr), ttl.min(name_ttl)))
+                            }
+                            Ok(_) => Err(Errno::EPROTO),
+                            // The name was removed in between.
+                            Err(Errno::ESTALE) => Ok((Reply::Absent, Duration::ZERO)),
+                            Err(errno) => Err(errno),
+                        });
+                    }),
+                ),
+                result => done(result),
+            }),
+        );
+    }
+
+    fn open(&self, session: SessionId, inode: InodeId, write: bool, done: Done<Found>) {
+        let Some(me) = self.me() else {
+            return done(Err(Errno::EIO));
+        };
+        self.execute_once(
+            session,
+            Op::GetAttr { inode },
+            Box::new(move |result| {
+                done(match result {
+                    Ok((Reply::Attr(attr), _)) => {
+                        let container = me.env.container(inode.container());
+                        let home = container.as_ref().and_then(|container| container.owned());
+                        let local = match container {
+                            Some(container) if !write => container.whole_file(&attr),
+                            _ => None,
+                        };
+                        Ok(Found { attr, home, local })
+                    }
+                    Ok(_) => Err(Errno::EPROTO),
+                    Err(errno) => Err(errno),
+                });
+            }),
+        );
+    }
+
+    fn read(&self, session: SessionId, inode: InodeId, offset: u64, len: u32, done: Done<Bytes>) {
+        let container = self.env.container(inode.container());
+        let env = self.env.clone();
+        let elsewhere = move |done: Done<Bytes>| {
+            let runtime = env.runtime.clone();
+            runtime.spawn(async move {
+                let read = Self::read_elsewhere(&env, session, inode, offset, len).await;
+                done(read.map_err(errno));
+            });
+        };
+        match container {
+            Some(container) if container.owned().is_some() => container.read(
+                session,
+                inode,
+                offset,
+                len,
+                false,
+                Box::new(move |result| match result {
+                    Ok((bytes, _)) => done(Ok(bytes)),
+                    Err(Failed::Errno(errno)) => done(Err(errno)),
+                    Err(Failed::Elsewhere(_)) => elsewhere(done),
+                }),
+            ),
+            Some(container)
+                if self
+                    .env
+                    .sessions
+                    .may_read(session, inode, self.env.clock.now()) =>
+            {
+                match container.read_copy(inode, offset, len) {
+                    Some(bytes) => done(Ok(bytes)),
+                    None => elsewhere(done),
+                }
+            }
+            _ => elsewhere(done),
+        }
+    }
+
+    fn write(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        at: At,
+        data: &[u8],
+        kill_privileges: bool,
+        done: Done<ByteRange>,
+    ) {
+        let at = match at {
+            At::Offset(offset) => file::At::Offset(offset),
+            At::End => file::At::End,
+        };
+        let write = WriteRequest {
+            session,
+            op: None,
+            inode,
+            at,
+            kill_privileges,
+        };
+        let container = self.env.container(inode.container());
+        let mut done = done;
+        if let Some(container) = container.filter(|container| container.owned().is_some()) {
+            let answer: Answer<ByteRange> = Box::new(move |result| done(result.map_err(errno)));
+            match container.write(write, data, answer) {
+                Ok(()) => return,
+                Err(back) => done = Box::new(move |result| back(result.map_err(Failed::Errno))),
+            }
+        }
+        let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.waiting.lock().insert(op);
+        let (env, me) = (self.env.clone(), self.me());
+        let data = Bytes::copy_from_slice(data);
+        self.env.runtime.spawn(async move {
+            let wrote = Self::write_elsewhere(&env, op, write, data).await;
+            if let Some(me) = me {
+                me.waiting.lock().remove(&op);
+            }
+            done(wrote.map_err(errno));
+        });
+    }
+
+    fn sync(&self, inode: InodeId, done: Done<()>) {
+        let env = self.env.clone();
+        self.env.runtime.spawn(async move {
+            let here =
+                |container: Arc<Container>| async move { container.sync(inode).await.map(Ok) };
+            let request = file::Sync { inode };
+            let there = |node| {
+                let (env, request) = (&env, &request);
+                async move { Ok(ask(env, node, request, CALL).await?.result) }
+            };
+            let synced = at_owner(&env, inode.container(), PATIENCE, here, there).await;
+            done(match synced {
+                Ok(result) => result,
+                Err(failed) => Err(errno(failed)),
+            });
+        });
+    }
+
+    fn seek(&self, inode: InodeId, offset: u64, what: Seek, done: Done<u64>) {
+        let whence = match what {
+            Seek::Data => file::Whence::Data,
+            Seek::Hole => file::Whence::Hole,
+        };
+        let env = self.env.clone();
+        self.env.runtime.spawn(async move {
+            let here = |container: Arc<Container>| async move {
+                match container.seek(inode, offset, whence) {
+                    Err(Failed::Errno(errno)) => Ok(Err(errno)),
+                    Err(elsewhere) => Err(elsewhere),
+                    Ok(at) => Ok(Ok(at)),
+                }
+            };
+            let request = file::Seek {
+                inode,
+                offset,
+                whence,
+            };
+            let there = |node| {
+                let (env, request) = (&env, &request);
+                async move { Ok(ask(env, node, request, CALL).await?.result) }
+            };
+            let found = at_owner(&env, inode.container(), PATIENCE, here, there).await;
+            done(match found {
+                Ok(result) => result,
+                Err(failed) => Err(errno(failed)),
+            });
+        });
+    }
+
+    fn space(&self, done: Done<Space>) {
+        done(match self.env.store.space() {
+            Ok(space) => Ok(crate::env::statfs(&space)),
+            Err(error) => Err(error.errno()),
+        });
+    }
+
+    fn after(&self, delay: Duration, then: Box<dyn FnOnce() + Send>) {
+        self.env.runtime.spawn(async move {
+            tokio::time::sleep(delay).await;
+            then();
+        });
+    }
+
+    fn now(&self) -> WallTime {
+        self.env.clock.wall()
+    }
+}
+
+/// The session messages that another node's owner sends to this node's mounts.
+pub(crate) async fn revoke(env: &Arc<Env>, request: session::Revoke) -> Result<(), Failed> {
+    let env = env.clone();
+    let told = env.runtime.clone().spawn_blocking(move || {
+        env.sessions.revoke(request.session, &request.touched);
+    });
+    told.await.map_err(|_| Errno::EIO.into())
+}
+
+/// Ends the locks of a session that is gone, in one container. A container whose owner cannot be
+/// asked ends them itself when it notices that the node is gone.
+pub(crate) async fn release_session(env: &Arc<Env>, container: ContainerId, session: SessionId) {
+    let Some(router) = env.router() else { return };
+    let request = router.request(session, Op::ReleaseSession { container, session });
+    if let Err(failed) = Router::route(env, &request).await {
+        warn!(%container, %session, ?failed, "locks of an ended session not released");
+    }
+}

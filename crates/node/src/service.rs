@@ -1,0 +1,371 @@
+//! What other nodes may call here: decoding, authority, and handing over to the right container.
+
+use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteRequest};
+use crate::env::Env;
+use bytes::Bytes;
+use perigee_net::{Answer as NetAnswer, Call, PeerName, Refusal, Service};
+use perigee_proto::message::{chain, data, file, session, tx};
+use perigee_proto::{Code, Rpc, decode, encode};
+use perigee_replica::Input;
+use perigee_types::limits::IO_LEN_MAX;
+use perigee_types::{ByteRange, ContainerId, Errno, NodeId, SessionId, Span};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+use tracing::{debug, warn};
+
+type BoxFuture<T> = std::pin::Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The node's side of the wire.
+#[derive(Default)]
+pub(crate) struct NodeService {
+    env: OnceLock<Weak<Env>>,
+}
+
+/// Why a call is refused, with words for the caller's log.
+struct Refused(Code, String);
+
+impl From<Failed> for Refused {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Elsewhere(Elsewhere::NotOwner) => Self(Code::NotOwner, String::new()),
+            Failed::Elsewhere(Elsewhere::NotReady) => Self(Code::NotReady, String::new()),
+            Failed::Errno(errno) => Self(Code::Failed, errno.to_string()),
+        }
+    }
+}
+
+impl From<perigee_proto::service::Malformed> for Refused {
+    fn from(malformed: perigee_proto::service::Malformed) -> Self {
+        Self(Code::Malformed, malformed.to_string())
+    }
+}
+
+type Handled = Result<(Bytes, Bytes), Refused>;
+
+fn reply<R: Rpc>(reply: &R::Reply) -> Handled {
+    Ok((encode(reply), Bytes::new()))
+}
+
+/// A result that is part of the answer, apart from one that sends the caller elsewhere.
+fn inner<T>(result: Result<T, Failed>) -> Result<Result<T, Errno>, Refused> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(Failed::Errno(errno)) => Ok(Err(errno)),
+        Err(elsewhere) => Err(elsewhere.into()),
+    }
+}
+
+/// Sessions belong to the node that calls: nobody acts in another's name.
+fn own(from: NodeId, session: SessionId) -> Result<(), Refused> {
+    if session.node() == from {
+        Ok(())
+    } else {
+        warn!(%from, %session, "call in the name of another node's session refused");
+        Err(Refused(
+            Code::Forbidden,
+            format!("session {session} is not of node {from}"),
+        ))
+    }
+}
+
+/// Waits for an answer that is given by call-back.
+async fn answered<T: Send + 'static>(start: impl FnOnce(Answer<T>)) -> Result<T, Failed> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    // The receiver waits below.
+    start(Box::new(move |result| _ = sender.send(result)));
+    receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))
+}
+
+/// Runs what may wait for the disk or for the kernel apart from the runtime's threads.
+async fn blocking<T: Send + 'static>(
+    env: &Env,
+    work: impl FnOnce() -> Result<T, Failed> + Send + 'static,
+) -> Result<T, Failed> {
+    env.runtime
+        .spawn_blocking(work)
+        .await
+        .unwrap_or(Err(Errno::EIO.into()))
+}
+
+impl NodeService {
+    pub(crate) fn attach(&self, env: &Arc<Env>) {
+        // Called once, by the start of the node.
+        _ = self.env.set(Arc::downgrade(env));
+    }
+
+    fn env(&self) -> Option<Arc<Env>> {
+        self.env.get()?.upgrade()
+    }
+}
+
+fn container(env: &Env, id: ContainerId) -> Result<Arc<Container>, Refused> {
+    env.container(id)
+        .ok_or_else(|| Refused(Code::NotOwner, String::new()))
+}
+
+async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
+    let request: session::Execute = decode(body)?;
+    own(from, request.session)?;
+    let container = container(env, crate::router::container_of(&request.operation))?;
+    let request = Request {
+        session: request.session,
+        op: request.op,
+        answered_through: request.answered_through,
+        new_directory_in: request.new_directory_in,
+        operation: request.operation,
+    };
+    let result = answered(|answer| container.execute(request, answer)).await;
+    let (result, ttl) = match inner(result)? {
+        Ok((reply, ttl)) => (Ok(reply), ttl),
+        Err(errno) => (Err(errno), Span::ZERO),
+    };
+    reply::<session::Execute>(&session::Executed {
+        result,
+        ttl_us: ttl.as_micros(),
+    })
+}
+
+async fn read(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
+    let request: file::Read = decode(body)?;
+    own(from, request.session)?;
+    if request.len as usize > IO_LEN_MAX {
+        return Err(Refused(
+            Code::Malformed,
+            format!("a read of {} bytes", request.len),
+        ));
+    }
+    let container = container(env, request.inode.container())?;
+    let file::Read {
+        session,
+        inode,
+        offset,
+        len,
+        want_lease,
+    } = request;
+    let read =
+        answered(|answer| container.read(session, inode, offset, len, want_lease, answer)).await;
+    let (result, ttl, payload) = match inner(read)? {
+        Ok((bytes, ttl)) => (Ok(()), ttl, bytes),
+        Err(errno) => (Err(errno), Span::ZERO, Bytes::new()),
+    };
+    Ok((
+        encode(&file::ReadDone {
+            result,
+            read_ttl_us: ttl.as_micros(),
+        }),
+        payload,
+    ))
+}
+
+async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Handled {
+    let request: file::Write = decode(body)?;
+    own(from, request.session)?;
+    if payload.len() > IO_LEN_MAX {
+        return Err(Refused(
+            Code::Malformed,
+            format!("a write of {} bytes", payload.len()),
+        ));
+    }
+    let container = container(env, request.inode.container())?;
+    let write = WriteRequest {
+        session: request.session,
+        op: Some(request.op),
+        inode: request.inode,
+        at: request.at,
+        kill_privileges: request.kill_privileges,
+    };
+    let (sender, receiver) = tokio::sync::oneshot::channel::<Result<ByteRange, Failed>>();
+    let begun = blocking(env, move || {
+        // The receiver waits below.
+        let answer: Answer<ByteRange> = Box::new(move |result| _ = sender.send(result));
+        container
+            .write(write, &payload, answer)
+            .map_err(|_| Elsewhere::NotReady.into())
+    });
+    begun.await?;
+    let result = inner(receiver.await.unwrap_or(Err(Elsewhere::NotReady.into())))?;
+    reply::<file::Write>(&file::Written { result })
+}
+
+async fn files(env: &Arc<Env>, from: NodeId, method: u16, body: &[u8], payload: Bytes) -> Handled {
+    match method {
+        file::Read::METHOD => read(env, from, body).await,
+        file::Write::METHOD => write(env, from, body, payload).await,
+        file::Sync::METHOD => {
+            let request: file::Sync = decode(body)?;
+            let container = container(env, request.inode.container())?;
+            let result = inner(container.sync(request.inode).await)?;
+            reply::<file::Sync>(&file::Synced { result })
+        }
+        _ => {
+            let request: file::Seek = decode(body)?;
+            let container = container(env, request.inode.container())?;
+            let seek = blocking(env, move || {
+                container.seek(request.inode, request.offset, request.whence)
+            });
+            reply::<file::Seek>(&file::Sought {
+                result: inner(seek.await)?,
+            })
+        }
+    }
+}
+
+async fn members(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
+    match method {
+        data::Fetch::METHOD => {
+            let request: data::Fetch = decode(body)?;
+            let container = container(env, request.container)?;
+            let fetched = blocking(env, move || container.fetch_for(&request)).await?;
+            Ok((encode(&fetched.0), fetched.1))
+        }
+        data::SyncData::METHOD => {
+            let request: data::SyncData = decode(body)?;
+            let container = container(env, request.inode.container())?;
+            container.sync_data(&request).await?;
+            reply::<data::SyncData>(&data::DataSynced)
+        }
+        data::AskValid::METHOD => {
+            let request: data::AskValid = decode(body)?;
+            let container = container(env, request.inode.container())?;
+            let bytes = container.valid_bytes(request.inode, request.size);
+            reply::<data::AskValid>(&data::Valid { bytes })
+        }
+        _ => {
+            let request: data::StatePage = decode(body)?;
+            let container = container(env, request.container)?;
+            let rows = blocking(env, move || container.state_page(&request)).await?;
+            reply::<data::StatePage>(&rows)
+        }
+    }
+}
+
+async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
+    if method == session::Revoke::METHOD {
+        let request: session::Revoke = decode(body)?;
+        crate::router::revoke(env, request).await?;
+        return reply::<session::Revoke>(&session::Revoked);
+    }
+    let request: session::StillOpen = decode(body)?;
+    let inodes = env.sessions.open_among(&request.inodes);
+    reply::<session::StillOpen>(&session::Open { inodes })
+}
+
+async fn transactions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
+    match method {
+        tx::ReadKeys::METHOD => {
+            let request: tx::ReadKeys = decode(body)?;
+            let keys = container(env, request.container)?
+                .read_keys(&request)
+                .await?;
+            reply::<tx::ReadKeys>(&keys)
+        }
+        tx::Prepare::METHOD => {
+            let request: tx::Prepare = decode(body)?;
+            let vote = container(env, request.container)?
+                .prepare(&request.intent)
+                .await?;
+            reply::<tx::Prepare>(&vote)
+        }
+        tx::Resolve::METHOD => {
+            let request: tx::Resolve = decode(body)?;
+            let container = container(env, request.container)?;
+            container
+                .resolve(request.tx, request.commit, &request.touched)
+                .await?;
+            reply::<tx::Resolve>(&tx::Resolved)
+        }
+        _ => {
+            let request: tx::AskDecision = decode(body)?;
+            let decided = container(env, request.tx.container)?
+                .decision(request.tx)
+                .await?;
+            reply::<tx::AskDecision>(&decided)
+        }
+    }
+}
+
+async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
+    let Call {
+        method,
+        body,
+        payload,
+    } = call;
+    match method {
+        session::Execute::METHOD => execute(env, from, &body).await,
+        file::Read::METHOD | file::Write::METHOD | file::Sync::METHOD | file::Seek::METHOD => {
+            files(env, from, method, &body, payload).await
+        }
+        session::Revoke::METHOD | session::StillOpen::METHOD => sessions(env, method, &body).await,
+        data::Fetch::METHOD
+        | data::SyncData::METHOD
+        | data::StatePage::METHOD
+        | data::AskValid::METHOD => members(env, method, &body).await,
+        tx::ReadKeys::METHOD
+        | tx::Prepare::METHOD
+        | tx::Resolve::METHOD
+        | tx::AskDecision::METHOD => transactions(env, method, &body).await,
+        other => Err(Refused(
+            Code::Unknown,
+            format!("method {other:#06x} is not known here"),
+        )),
+    }
+}
+
+impl Service for NodeService {
+    fn call(
+        &self,
+        from: PeerName,
+        call: Call,
+        _: Instant,
+    ) -> BoxFuture<Result<NetAnswer, Refusal>> {
+        let env = self.env();
+        Box::pin(async move {
+            let (PeerName::Node(node), Some(env)) = (from, env) else {
+                let detail = Bytes::from_static(b"only nodes may call a node");
+                return Err(Refusal {
+                    code: Code::Forbidden.number(),
+                    detail,
+                });
+            };
+            let method = call.method;
+            match dispatch(&env, node, call).await {
+                Ok((body, payload)) => Ok(NetAnswer { body, payload }),
+                Err(Refused(code, why)) => {
+                    let name = perigee_proto::service::method_name(method);
+                    debug!(%node, call = name, ?code, why, "call refused");
+                    Err(Refusal {
+                        code: code.number(),
+                        detail: why.into(),
+                    })
+                }
+            }
+        })
+    }
+
+    fn cast(&self, from: PeerName, call: Call) {
+        let (PeerName::Node(node), Some(env)) = (from, self.env()) else {
+            return;
+        };
+        if call.method != chain::Envelope::METHOD {
+            return debug!(%node, method = call.method, "unknown cast dropped");
+        }
+        match decode::<chain::Envelope>(&call.body) {
+            Ok(envelope) => match env.container(envelope.container) {
+                Some(container) => container.receive(node, &call.payload),
+                None => env.unknown_container(envelope.container),
+            },
+            Err(error) => warn!(%node, %error, "cast dropped"),
+        }
+    }
+
+    fn link(&self, peer: PeerName, up: bool) {
+        let (PeerName::Node(node), Some(env)) = (peer, self.env()) else {
+            return;
+        };
+        if !up {
+            for container in env.all_containers() {
+                container.step(Input::Unreachable(node));
+            }
+        }
+    }
+}

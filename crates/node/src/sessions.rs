@@ -1,0 +1,130 @@
+//! The mounts of this node, and telling them what other hosts have changed.
+
+use parking_lot::RwLock;
+use perigee_client::Session;
+use perigee_meta::Touched;
+use perigee_types::{InodeId, NodeId, SessionId, Tick};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Leases to read that a node remembers; each is asked for again when it is forgotten.
+const READS_MAX: usize = 65_536;
+
+/// All sessions of one node.
+pub(crate) struct Sessions {
+    me: NodeId,
+    next: AtomicU32,
+    open: RwLock<BTreeMap<SessionId, Arc<Session>>>,
+    /// Until when a session may read this node's own copy of a file that another node owns.
+    reads: RwLock<BTreeMap<(SessionId, InodeId), Tick>>,
+    /// Counts revocations, so that a lease that crossed one on its way is not believed.
+    revision: AtomicU64,
+}
+
+impl Sessions {
+    pub(crate) fn new(me: NodeId) -> Self {
+        // Not from 1: the sessions of this process must not be taken for those of an earlier one.
+        let start = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(1, |since| since.as_millis() as u32);
+        Self {
+            me,
+            next: AtomicU32::new(start),
+            open: RwLock::default(),
+            reads: RwLock::default(),
+            revision: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn next_id(&self) -> SessionId {
+        SessionId::new(self.me, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The session of the node itself: it keeps nothing, and mounts nothing.
+    pub(crate) fn own(&self) -> SessionId {
+        SessionId::new(self.me, 0)
+    }
+
+    pub(crate) fn add(&self, session: Arc<Session>) {
+        self.open.write().insert(session.id(), session);
+    }
+
+    pub(crate) fn remove(&self, id: SessionId) {
+        self.open.write().remove(&id);
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.open.read().get(&id).cloned()
+    }
+
+    /// Which of `inodes` any mount of this node has open.
+    pub(crate) fn open_among(&self, inodes: &[InodeId]) -> Vec<InodeId> {
+        let open = self.open.read();
+        inodes
+            .iter()
+            .copied()
+            .filter(|inode| {
+                open.values()
+                    .any(|session| !session.open_among(&[*inode]).is_empty())
+            })
+            .collect()
+    }
+
+    /// How many revocations there were.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision.load(Ordering::SeqCst)
+    }
+
+    /// The owner lets a session read this node's copy, as of `revision`.
+    pub(crate) fn lease_reads(&self, id: SessionId, inode: InodeId, until: Tick, revision: u64) {
+        let mut reads = self.reads.write();
+        if self.revision() == revision {
+            if reads.len() >= READS_MAX {
+                reads.clear();
+            }
+            reads.insert((id, inode), until);
+        }
+    }
+
+    /// Whether a session may read this node's copy now.
+    pub(crate) fn may_read(&self, id: SessionId, inode: InodeId, now: Tick) -> bool {
+        self.reads
+            .read()
+            .get(&(id, inode))
+            .is_some_and(|until| now < *until)
+    }
+
+    fn end_reads(&self, id: SessionId, touched: &[Touched]) {
+        let mut reads = self.reads.write();
+        self.revision.fetch_add(1, Ordering::SeqCst);
+        for change in touched {
+            if let Touched::Data(inode) | Touched::Attr(inode) = change {
+                reads.remove(&(id, *inode));
+            }
+        }
+    }
+
+    /// Makes one mount forget. May block for reads of that mount that are under way: not for the
+    /// threads of the runtime.
+    pub(crate) fn revoke(&self, id: SessionId, touched: &[Touched]) {
+        self.end_reads(id, touched);
+        if let Some(session) = self.get(id) {
+            session.revoke(touched);
+        }
+    }
+
+    /// Makes every mount of this node but `except` forget. Blocks as [`Sessions::revoke`].
+    pub(crate) fn revoke_others(&self, except: SessionId, touched: &[Touched]) {
+        let others: Vec<_> = {
+            let open = self.open.read();
+            open.values()
+                .filter(|session| session.id() != except)
+                .cloned()
+                .collect()
+        };
+        for session in others {
+            session.revoke(touched);
+        }
+    }
+}
