@@ -3,5 +3,9 @@
 //! Promises: every request of the kernel is answered exactly once, with an answer or an errno;
 //! no reader thread waits for the network; whatever ends, ends without hanging.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test stops where it is wrong")
+)]
 
 pub mod fuse;

@@ -4,6 +4,7 @@
 
 mod device;
 mod errno;
+mod lock_owners;
 mod mount;
 mod notify;
 mod open_files;

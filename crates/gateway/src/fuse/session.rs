@@ -1,6 +1,7 @@
 //! The life of a mount: the first exchange with the kernel, the threads that take requests, the end.
 
 use super::device::Device;
+use super::lock_owners::LockOwners;
 use super::notify::Kernel;
 use super::open_files::OpenFiles;
 use super::ops;
@@ -73,6 +74,7 @@ pub(crate) struct Session {
     pub(crate) files: OpenFiles,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) waiting: Waiting,
+    pub(crate) lock_owners: LockOwners,
 }
 
 /// Whether a session goes on, and how to wait for its end.
@@ -171,6 +173,7 @@ pub(crate) fn start(
         files: OpenFiles::new(Arc::clone(&device), facts.passthrough),
         kernel: Arc::clone(&kernel),
         waiting: Waiting::default(),
+        lock_owners: LockOwners::default(),
     });
     let answer = Body::init(answer(&request, &facts, options));
     Reply::new(&device, unique).body(&answer);

@@ -71,12 +71,14 @@ impl Call<'_> {
 
     pub(super) fn flush(self, handle: u64, owner: u64) {
         let (fs, inode) = (&self.session.fs, self.inode);
+        self.session.lock_owners.flushed(inode, owner);
         fs.flush(inode, handle, owner, self.when_done());
     }
 
     /// Nobody waits for the answer but, sometimes, close(2): so it comes first.
     pub(super) fn release(self, handle: u64, flags: u32, owner: u64) {
         self.session.files.close(self.inode, handle);
+        self.session.end_locks(self.inode, handle);
         let flock_owner = (flags & wire::RELEASE_FLOCK_UNLOCK != 0).then_some(owner);
         self.session.fs.release(self.inode, handle, flock_owner);
         self.reply.ok();

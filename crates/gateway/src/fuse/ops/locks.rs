@@ -4,7 +4,7 @@ use super::Call;
 use crate::fuse::session::Session;
 use crate::fuse::wire::{self, Body, LockRequest};
 use perigee_client::fs::{FileLock, LockKind};
-use perigee_types::{ByteRange, Errno};
+use perigee_types::{ByteRange, Errno, InodeId};
 use std::sync::Arc;
 
 /// The kernel's last byte of a file (`OFFSET_MAX`): "to the end".
@@ -37,6 +37,11 @@ impl Call<'_> {
             return self.reply.error(Errno::EINVAL);
         };
         let (unique, inode, reply) = (self.unique, self.inode, self.reply);
+        if lock.kind == LockKind::Posix && lock.exclusive.is_some() {
+            self.session
+                .lock_owners
+                .locked(inode, request.handle, lock.owner);
+        }
         if !wait {
             let done = Box::new(move |result| reply.done(result));
             return self.session.fs.setlk(inode, lock, wait, unique, done);
@@ -52,6 +57,23 @@ impl Call<'_> {
         self.session.fs.setlk(inode, lock, wait, unique, done);
         if self.session.waiting.entered(unique) {
             self.session.fs.interrupt(unique);
+        }
+    }
+}
+
+impl Session {
+    /// Drops the locks of fcntl whose owner was the open file.
+    pub(super) fn end_locks(&self, inode: InodeId, handle: u64) {
+        for owner in self.lock_owners.released(inode, handle) {
+            let lock = FileLock {
+                kind: LockKind::Posix,
+                owner,
+                range: ByteRange::new(0, u64::MAX),
+                exclusive: None,
+                pid: 0,
+            };
+            // The file is closed: there is nobody left whom a refusal would concern.
+            self.fs.setlk(inode, lock, false, 0, Box::new(|_| {}));
         }
     }
 }
@@ -105,6 +127,7 @@ mod tests {
 
     fn request(first: u64, last: u64, kind: i32) -> LockRequest {
         LockRequest {
+            handle: 1,
             owner: 9,
             first,
             last,

@@ -194,6 +194,7 @@ pub(crate) enum Request<'a> {
 /// `GETLK`, `SETLK` and `SETLKW`; both ends of the range belong to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockRequest {
+    pub(crate) handle: u64,
     pub(crate) owner: u64,
     pub(crate) first: u64,
     pub(crate) last: u64,
@@ -430,9 +431,10 @@ fn write<'a>(f: &mut Fields<'a>) -> Option<Request<'a>> {
 }
 
 fn lock(f: &mut Fields<'_>) -> Option<LockRequest> {
-    let (_handle, owner) = (f.u64()?, f.u64()?);
+    let (handle, owner) = (f.u64()?, f.u64()?);
     let (first, last, kind, pid) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
     Some(LockRequest {
+        handle,
         owner,
         first,
         last,

@@ -1,0 +1,244 @@
+//! What the kernel keeps, and what it drops when it is told.
+
+use crate::memory::Rung;
+use crate::rig::{Rig, errno, in_time, until};
+use perigee_client::fs::{Caller, KernelCache, NewNode, SetAttr};
+use perigee_types::{ByteRange, InodeId, WallTime};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+const ELSEWHERE: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: 1,
+};
+const LATER: WallTime = WallTime {
+    secs: 5_000_000_000,
+    nanos: 0,
+};
+const WHOLE: ByteRange = ByteRange {
+    start: 0,
+    end: u64::MAX,
+};
+
+fn cache(rig: &Rig) -> Arc<dyn KernelCache> {
+    rig.mounted().kernel_cache()
+}
+
+/// Another host changes the mode of a file.
+fn chmod_elsewhere(rig: &Rig, inode: InodeId, mode: u32) {
+    let set = SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    };
+    rig.fs
+        .change_elsewhere(|tree| tree.set_attr(inode, &set, ELSEWHERE, LATER))
+        .unwrap();
+}
+
+/// Another host makes a file.
+fn create_elsewhere(rig: &Rig, name: &str) -> InodeId {
+    let (root, name) = (InodeId::ROOT, name.as_bytes());
+    rig.fs
+        .change_elsewhere(|tree| tree.make(ELSEWHERE, root, name, NewNode::File, 0o600, LATER))
+        .unwrap()
+}
+
+#[test]
+fn attributes_are_kept_until_they_are_forgotten() {
+    let Some(rig) = Rig::new() else { return };
+    let path = rig.path("f");
+    fs::write(&path, "x").unwrap();
+    let inode = rig.fs.inode("f");
+    let mode = || fs::metadata(&path).unwrap().mode() & 0o777;
+    assert_eq!(mode(), 0o644);
+    chmod_elsewhere(&rig, inode, 0o600);
+    assert_eq!(mode(), 0o644, "kept for 60 s");
+    cache(&rig).forget_attr(inode);
+    assert_eq!(mode(), 0o600);
+    // The root directory too, whose number the kernel has not.
+    let root_mode = || fs::metadata(rig.root()).unwrap().mode() & 0o777;
+    assert_eq!(root_mode(), 0o755);
+    chmod_elsewhere(&rig, InodeId::ROOT, 0o711);
+    assert_eq!(root_mode(), 0o755);
+    cache(&rig).forget_attr(InodeId::ROOT);
+    assert_eq!(root_mode(), 0o711);
+}
+
+#[test]
+fn nothing_is_kept_without_time_to_live() {
+    let Some(rig) = Rig::new() else { return };
+    rig.fs.set_ttl(Duration::ZERO);
+    let path = rig.path("f");
+    assert_eq!(errno(fs::metadata(&path)), Some(libc::ENOENT));
+    let inode = create_elsewhere(&rig, "f");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    chmod_elsewhere(&rig, inode, 0o640);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
+}
+
+#[test]
+fn names_and_their_absence_are_kept_until_all_names_are_forgotten() {
+    let Some(rig) = Rig::new() else { return };
+    if !rig.mounted().facts().names_can_be_forgotten {
+        eprintln!("skipped: names can be forgotten since Linux 6.16");
+        return;
+    }
+    let (there, missing) = (rig.path("there"), rig.path("missing"));
+    fs::write(&there, "x").unwrap();
+    let old = fs::metadata(&there).unwrap().ino();
+    assert_eq!(errno(fs::metadata(&missing)), Some(libc::ENOENT));
+    let lookups = rig.fs.seen.lookups.load(Ordering::SeqCst);
+    rig.fs
+        .change_elsewhere(|tree| tree.unlink(InodeId::ROOT, b"there", LATER))
+        .unwrap();
+    let new = create_elsewhere(&rig, "there");
+    create_elsewhere(&rig, "missing");
+    assert_eq!(fs::metadata(&there).unwrap().ino(), old);
+    assert_eq!(errno(fs::metadata(&missing)), Some(libc::ENOENT));
+    assert_eq!(
+        rig.fs.seen.lookups.load(Ordering::SeqCst),
+        lookups,
+        "answered by the kernel"
+    );
+    cache(&rig).forget_names();
+    assert_eq!(fs::metadata(&there).unwrap().ino(), new.0);
+    assert!(fs::metadata(&missing).is_ok());
+    let lookups = rig.fs.seen.lookups.load(Ordering::SeqCst);
+    fs::metadata(&there).unwrap();
+    assert_eq!(
+        rig.fs.seen.lookups.load(Ordering::SeqCst),
+        lookups,
+        "kept again"
+    );
+}
+
+#[test]
+fn a_working_directory_survives_the_forgetting_of_its_name() {
+    let Some(rig) = Rig::new() else { return };
+    fs::create_dir_all(rig.path("a/b")).unwrap();
+    let script = "cd \"$0/a/b\"; read line; /bin/pwd; : > made";
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", script])
+        .arg(rig.root())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("chdir", || {
+        fs::read_link(format!("/proc/{}/cwd", child.id()))
+            .unwrap()
+            .ends_with("b")
+    });
+    cache(&rig).forget_names();
+    assert!(fs::metadata(rig.path("a/b")).is_ok());
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    let expected = format!("{}\n", rig.path("a/b").display());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    assert!(rig.path("a/b/made").exists());
+}
+
+#[test]
+fn content_is_kept_until_it_is_forgotten() {
+    let Some(rig) = Rig::new() else { return };
+    let path = rig.path("f");
+    fs::write(&path, b"old").unwrap();
+    let file = File::open(&path).unwrap();
+    let read = || {
+        let mut bytes = [0; 3];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    assert_eq!(read(), *b"old");
+    let inode = rig.fs.inode("f");
+    rig.fs
+        .change_elsewhere(|tree| tree.write(inode, 0, 0, b"new", LATER))
+        .unwrap();
+    // (A stat would find out: a read that came to the daemon made the time of access stale, and
+    // with the new time of change the kernel drops the pages by itself.)
+    assert_eq!(read(), *b"old");
+    cache(&rig).forget_data(inode, WHOLE);
+    assert_eq!(read(), *b"new");
+}
+
+#[test]
+fn a_listing_is_kept_until_it_is_forgotten() {
+    let Some(rig) = Rig::new() else { return };
+    fs::write(rig.path("a"), "").unwrap();
+    let count = || fs::read_dir(rig.root()).unwrap().count();
+    assert_eq!((count(), count()), (1, 1));
+    let asked = rig.fs.seen.readdirs.load(Ordering::SeqCst);
+    create_elsewhere(&rig, "b");
+    assert_eq!(count(), 1);
+    assert_eq!(
+        rig.fs.seen.readdirs.load(Ordering::SeqCst),
+        asked,
+        "listed by the kernel"
+    );
+    cache(&rig).forget_data(InodeId::ROOT, WHOLE);
+    assert_eq!(count(), 2);
+}
+
+#[test]
+fn forgetting_waits_for_no_unanswered_create() {
+    let Some(rig) = Rig::new() else { return };
+    fs::create_dir(rig.path("d")).unwrap();
+    fs::write(rig.path("d/other"), "x").unwrap();
+    assert_eq!(fs::read_dir(rig.path("d")).unwrap().count(), 1);
+    let (dir, other) = (rig.fs.inode("d"), rig.fs.inode("d/other"));
+    rig.fs.hold("create");
+    let path = rig.path("d/new");
+    let creator = thread::spawn(move || File::create(path).map(drop));
+    until("create", || rig.fs.held() == 1);
+    let kernel = cache(&rig);
+    in_time("forget", move || {
+        kernel.forget_names();
+        for inode in [dir, other, InodeId::ROOT] {
+            kernel.forget_attr(inode);
+            kernel.forget_data(inode, WHOLE);
+        }
+    });
+    assert_eq!(rig.fs.held(), 1, "still unanswered");
+    rig.fs.let_go();
+    creator.join().unwrap().unwrap();
+    assert!(fs::metadata(rig.path("d/new")).is_ok());
+}
+
+/// The exception to "forgetting waits for nothing": the kernel waits for reads of the very pages.
+/// The file system must answer those first (or forget from a thread on which none of them depends).
+#[test]
+fn forgetting_content_waits_for_unanswered_reads_of_it_only() {
+    let Some(rig) = Rig::new() else { return };
+    rig.fs.set_rung(Rung::Cached);
+    let path = rig.path("f");
+    fs::write(&path, vec![1; 4096]).unwrap();
+    let inode = rig.fs.inode("f");
+    cache(&rig).forget_data(inode, WHOLE);
+    rig.fs.hold("read");
+    let reader = thread::spawn(move || {
+        let mut byte = [0];
+        File::open(path)
+            .unwrap()
+            .read_exact_at(&mut byte, 0)
+            .unwrap();
+        byte
+    });
+    until("read", || rig.fs.held() == 1);
+    let kernel = cache(&rig);
+    let forgetting = thread::spawn(move || kernel.forget_data(inode, WHOLE));
+    let kernel = cache(&rig);
+    in_time("attributes", move || kernel.forget_attr(inode));
+    thread::sleep(Duration::from_millis(100));
+    assert!(
+        !forgetting.is_finished(),
+        "this kernel no longer waits: the rule can go"
+    );
+    rig.fs.let_go();
+    in_time("data", move || forgetting.join().unwrap());
+    assert_eq!(reader.join().unwrap(), [1]);
+}
