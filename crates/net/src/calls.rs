@@ -199,12 +199,18 @@ impl Calls {
     }
 
     fn fail(&self, error: CallError, which: impl Fn(&Open) -> bool) -> Vec<(Priority, u64)> {
-        let mut failed = Vec::new();
         let mut inner = self.inner.lock();
-        for (id, open) in inner.open.extract_if(.., |_, open| which(open)) {
-            failed.push((open.request.priority, id));
-            // the caller may have given up just now
-            _ = open.answer.send(Err(error.clone()));
+        let failed: Vec<(Priority, u64)> = inner
+            .open
+            .iter()
+            .filter(|(_, open)| which(open))
+            .map(|(id, open)| (open.request.priority, *id))
+            .collect();
+        for (_, id) in &failed {
+            if let Some(open) = inner.open.remove(id) {
+                // the caller may have given up just now
+                _ = open.answer.send(Err(error.clone()));
+            }
         }
         failed
     }

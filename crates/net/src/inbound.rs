@@ -79,7 +79,7 @@ impl Drop for Handshake {
 /// A connection that has said hello.
 enum Entered {
     Member(Box<Member>),
-    Joining(FrameReader, FrameWriter),
+    Joining(Box<(FrameReader, FrameWriter)>),
 }
 
 struct Member {
@@ -129,7 +129,7 @@ impl Door {
                 self.serve(*member).await
             }
             // its place among the handshakes is kept: who joins is not authenticated
-            Entered::Joining(reader, writer) => join::serve(shared, reader, writer).await,
+            Entered::Joining(halves) => join::serve(shared, halves.0, halves.1).await,
         };
         shared.on_end(who, &ended);
     }
@@ -205,7 +205,7 @@ impl Door {
             writer
                 .send(&[answer(Verdict::Welcome).frame()], 0, patience)
                 .await?;
-            return Ok(Entered::Joining(reader, writer));
+            return Ok(Entered::Joining(Box::new((reader, writer))));
         };
         if hello.lane == LaneName::Join {
             return Err(Ended::Hello("a lane for joining"));

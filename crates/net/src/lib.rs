@@ -57,6 +57,8 @@ mod replies;
 pub mod service;
 mod shared;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 pub use bytes::Bytes;
