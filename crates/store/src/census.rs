@@ -14,7 +14,9 @@ impl Store {
         let mut from: Vec<u8> = Vec::new();
         loop {
             let row = self.kv().scan(container, Tag::Objects, &from, None, 1)?;
-            let Some((stored, _)) = row.first() else { return Ok(found) };
+            let Some((stored, _)) = row.first() else {
+                return Ok(found);
+            };
             let Some(number) = stored.first_chunk::<8>() else {
                 let what = format!("key of an object of {container} is too short");
                 return Err(StoreError::Damaged { what });
@@ -34,7 +36,9 @@ impl Store {
         for inode in self.object_inodes(container)? {
             let from = key::object(inode, Part::Validity, 0);
             let to = key::object_part_end(inode, Part::Validity);
-            let rows = self.kv().scan(container, Tag::Objects, &from, Some(&to), 1)?;
+            let rows = self
+                .kv()
+                .scan(container, Tag::Objects, &from, Some(&to), 1)?;
             if rows.is_empty() {
                 continue;
             }

@@ -8,8 +8,8 @@
 //! `docs/FORMAT.md`.
 #![forbid(unsafe_code)]
 
-mod core;
 mod census;
+mod core;
 pub mod disk;
 mod error;
 mod format;

@@ -1,0 +1,165 @@
+//! Objects on a disk that fails.
+
+use super::{Bench, C, inode, pattern, r};
+use crate::{Adopt, Space, StoreError, WriteBatch};
+
+#[test]
+fn a_failed_sync_makes_its_container_read_only_for_good() {
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 8192)).unwrap();
+    object.sync_wait().unwrap();
+    object.write(0, &pattern(2, 8192)).unwrap();
+    bench.disk.set(|faults| faults.syncs_left = Some(0));
+    let error = object.sync_wait().unwrap_err();
+    assert!(
+        matches!(error, StoreError::ReadOnly { container: C, .. }),
+        "{error}"
+    );
+    // The disk would now say yes.
+    assert_eq!(object.sync_wait(), Err(error.clone()));
+    assert_eq!(object.write(0, b"x"), Err(error.clone()));
+    assert_eq!(object.resize(1), Err(error.clone()));
+    let other = bench.object(2);
+    assert_eq!(other.write(0, b"x"), Err(error.clone()));
+    assert!(bench.store().read_only(C).is_some());
+    // What the disk dropped is not taken for what was written.
+    assert!(matches!(
+        object.read(0, &mut [0; 8192]),
+        Err(StoreError::Corrupt { .. })
+    ));
+    // Other containers go on.
+    let elsewhere =
+        perigee_types::InodeId::new(perigee_types::ContainerId(8), perigee_types::InodeIndex(1));
+    let elsewhere = bench.store().object(elsewhere).unwrap();
+    elsewhere.write(0, b"x").unwrap();
+    elsewhere.sync_wait().unwrap();
+    drop((object, other, elsewhere));
+    bench.kill();
+    bench.open_and_recover(Adopt::Distrust);
+    assert_eq!(
+        bench.object(1).read_bytes(0, 8192).unwrap(),
+        pattern(1, 8192)
+    );
+    bench.object(1).write(0, b"x").unwrap();
+}
+
+#[test]
+fn a_full_disk_harms_nothing() {
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    let old = pattern(1, 10_000);
+    object.write(0, &old).unwrap();
+    for left in [0, 1, 4096, 5000, 9000] {
+        bench
+            .disk
+            .set(|faults| faults.object_bytes_left = Some(left));
+        assert_eq!(
+            object.write(6000, &pattern(2, 20_000)),
+            Err(StoreError::NoSpace)
+        );
+        bench.disk.set(|faults| faults.object_bytes_left = None);
+        assert_eq!(object.len(), Ok(10_000));
+        assert_eq!(object.read_bytes(0, 6000).unwrap(), old[..6000]);
+        assert_eq!(object.read_bytes(6000, 9999).unwrap().len(), 4000);
+        assert_eq!(object.verify(), Ok(vec![]));
+        object.write(0, &old).unwrap();
+    }
+    bench.disk.set(|faults| faults.object_bytes_left = Some(0));
+    bench.store().remove_object(inode(1)).unwrap();
+    bench.disk.set(|faults| faults.object_bytes_left = None);
+    drop(object);
+    bench.close();
+    bench.open();
+    assert_eq!(bench.object(1).len(), Ok(0));
+}
+
+#[test]
+fn the_reserve_lets_keys_in_after_data_and_deletes_always() {
+    let bench = Bench::new();
+    let store = bench.store();
+    let mut put = WriteBatch::new();
+    put.put(Space::Log(C), b"a", b"1");
+    store.commit(put).unwrap();
+    assert!(store.space().unwrap().reserved > 0);
+
+    bench.disk.set(|faults| faults.available = Some(0));
+    let mut put = WriteBatch::new();
+    put.put(Space::Log(C), b"b", b"1");
+    assert_eq!(store.commit(put), Err(StoreError::NoSpace));
+    let object = bench.object(1);
+    assert_eq!(object.write(0, b"x"), Err(StoreError::NoSpace));
+    assert_eq!(store.space().unwrap().available, 0);
+    let mut delete = WriteBatch::new();
+    delete.delete(Space::Log(C), b"a");
+    store.commit(delete).unwrap();
+    assert_eq!(store.get(Space::Log(C), b"a"), Ok(None));
+
+    bench.disk.set(|faults| faults.available = None);
+    let start = std::time::Instant::now();
+    while object.write(0, b"x").is_err() {
+        assert!(
+            start.elapsed().as_secs() < 5,
+            "the reserve was not refilled"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_sync_that_found_no_room_for_its_checksums_is_not_forgotten() {
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 5000)).unwrap();
+    bench.disk.set(|faults| faults.available = Some(0));
+    assert_eq!(object.sync_wait(), Err(StoreError::NoSpace));
+    bench.disk.set(|faults| faults.available = None);
+    object.sync_wait().unwrap();
+    drop(object);
+    bench.lose_power(5);
+    let recovered = bench.open_and_recover(Adopt::Distrust);
+    assert_eq!(recovered.distrusted, []);
+    assert_eq!(
+        bench.object(1).read_bytes(0, 5000).unwrap(),
+        pattern(1, 5000)
+    );
+}
+
+#[test]
+fn an_unreadable_sector_is_an_error_and_found_by_scrub() {
+    let bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 5000)).unwrap();
+    bench.disk.set(|faults| faults.unreadable = true);
+    let error = object.read(0, &mut [0; 10]).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            StoreError::Io {
+                code: libc::EIO,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(object.verify(), Ok(vec![r(0, 5000)]));
+    bench.disk.set(|faults| faults.unreadable = false);
+    assert_eq!(object.verify(), Ok(vec![]));
+}
+
+#[test]
+fn a_failed_engine_refuses_and_keeps_what_it_had() {
+    let mut bench = Bench::new();
+    let mut put = WriteBatch::new();
+    put.put(Space::Log(C), b"a", b"1");
+    bench.store().commit(put).unwrap();
+    bench.disk.freeze();
+    let mut put = WriteBatch::new();
+    put.put(Space::Log(C), b"b", b"1");
+    let error = bench.store().commit(put).unwrap_err();
+    assert!(matches!(error, StoreError::Failed { .. }), "{error}");
+    assert_eq!(bench.store().commit(WriteBatch::new()), Err(error));
+    bench.lose_power(1);
+    bench.open();
+    assert!(bench.store().get(Space::Log(C), b"a").unwrap().is_some());
+}

@@ -1,0 +1,370 @@
+//! Objects on a disk that works.
+
+use super::{Bench, C, flip, inode, pattern, r, v};
+use crate::disk::RealDisk;
+use crate::{Adopt, StoreError, WriteBatch, block_sums};
+use perigee_types::Version;
+use std::sync::Arc;
+
+fn corrupt(ranges: &[perigee_types::ByteRange]) -> StoreError {
+    StoreError::Corrupt {
+        inode: inode(1),
+        ranges: ranges.to_vec(),
+    }
+}
+
+fn invalid(ranges: &[perigee_types::ByteRange]) -> StoreError {
+    StoreError::Invalid {
+        inode: inode(1),
+        ranges: ranges.to_vec(),
+    }
+}
+
+#[test]
+fn an_object_that_was_never_written_takes_no_file() {
+    let bench = Bench::new();
+    let object = bench.object(1);
+    assert_eq!(object.read(0, &mut [0; 10]), Ok(0));
+    assert_eq!(object.len(), Ok(0));
+    assert!(!bench.file_of(1).exists());
+    object.write(5000, b"x").unwrap();
+    assert!(bench.file_of(1).exists());
+    assert_eq!(object.read_bytes(4998, 10).unwrap(), b"\0\0x"[..]);
+}
+
+#[test]
+fn a_flipped_bit_is_never_returned_and_heals_by_install() {
+    let mut bench = Bench::new();
+    let data = pattern(1, 10_000);
+    for byte in [0, 4095, 4096, 8191, 8192, 9999] {
+        let object = bench.object(1);
+        object.write(0, &data).unwrap();
+        object.sync_wait().unwrap();
+        flip(&bench.file_of(1), byte, (byte % 8) as u8);
+        let block = byte / 4096 * 4096;
+        let bad = r(block, (block + 4096).min(10_000));
+        assert_eq!(object.read(byte, &mut [0]), Err(corrupt(&[bad])));
+        assert_eq!(object.read(0, &mut vec![0; 10_000]), Err(corrupt(&[bad])));
+        assert_eq!(object.verify(), Ok(vec![bad]));
+        // What would make the rot look good is refused.
+        assert_eq!(
+            object.write(bad.end - 1, b"x"),
+            if bad.len() == 1 {
+                Ok(())
+            } else {
+                Err(corrupt(&[bad]))
+            }
+        );
+        assert_eq!(object.resize(bad.start + 1), Err(corrupt(&[bad])));
+        assert_eq!(
+            object.punch(r(bad.start, bad.end - 1)),
+            Err(corrupt(&[bad]))
+        );
+        // A restart forgets nothing.
+        drop(object);
+        bench.close();
+        bench.open();
+        let object = bench.object(1);
+        assert_eq!(object.verify(), Ok(vec![bad]));
+        object.invalidate(bad, Version::default()).unwrap();
+        assert_eq!(
+            object.read(byte, &mut [0]),
+            Err(invalid(&[r(byte, byte + 1)]))
+        );
+        assert_eq!(object.verify(), Ok(vec![]));
+        let good = &data[bad.start as usize..bad.end as usize];
+        // In two pieces, neither of which is a whole block.
+        let (a, b) = good.split_at(100);
+        let mid = bad.start + 100;
+        object.install(r(bad.start, mid), a, v(9), None).unwrap();
+        object
+            .install(r(mid, bad.end), b, v(9), Some(&block_sums(b)))
+            .unwrap();
+        assert!(object.is_whole());
+        assert_eq!(object.read_bytes(0, 10_000).unwrap(), data);
+        assert_eq!(object.verify(), Ok(vec![]));
+    }
+}
+
+#[test]
+fn a_missing_backing_file_is_corruption_not_zeros() {
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, b"data").unwrap();
+    object.sync_wait().unwrap();
+    drop(object);
+    bench.close();
+    std::fs::remove_file(bench.file_of(1)).unwrap();
+    bench.open();
+    let object = bench.object(1);
+    assert_eq!(object.read(0, &mut [0; 4]), Err(corrupt(&[r(0, 4)])));
+    assert_eq!(object.verify(), Ok(vec![r(0, 4)]));
+    assert_eq!(object.write(0, b"x"), Err(corrupt(&[r(0, 4)])));
+}
+
+#[test]
+fn a_shortened_backing_file_is_corruption() {
+    let bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 9000)).unwrap();
+    object.sync_wait().unwrap();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(bench.file_of(1));
+    file.unwrap().set_len(5000).unwrap();
+    assert_eq!(object.verify(), Ok(vec![r(4096, 9000)]));
+    assert_eq!(
+        object.read(0, &mut [0; 9000]),
+        Err(corrupt(&[r(4096, 9000)]))
+    );
+    assert_eq!(object.read(0, &mut [0; 4096]), Ok(4096));
+}
+
+#[test]
+fn content_is_installed_only_where_it_is_still_wanted() {
+    let bench = Bench::new();
+    let object = bench.object(1);
+    object.invalidate(r(0, 300), v(1)).unwrap();
+    object.invalidate(r(100, 200), v(5)).unwrap();
+    assert_eq!(object.len(), Ok(300));
+    assert_eq!(
+        object.read(50, &mut [0; 100]),
+        Err(invalid(&[r(50, 100), r(100, 150)]))
+    );
+    let old = vec![b'o'; 300];
+    let parts = object.install(r(0, 300), &old, v(4), None).unwrap();
+    assert_eq!(parts, [r(0, 100), r(200, 300)]);
+    assert_eq!(object.invalid(), [(r(100, 200), v(5))]);
+    // What is valid is not written over, whatever its version.
+    let new = vec![b'n'; 300];
+    let parts = object.install(r(0, 300), &new, v(9), None).unwrap();
+    assert_eq!(parts, [r(100, 200)]);
+    let all = object.read_bytes(0, 300).unwrap();
+    assert_eq!(&all[..], [&old[..100], &new[..100], &old[..100]].concat());
+    assert!(object.is_whole());
+}
+
+#[test]
+fn installed_bytes_must_match_their_checksums_and_length() {
+    let bench = Bench::new();
+    let object = bench.object(1);
+    object.invalidate(r(0, 5000), v(1)).unwrap();
+    let data = pattern(1, 5000);
+    let mut sums = block_sums(&data);
+    sums[1] ^= 1;
+    let mismatch = Err(StoreError::Mismatch {
+        inode: inode(1),
+        range: r(0, 5000),
+    });
+    assert_eq!(
+        object.install(r(0, 5000), &data, v(1), Some(&sums)),
+        mismatch
+    );
+    assert_eq!(object.install(r(0, 5000), &data[1..], v(1), None), mismatch);
+    assert!(!object.is_whole());
+}
+
+#[test]
+fn the_owners_write_makes_what_it_covers_valid() {
+    let bench = Bench::new();
+    let object = bench.object(1);
+    object.invalidate(r(0, 8192), v(3)).unwrap();
+    object.write(1000, &[7; 1000]).unwrap();
+    assert_eq!(
+        object.invalid(),
+        [(r(0, 1000), v(3)), (r(2000, 8192), v(3))]
+    );
+    assert_eq!(object.read_bytes(1000, 1000).unwrap(), [7; 1000][..]);
+    object.punch(r(0, 1000)).unwrap();
+    object.resize(2000).unwrap();
+    assert!(object.is_whole());
+    object.resize(9000).unwrap();
+    assert_eq!(object.read_bytes(2000, 7000).unwrap(), vec![0; 7000]);
+}
+
+#[test]
+fn invalidity_is_durable_with_its_batch_in_any_order() {
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    let (mut first, mut second) = (WriteBatch::new(), WriteBatch::new());
+    object.invalidate_in(&mut first, r(0, 10), v(1)).unwrap();
+    object
+        .invalidate_in(&mut second, r(40 << 20, 50 << 20), v(2))
+        .unwrap();
+    bench.store().commit(second).unwrap();
+    bench.store().commit(first).unwrap();
+    drop(object);
+    bench.lose_power(1);
+    bench.open();
+    let object = bench.object(1);
+    assert_eq!(
+        object.invalid(),
+        [(r(0, 10), v(1)), (r(40 << 20, 50 << 20), v(2))]
+    );
+    assert_eq!(object.len(), Ok(50 << 20));
+}
+
+#[test]
+fn validity_is_stored_only_after_the_data() {
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    object.invalidate(r(0, 8192), v(1)).unwrap();
+    object.sync_wait().unwrap();
+    object
+        .install(r(0, 4096), &pattern(1, 4096), v(1), None)
+        .unwrap();
+    object.sync_wait().unwrap();
+    object
+        .install(r(4096, 8192), &pattern(2, 4096), v(1), None)
+        .unwrap();
+    // A record of the object is committed, and must not claim the second block.
+    object.invalidate(r(9000, 9001), v(2)).unwrap();
+    bench.store().commit(WriteBatch::new()).unwrap();
+    drop(object);
+    bench.lose_power(3);
+    bench.open_and_recover(Adopt::Distrust);
+    let object = bench.object(1);
+    let invalid = object.invalid();
+    assert!(invalid.contains(&(r(4096, 8192), v(1))), "{invalid:?}");
+    assert_eq!(object.read_bytes(0, 4096).unwrap(), pattern(1, 4096));
+}
+
+#[test]
+fn writes_that_the_daemon_did_not_see_are_found_by_a_rescan() {
+    use std::os::unix::fs::FileExt;
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 20_000)).unwrap();
+    object.sync_wait().unwrap();
+    let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
+    object.set_externally_writable(true).unwrap();
+    file.write_all_at(b"unseen", 5000).unwrap();
+    file.write_all_at(b"end", 25_000).unwrap();
+    assert_eq!(object.read_bytes(5000, 6).unwrap(), b"unseen"[..]);
+    assert_eq!(object.len(), Ok(25_003));
+    assert_eq!(object.verify(), Ok(vec![]));
+    assert_eq!(object.rescan(), Ok(vec![r(4096, 8192), r(24_576, 25_003)]));
+    assert_eq!(object.rescan(), Ok(vec![]));
+    object.sync_wait().unwrap();
+    // Whatever is written before the process dies is the file's content.
+    file.write_all_at(b"more", 25_003).unwrap();
+    drop(object);
+    bench.lose_power(1);
+    let recovered = bench.open_and_recover(Adopt::Adopt);
+    assert_eq!(recovered.checked, 1);
+    let object = bench.object(1);
+    assert_eq!(object.len(), Ok(25_007));
+    assert_eq!(object.verify(), Ok(vec![]));
+}
+
+#[test]
+fn holes_and_invalid_regions_seek_as_they_should() {
+    let bench = Bench::new();
+    let object = bench.object(1);
+    let mib = 1 << 20;
+    object.resize(8 * mib).unwrap();
+    object.write(2 * mib, &pattern(1, 4096)).unwrap();
+    object.invalidate(r(4 * mib, 5 * mib), v(1)).unwrap();
+    assert_eq!(object.seek_data(0), Ok(Some(2 * mib)));
+    assert_eq!(object.seek_hole(0), Ok(Some(0)));
+    assert_eq!(object.seek_hole(2 * mib), Ok(Some(2 * mib + 4096)));
+    assert_eq!(object.seek_data(2 * mib + 4096), Ok(Some(4 * mib)));
+    assert_eq!(object.seek_hole(4 * mib + 5), Ok(Some(5 * mib)));
+    assert_eq!(object.seek_data(5 * mib), Ok(None));
+    assert_eq!(object.seek_hole(8 * mib), Ok(None));
+    let blocks = object.allocated_blocks().unwrap();
+    assert!(blocks < 2048, "sparse: {blocks}");
+    object.allocate(r(6 * mib, 9 * mib)).unwrap();
+    assert!(object.allocated_blocks().unwrap() >= blocks + 6144);
+    assert_eq!(object.len(), Ok(8 * mib));
+    object.punch(r(0, 8 * mib)).unwrap();
+    assert_eq!(object.read_bytes(2 * mib, 10).unwrap(), [0; 10][..]);
+    assert!(object.is_whole());
+}
+
+#[test]
+fn a_removed_object_is_gone_and_its_number_may_come_back() {
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 5000)).unwrap();
+    object.sync_wait().unwrap();
+    bench.store().remove_object(inode(1)).unwrap();
+    bench.store().remove_object(inode(1)).unwrap();
+    assert!(!bench.file_of(1).exists());
+    assert_eq!(
+        object.read(0, &mut [0; 9]),
+        Err(StoreError::Removed { inode: inode(1) })
+    );
+    object.sync_wait().unwrap();
+    let again = bench.object(1);
+    assert_eq!(again.len(), Ok(0));
+    again.write(0, b"new").unwrap();
+    again.sync_wait().unwrap();
+    drop((object, again));
+    bench.close();
+    bench.open();
+    assert_eq!(bench.object(1).read_bytes(0, 99).unwrap(), b"new"[..]);
+    assert_eq!(bench.object(1).verify(), Ok(vec![]));
+    assert_eq!(bench.store().containers().unwrap(), [C]);
+}
+
+#[test]
+fn idle_files_are_closed_and_opened_again() {
+    let mut bench = Bench::new();
+    bench.close();
+    // On the real disk: the other one keeps files open to undo writes.
+    bench.open_on(Arc::new(RealDisk));
+    for index in 1..=60 {
+        bench.object(index).write(0, &pattern(index, 100)).unwrap();
+    }
+    let held = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .filter(|path| path.starts_with(bench.path().join("objects")))
+        .count();
+    assert!(held <= 9, "{held} files open, 8 wanted");
+    for index in 1..=60 {
+        let object = bench.object(index);
+        assert_eq!(object.read_bytes(0, 100).unwrap(), pattern(index, 100));
+        object.sync_wait().unwrap();
+    }
+}
+
+#[test]
+fn readers_and_writers_of_one_object_do_not_mix_blocks() {
+    let bench = Bench::new();
+    let object = bench.object(1);
+    let len = 64 << 10;
+    object.write(0, &pattern(0, len)).unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..2u64 {
+            let object = Arc::clone(&object);
+            scope.spawn(move || {
+                for round in 0..50 {
+                    object
+                        .write(0, &pattern(writer * 1000 + round, len))
+                        .unwrap();
+                }
+            });
+        }
+        for _ in 0..2 {
+            let object = Arc::clone(&object);
+            scope.spawn(move || {
+                for _ in 0..100 {
+                    let got = object.read_bytes(0, len).unwrap();
+                    let seed = (0..256).find(|&seed| pattern(seed, 1)[0] == got[0]);
+                    let seed = seed.unwrap();
+                    let same = |seed| pattern(seed, len) == got[..];
+                    assert!((0..256).any(|more| same(seed ^ more)), "a torn read");
+                }
+            });
+        }
+        let object = Arc::clone(&object);
+        scope.spawn(move || {
+            for _ in 0..10 {
+                object.sync_wait().unwrap();
+            }
+        });
+    });
+    assert_eq!(object.verify(), Ok(vec![]));
+}
