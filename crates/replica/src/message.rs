@@ -210,6 +210,9 @@ pub enum Input {
     /// The bytes of every data command up to here are on this node's disk. May go back; a truncation and an
     /// installed state set it to zero until this is given again.
     DataThrough(Seq),
+    /// What the disk knows of the objects, as of this record, survives a crash: the bytes that are here, and the
+    /// map of those that are not. Records after it are kept for a restart.
+    Synced(Seq),
     /// The state that [`Output::NeedState`] asked for is on disk, in place of everything before; the log there is
     /// empty after `base`.
     StateInstalled {
@@ -298,8 +301,13 @@ pub enum Role {
         /// Who owns.
         owner: NodeId,
     },
-    /// First in the chain, but without leases, or with an epoch that this process did not win.
-    Suspended,
+    /// Won this epoch and served in it, but has no leases now.
+    Suspended {
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// First in the chain, in an epoch that this process did not win: it will propose the next one.
+    Returning,
 }
 
 /// A broken promise of the disk, of the control store, or of this protocol.

@@ -46,6 +46,7 @@ plants! {
     EagerTakeover = "a member proposes itself while a lease that it granted still runs";
     GrantWhileProposing = "a member goes on granting while its own proposal may win";
     FetchedWithoutAsOf = "fetched bytes are valid although the log here has not what they include";
+    DurableIsEnough = "fetched bytes are valid when what they include is durable here, not yet committed";
     NoInvalidationOnTruncation = "regions of truncated records stay valid";
     RestartedOwnerKeepsEpoch = "a restarted owner goes on in its old epoch";
     EpochBackward = "an older view replaces a newer one";

@@ -1,1 +1,20 @@
-//! Placeholder.
+//! A deterministic simulator of one replicated container: the real chain and pull on simulated hosts, with lossy
+//! networks, drifting clocks, crashes, lost disks and a control store that is often away.
+//!
+//! One seed is one history. Safety is checked after every event (see [`law`]); then everything heals, and all must be
+//! well again. Reading order: [`model`], [`world`], [`node`], [`chaos`], [`law`].
+#![forbid(unsafe_code)]
+
+pub mod chaos;
+pub mod control;
+pub mod disk;
+pub mod law;
+pub mod model;
+pub mod network;
+pub mod node;
+pub mod oracle;
+pub mod queue;
+pub mod world;
+
+pub use oracle::{Mark, Marks, Violation};
+pub use world::{Options, Report, run};

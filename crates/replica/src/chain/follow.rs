@@ -252,6 +252,7 @@ impl Chain {
         self.committed = base.seq;
         self.handed = base.seq;
         self.data = Seq::ZERO;
+        self.synced = base.seq;
         for write in &mut self.writes {
             write.through = base.seq;
         }

@@ -111,8 +111,13 @@ impl Reign {
         self.epoch
     }
 
+    /// Whether the members' logs were made equal.
+    pub(super) fn has_begun(&self, committed: Seq) -> bool {
+        committed >= self.start
+    }
+
     pub(super) fn is_active(&self, committed: Seq) -> bool {
-        committed >= self.start && !self.deposed
+        self.has_begun(committed) && !self.deposed
     }
 
     pub(super) fn heartbeat_at(&self) -> Tick {

@@ -141,6 +141,8 @@ pub struct Chain {
     handed: Seq,
     /// The data of every command up to here is on this node's disk.
     data: Seq,
+    /// What is known of the objects up to here is on disk: older records may be trimmed.
+    synced: Seq,
     view: Option<ChainView>,
     storage: Storage,
     /// When this node last granted a lease, or may have; `None`: every lease that it granted has run out.
@@ -182,7 +184,8 @@ impl Chain {
             last_write: PersistId(0),
             committed,
             handed: committed,
-            data: hard.base.seq,
+            data: Seq::ZERO,
+            synced: hard.base.seq,
             view: None,
             storage: if known { Storage::Kept } else { Storage::Lost },
             // A lease is granted only after a promise: without one there is none to wait for.
@@ -225,6 +228,7 @@ impl Chain {
             Input::Candidate(node) => self.on_candidate(node),
             Input::Dismiss(node) => self.on_dismiss(node),
             Input::DataThrough(seq) => self.data = seq.min(self.log.last().seq),
+            Input::Synced(seq) => self.synced = self.synced.max(seq.min(self.committed)),
             Input::StateInstalled { base } => self.on_installed(base, out),
             Input::StateFailed => self.installing = false,
         }
@@ -324,12 +328,22 @@ impl Chain {
         self.view.as_ref()
     }
 
+    /// What valid bytes on this node are as of (F1): an owner's include its last record, another node's the last
+    /// committed one.
+    #[must_use]
+    pub fn content_version(&self) -> Version {
+        match &self.part {
+            Part::Reign(reign) if reign.has_begun(self.committed) => self.log.last(),
+            Part::Reign(_) | Part::Follow(_) => self.committed_version(),
+        }
+    }
+
     /// The retained records from `from` to `to`, both included.
     pub fn entries(&self, from: Seq, to: Seq) -> impl Iterator<Item = &Entry> {
         self.log.range(from, to)
     }
 
-    /// How many bytes the retained log takes. Grows while [`Input::DataThrough`] does not come.
+    /// How many bytes the retained log takes. Grows while [`Input::Synced`] does not come.
     #[must_use]
     pub fn retained_bytes(&self) -> u64 {
         self.log.bytes()
@@ -338,7 +352,12 @@ impl Chain {
     /// Whether `version` is in the committed log here. Bytes as of a version may be installed when it is (F2).
     #[must_use]
     pub fn holds(&self, version: Version) -> Holds {
-        self.log.holds(version, self.committed)
+        let through = if planted!(self, DurableIsEnough) {
+            self.durable
+        } else {
+            self.committed
+        };
+        self.log.holds(version, through)
     }
 
     /// The nodes, without this one, that commits wait for: also an fsync must. Empty unless this node reigns.
@@ -476,7 +495,7 @@ impl Chain {
             let most = self.log.surplus(self.limits.retain_for_joiners_bytes);
             through = through.min(behind).max(most.unwrap_or(Seq::ZERO));
         }
-        let through = through.min(self.handed).min(self.data).min(self.durable);
+        let through = through.min(self.handed).min(self.synced);
         (through > self.log.base().seq).then(|| {
             self.log.trim(through);
             through
@@ -536,7 +555,7 @@ impl Chain {
                 let epoch = reign.epoch();
                 match self.lease_until(self.now) {
                     Some(_) => Role::Owner { epoch },
-                    None if reign.is_active(self.committed) => Role::Suspended,
+                    None if reign.has_begun(self.committed) => Role::Suspended { epoch },
                     None => Role::Reconciling { epoch },
                 }
             }
@@ -549,7 +568,7 @@ impl Chain {
             return Role::Outside;
         };
         match view.owner() {
-            Some(owner) if owner == self.me => Role::Suspended,
+            Some(owner) if owner == self.me => Role::Returning,
             Some(_) if view.lists(self.me) && self.storage == Storage::Lost => Role::Outside,
             Some(owner) if view.lists(self.me) => Role::Replica {
                 owner,

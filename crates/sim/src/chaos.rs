@@ -1,0 +1,241 @@
+//! What goes wrong, and when: drawn from the seed. Plain chaos strikes at random; aimed chaos strikes when a chain is
+//! about to change, which is where replication protocols are wrong.
+
+use crate::network::Network;
+use crate::node::Node;
+use crate::oracle::Mark;
+use crate::world::{Event, SECOND, World, host_of};
+use perigee_types::Rng;
+
+/// The seed's taste.
+#[derive(Debug)]
+pub struct Chaos {
+    /// How long it lasts.
+    pub length_us: u64,
+    /// The mean pause between two strikes.
+    pub pause_us: u64,
+    /// In 1,000: how often a change of the chain draws a strike.
+    pub aim: u64,
+    /// Whether the transport tells of refused connections.
+    pub hints: bool,
+    /// In 1,000.
+    pub store_loss: u64,
+    /// In 1,000: requests that arrive after they were given up.
+    pub store_late: u64,
+    /// The longest pause of a session.
+    pub think_us: u64,
+}
+
+impl Chaos {
+    /// Drawn from the seed.
+    pub fn new(rng: &mut Rng) -> Self {
+        let calm_store = rng.chance(1, 2);
+        Self {
+            length_us: (12 + rng.below(20)) * SECOND,
+            pause_us: [400_000, 1_500_000, 4_000_000][rng.below(3) as usize],
+            aim: [0, 200, 600][rng.below(3) as usize],
+            hints: rng.chance(1, 3),
+            store_loss: if calm_store { 0 } else { 200 },
+            store_late: if calm_store { 0 } else { 150 },
+            think_us: [150_000, 600_000, 1_200_000][rng.below(3) as usize],
+        }
+    }
+
+    /// Sets the network's lasting faults.
+    pub fn taste(&self, net: &mut Network, rng: &mut Rng) {
+        net.loss = [0, 0, 20, 100][rng.below(4) as usize];
+        net.repeat = [0, 30, 200][rng.below(3) as usize];
+        net.tail = [0, 0, 20, 120][rng.below(4) as usize];
+        net.tail_us = [200_000, 2_000_000, 8_000_000][rng.below(3) as usize];
+        net.base_us = [100, 500, 10_000][rng.below(3) as usize];
+    }
+
+    /// The time to the next strike.
+    pub fn pause(&self, rng: &mut Rng) -> u64 {
+        self.pause_us / 4 + rng.below(self.pause_us * 2)
+    }
+}
+
+impl World {
+    /// A strike, and the next one's time.
+    pub(crate) fn wreak(&mut self) {
+        if self.calm {
+            return;
+        }
+        let pause = self.chaos.pause(&mut self.rng);
+        self.after(pause, Event::Chaos);
+        let node = self.rng.below(self.nodes.len() as u64) as usize;
+        match self.rng.below(22) {
+            0..=3 => self.kill(node),
+            4 => self.kill_all(),
+            5 | 6 => self.isolate(node),
+            7 => self.cut_one_way(node),
+            8 => self.cut_pair(node),
+            9..=12 => self.net.heal(),
+            13 => self.store_away(),
+            14 | 15 => self.pause_node(node),
+            16 => self.slow_disk(node),
+            17 => self.nodes[node].fail_next_write = true,
+            18 => self.wipe(node),
+            19 => self.cut_from_store(node),
+            20 => {
+                if let Some(owner) = self.store.view.owner().map(host_of) {
+                    self.isolate(owner);
+                }
+            }
+            _ => {
+                if let Some(owner) = self.store.view.owner().map(host_of) {
+                    self.kill(owner);
+                }
+            }
+        }
+    }
+
+    /// The chain has just changed: a good moment.
+    pub(crate) fn aim_at_change(&mut self) {
+        if self.calm || !self.rng.chance(self.chaos.aim, 1000) {
+            return;
+        }
+        let view = &self.store.view;
+        let pick = self.rng.below(view.chain.len() as u64) as usize;
+        let Some(member) = view.chain.get(pick).copied().map(host_of) else {
+            return;
+        };
+        match self.rng.below(6) {
+            0 => self.kill_soon(member),
+            1 => self.kill(member),
+            2 => self.isolate(member),
+            3 => self.pause_node(member),
+            4 => self.kill_all(),
+            _ => self.net.heal(),
+        }
+    }
+
+    /// A node proposes a chain: a good moment to cut it off, or to end it.
+    pub(crate) fn aim_at_proposal(&mut self, node: usize) {
+        if self.calm || !self.rng.chance(self.chaos.aim / 2, 1000) {
+            return;
+        }
+        match self.rng.below(4) {
+            0 => self.kill_soon(node),
+            1 => self.net.heal(),
+            2 => self.cut_from_store(node),
+            _ => self.pause_node(node),
+        }
+    }
+
+    fn kill(&mut self, node: usize) {
+        if self.nodes[node].run.is_none() {
+            return;
+        }
+        self.crash(node);
+        let life = self.nodes[node].incarnation;
+        let quick = self.rng.chance(1, 2);
+        let delay = if quick { 50_000 } else { 6_000_000 };
+        let delay = 1_000 + self.rng.below(delay);
+        self.after(delay, Event::Start { node, life });
+    }
+
+    /// Ends a node a moment later: between two of its messages.
+    fn kill_soon(&mut self, node: usize) {
+        let until = self.now + self.rng.below(8_000);
+        let life = self.nodes[node].incarnation;
+        self.at(until, Event::Kill { node, life });
+    }
+
+    pub(crate) fn kill_now(&mut self, node: usize) {
+        self.kill(node);
+    }
+
+    fn kill_all(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.kill(node);
+        }
+    }
+
+    fn isolate(&mut self, node: usize) {
+        for other in 0..self.nodes.len() {
+            self.net.cut[node][other] = true;
+            self.net.cut[other][node] = true;
+        }
+        self.net.store_cut[node] = self.rng.chance(1, 3);
+        self.log(50, node, || "is cut off".into());
+    }
+
+    fn cut_one_way(&mut self, node: usize) {
+        let outward = self.rng.chance(1, 2);
+        for other in 0..self.nodes.len() {
+            let (from, to) = if outward {
+                (node, other)
+            } else {
+                (other, node)
+            };
+            self.net.cut[from][to] = true;
+        }
+        self.log(51, node, || format!("is cut one way, outward: {outward}"));
+    }
+
+    fn cut_pair(&mut self, node: usize) {
+        let other = self.rng.below(self.nodes.len() as u64) as usize;
+        self.net.cut[node][other] = true;
+        self.net.cut[other][node] = self.rng.chance(1, 2);
+        self.log(52, node, || format!("and n{} are cut", other + 1));
+    }
+
+    fn cut_from_store(&mut self, node: usize) {
+        self.net.store_cut[node] = true;
+        self.log(53, node, || "is cut from the store".into());
+    }
+
+    fn store_away(&mut self) {
+        self.store.away_until = self.now + self.rng.below(12 * SECOND);
+        self.note(Mark::StoreAway);
+        self.log(54, 0, || "the store is away".into());
+    }
+
+    fn pause_node(&mut self, node: usize) {
+        if self.nodes[node].run.is_none() {
+            return;
+        }
+        self.nodes[node].paused_until = self.now + self.rng.below(5 * SECOND);
+        self.note(Mark::Pause);
+        self.log(55, node, || "is paused".into());
+    }
+
+    fn slow_disk(&mut self, node: usize) {
+        let slow = self.nodes[node].slow_disk_us == 0;
+        self.nodes[node].slow_disk_us = if slow {
+            100_000 + self.rng.below(2_000_000)
+        } else {
+            0
+        };
+        self.log(56, node, || format!("has a slow disk: {slow}"));
+    }
+
+    /// Loses a disk for good, if another member of every chain that may come has what this one had.
+    fn wipe(&mut self, node: usize) {
+        let keeps = |host: &Node| !host.disk.wiped && host.disk.hard.promised.0 > 0;
+        let survives = |chain: &[perigee_types::NodeId]| {
+            chain
+                .iter()
+                .map(|n| host_of(*n))
+                .any(|n| n != node && keeps(&self.nodes[n]))
+        };
+        let open = self.open_proposals();
+        if !survives(&self.store.view.chain) || !open.iter().all(|view| survives(&view.chain)) {
+            return;
+        }
+        self.crash(node);
+        self.note(Mark::Wipe);
+        self.log(57, node, || "loses its disk".into());
+        let listed = self.store.view.lists(crate::world::id_of(node));
+        let host = &mut self.nodes[node];
+        host.disk = crate::disk::Disk {
+            wiped: listed,
+            ..crate::disk::Disk::default()
+        };
+        let life = host.incarnation;
+        let delay = 100_000 + self.rng.below(4_000_000);
+        self.after(delay, Event::Start { node, life });
+    }
+}

@@ -1,0 +1,8 @@
+//! The laws that a replicated container keeps, one file each; checked while a history runs.
+
+pub mod coherent;
+pub mod control_store;
+pub mod no_wrong_bytes;
+pub mod one_owner;
+pub mod replicated;
+pub mod well_again;

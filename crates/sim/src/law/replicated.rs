@@ -1,0 +1,143 @@
+//! Law 3: what another host has seen, or an fsync has acknowledged, is on every member, and is never lost; and there
+//! is one committed history.
+
+use crate::disk::Disk;
+use crate::model::{BLOCKS, Committed, Record};
+use crate::world::World;
+use perigee_types::{Seq, Version};
+
+const LAW: &str = "replicated";
+
+/// `node` takes a record for committed.
+pub(crate) fn on_committed(world: &mut World, node: usize, version: Version, record: &Record) {
+    if let Some(known) = world.oracle.at(version.seq) {
+        if known.version != version {
+            let what = format!("n{} commits {version} where {} is", node + 1, known.version);
+            world.oracle.accuse(world.now, LAW, what);
+        }
+        return;
+    }
+    world.oracle.committed.push(Committed {
+        version,
+        record: record.clone(),
+    });
+    for member in 0..world.nodes.len() {
+        if world.is_trusted_member(member) && !has_record(&world.nodes[member].disk, version) {
+            let what = format!(
+                "n{} commits {version}, which is not on the disk of n{}",
+                node + 1,
+                member + 1
+            );
+            world.oracle.accuse(world.now, LAW, what);
+        }
+    }
+    if record.reverts {
+        for (block, token) in &record.data {
+            check_kept(world, usize::from(*block), *token, "a fallback");
+        }
+    }
+}
+
+/// An operation of another host, or an fsync, is answered: `version` and all before it, and `content`.
+pub(crate) fn acknowledge(
+    world: &mut World,
+    node: usize,
+    version: Version,
+    content: &[(usize, u64)],
+) {
+    let committed = world.oracle.at(version.seq).map(|c| c.version);
+    if committed != Some(version) && version.seq > Seq::ZERO {
+        let what = format!(
+            "n{} shows {version} to another host, and it is not committed",
+            node + 1
+        );
+        return world.oracle.accuse(world.now, LAW, what);
+    }
+    world.oracle.acked = world.oracle.acked.max(version.seq);
+    for (block, token) in content {
+        match world.oracle.committed_origin(*token) {
+            Some(origin) => {
+                let acked = &mut world.oracle.acked_block[*block];
+                *acked = origin.max(*acked);
+            }
+            None => {
+                let what = format!(
+                    "n{} shows block {block} with {token}, of no record",
+                    node + 1
+                );
+                return world.oracle.accuse(world.now, LAW, what);
+            }
+        }
+    }
+    check_members(world, "when it was acknowledged");
+}
+
+/// Every member has what was acknowledged: its records, and its bytes whatever a crash leaves of the cache.
+pub(crate) fn check_members(world: &mut World, when: &str) {
+    let acked = world.oracle.acked;
+    let version = world.oracle.at(acked).map(|c| c.version);
+    for node in 0..world.nodes.len() {
+        if !world.is_trusted_member(node) {
+            continue;
+        }
+        let disk = &world.nodes[node].disk;
+        if let Some(version) = version
+            && !has_record(disk, version)
+        {
+            let what = format!("n{} is a member and has not {version} {when}", node + 1);
+            return world.oracle.accuse(world.now, LAW, what);
+        }
+        for block in 0..BLOCKS {
+            let disk = &world.nodes[node].disk;
+            let mut tokens = vec![disk.files[block]];
+            if disk.dirty[block] {
+                tokens.push(disk.cache[block]);
+            }
+            for token in tokens {
+                if !is_kept(world, node, block, token) {
+                    let what = format!(
+                        "n{} is a member, and its disk may hold block {block} with {token} {when}; {} must not be lost",
+                        node + 1,
+                        world.oracle.acked_block[block],
+                    );
+                    return world.oracle.accuse(world.now, LAW, what);
+                }
+            }
+        }
+    }
+}
+
+/// Whether `token` in `block` on `node` is at least as new as what must not be lost.
+fn is_kept(world: &World, node: usize, block: usize, token: u64) -> bool {
+    let acked = world.oracle.acked_block[block];
+    if acked == Seq::ZERO {
+        return true;
+    }
+    if let Some(origin) = world.oracle.committed_origin(token) {
+        return origin >= acked;
+    }
+    // A later write of this node that is not committed yet; its record is on its own disk.
+    let origin = world.oracle.origin.get(&token);
+    origin.is_some_and(|v| v.seq > acked && has_record(&world.nodes[node].disk, *v))
+}
+
+fn check_kept(world: &mut World, block: usize, token: u64, how: &str) {
+    let acked = world.oracle.acked_block[block];
+    let origin = world.oracle.committed_origin(token);
+    if acked > Seq::ZERO && origin.is_none_or(|origin| origin < acked) {
+        let what = format!("{how} of block {block} to {token} ({origin:?}) loses {acked}");
+        world.oracle.accuse(world.now, LAW, what);
+    }
+}
+
+/// Whether the disk holds a record, in its log or in its state.
+fn has_record(disk: &Disk, version: Version) -> bool {
+    if version.seq <= disk.hard.base.seq {
+        return true;
+    }
+    let index = version.seq.0 - disk.hard.base.seq.0 - 1;
+    let entry = usize::try_from(index)
+        .ok()
+        .and_then(|i| disk.hard.entries.get(i));
+    entry.is_some_and(|e| e.version == version)
+}

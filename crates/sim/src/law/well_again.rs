@@ -1,0 +1,55 @@
+//! After the chaos, when everything was healed and some time has passed: one owner, the full chain, every operation
+//! done, and all members the same.
+
+use crate::model::{BLOCKS, file_of, range_of};
+use crate::node::service::PROBE_ROUNDS;
+use crate::world::World;
+
+const LAW: &str = "well again";
+
+/// Checked at the end.
+pub(crate) fn check(world: &mut World) {
+    if let Some(what) = fault(world) {
+        world.oracle.accuse(world.now, LAW, what);
+    }
+}
+
+fn fault(world: &World) -> Option<String> {
+    let count = world.nodes.len();
+    let owner = (0..count).find(|n| {
+        let run = world.nodes[*n].run.as_ref();
+        run.is_some_and(|r| r.chain.lease_until(world.local(*n)).is_some())
+    });
+    let Some(owner) = owner else {
+        return Some(format!("nobody owns; the store has {:?}", world.store.view));
+    };
+    if world.store.view.chain.len() != count {
+        return Some(format!("the chain is not full: {:?}", world.store.view));
+    }
+    let wanted = PROBE_ROUNDS * count as u32;
+    if world.probes_done < wanted {
+        return Some(format!(
+            "only {} of {wanted} operations were done",
+            world.probes_done
+        ));
+    }
+    let first = world.nodes[owner].run.as_ref()?;
+    if first.chain.committed() != first.chain.last().seq {
+        return Some("records of the owner are not committed".into());
+    }
+    for node in 0..count {
+        let Some(run) = &world.nodes[node].run else {
+            return Some(format!("n{} does not run", node + 1));
+        };
+        if run.chain.committed() != first.chain.committed() || run.registers != first.registers {
+            return Some(format!("n{} has another state than its owner", node + 1));
+        }
+        for block in 0..BLOCKS {
+            let valid = run.pull.is_valid(file_of(block), range_of(block));
+            if !valid || world.content(node, block) != world.content(owner, block) {
+                return Some(format!("n{} has not block {block}", node + 1));
+            }
+        }
+    }
+    None
+}

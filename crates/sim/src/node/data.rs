@@ -1,0 +1,377 @@
+//! Bytes: in place at the owner, fetched by the others, synced by all.
+
+use super::{Asking, FetchAnswer, Packet, SyncJob, SyncWait};
+use crate::disk::ObjectMap;
+use crate::model::{BLOCKS, FILES, Record, blocks_in, blocks_of_file, file_of, inode, range_of};
+use crate::oracle::Mark;
+use crate::world::{Event, World, host_of};
+use perigee_replica::{FetchId, Fetched, Holds, Input, Origin, Plant, Role};
+use perigee_types::{ByteRange, InodeId, Version};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes under way for one node.
+const FETCHES_MAX: usize = 4;
+
+impl World {
+    /// What a reader at this node sees of a block.
+    pub(crate) fn content(&self, node: usize, block: usize) -> u64 {
+        let run = self.running_ref(node);
+        let waiting = run
+            .unwritten
+            .iter()
+            .rev()
+            .find(|(_, b, _)| usize::from(*b) == block);
+        waiting.map_or(self.nodes[node].disk.cache[block], |(_, _, token)| *token)
+    }
+
+    /// The bytes of this owner's writes go to their files once the record is on disk, so that no byte is there that
+    /// a restart would not know of.
+    pub(crate) fn write_own(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        let Some(run) = &mut host.run else { return };
+        let durable = run.chain.durable();
+        while let Some((seq, block, token)) = run.unwritten.front().copied()
+            && seq <= durable
+        {
+            run.unwritten.pop_front();
+            host.disk.write(usize::from(block), token);
+        }
+    }
+
+    /// Asks for what is invalid here: a follower asks its owner, a new owner its members.
+    pub(crate) fn pump_fetches(&mut self, node: usize) {
+        let run = self.running(node);
+        let owner = run.owner();
+        let source = match run.chain.role() {
+            Role::Replica { .. } | Role::Joining { .. } => owner,
+            Role::Owner { .. } => None,
+            Role::Outside | Role::Suspended { .. } | Role::Returning | Role::Reconciling { .. } => {
+                return;
+            }
+        };
+        let fetches = run.pull.next_fetches(1 << 20, FETCHES_MAX);
+        for fetch in fetches {
+            let run = self.running(node);
+            if let Some(owner) = source {
+                self.ask_bytes(
+                    node,
+                    owner,
+                    fetch.id,
+                    (fetch.inode, fetch.range, fetch.needed),
+                );
+            } else {
+                let asking = Asking {
+                    inode: fetch.inode,
+                    range: fetch.range,
+                    needed: fetch.needed,
+                    refused: BTreeSet::new(),
+                };
+                run.asking.insert(fetch.id, asking);
+                self.ask_next_member(node, fetch.id);
+            }
+        }
+    }
+
+    fn ask_bytes(
+        &mut self,
+        node: usize,
+        to: usize,
+        id: FetchId,
+        what: (InodeId, ByteRange, Version),
+    ) {
+        let life = self.nodes[node].incarnation;
+        let (inode, range, needed) = what;
+        self.log(30, node, || {
+            format!("fetch {inode} {range} needs {needed} from n{}", to + 1)
+        });
+        let id = (id.0, life);
+        self.send(
+            node,
+            to,
+            Packet::Fetch {
+                id,
+                inode,
+                range,
+                needed,
+            },
+        );
+    }
+
+    /// A new owner asks the members in turn; when none has the bytes, what is here is the content.
+    fn ask_next_member(&mut self, node: usize, id: FetchId) {
+        let run = self.running(node);
+        let Some(asking) = run.asking.get(&id).cloned() else {
+            return;
+        };
+        let next = run
+            .chain
+            .counted()
+            .map(host_of)
+            .find(|n| !asking.refused.contains(n));
+        match next {
+            Some(member) => {
+                self.ask_bytes(
+                    node,
+                    member,
+                    id,
+                    (asking.inode, asking.range, asking.needed),
+                );
+            }
+            None => self.fall_back(node, id, &asking),
+        }
+    }
+
+    fn fall_back(&mut self, node: usize, id: FetchId, asking: &Asking) {
+        let run = self.running(node);
+        run.asking.remove(&id);
+        run.pull.on_fetch_failed(id);
+        let Role::Owner { .. } = run.chain.role() else {
+            return;
+        };
+        let parts = run.pull.revert(asking.inode, asking.range);
+        run.stirred = true;
+        let blocks: Vec<usize> = parts
+            .iter()
+            .flat_map(|p| blocks_in(asking.inode, *p))
+            .collect();
+        if blocks.is_empty() {
+            return;
+        }
+        self.note(Mark::Revert);
+        let data = blocks
+            .iter()
+            .map(|b| (*b as u8, self.content(node, *b)))
+            .collect();
+        let record = Record {
+            data,
+            reverts: true,
+            ..Record::default()
+        };
+        self.log(31, node, || format!("falls back: {record:?}"));
+        if self.planted(Plant::RevertUnlogged) {
+            for (block, token) in &record.data {
+                self.running(node).expected[usize::from(*block)] = *token;
+            }
+            return;
+        }
+        if self.propose(node, record).is_some() {
+            self.step(node, Input::Flush);
+        }
+    }
+
+    /// Puts a record into the owner's log.
+    pub(crate) fn propose(&mut self, node: usize, record: Record) -> Option<Version> {
+        let local = self.local(node);
+        let run = self.running(node);
+        let version = run.chain.propose(local, record.encode()).ok()?;
+        for command in record.commands() {
+            run.pull.on_command(version, &command, Origin::Own);
+        }
+        run.fed = version.seq;
+        crate::disk::apply(&mut run.newest, &record);
+        for (block, token) in &record.data {
+            run.unwritten.push_back((version.seq, *block, *token));
+        }
+        run.stirred = true;
+        run.own.push_back((version.seq, record.clone()));
+        self.oracle.note_proposed(version, &record);
+        Some(version)
+    }
+
+    /// Answers with bytes if they are valid here, as of a version that has every byte's record before it (F1).
+    pub(crate) fn serve_fetch(
+        &mut self,
+        node: usize,
+        to: usize,
+        id: (u64, u32),
+        (inode, range, needed): (InodeId, ByteRange, Version),
+    ) {
+        let run = self.running(node);
+        let reigns = run.reign.is_some();
+        let as_of = run.chain.content_version();
+        let answer = if as_of < needed {
+            FetchAnswer::NotYet
+        } else if !run.pull.is_valid(inode, range) {
+            if reigns {
+                FetchAnswer::NotYet
+            } else {
+                FetchAnswer::NotHere
+            }
+        } else {
+            let tokens = blocks_in(inode, range)
+                .map(|b| (b, self.content(node, b)))
+                .collect();
+            FetchAnswer::Bytes { as_of, tokens }
+        };
+        self.send(node, to, Packet::Fetched { id, answer });
+    }
+
+    pub(crate) fn fetched(
+        &mut self,
+        node: usize,
+        from: usize,
+        (id, life): (u64, u32),
+        answer: FetchAnswer,
+    ) {
+        if life != self.nodes[node].incarnation {
+            return;
+        }
+        let id = FetchId(id);
+        let trusting = self.planted(Plant::FetchedWithoutAsOf);
+        let run = self.running(node);
+        match answer {
+            FetchAnswer::Bytes { as_of, tokens } => {
+                let holds = if trusting {
+                    Holds::Yes
+                } else {
+                    run.chain.holds(as_of)
+                };
+                if run.asking.remove(&id).is_some() && holds == Holds::Yes {
+                    self.note(Mark::FilledByMember);
+                }
+                let run = self.running(node);
+                let whole = ByteRange::new(0, u64::MAX);
+                let what = run.pull.on_fetched(id, whole, as_of, holds);
+                self.take_fetched(node, id, what, tokens);
+            }
+            FetchAnswer::NotHere => {
+                if let Some(asking) = run.asking.get_mut(&id) {
+                    asking.refused.insert(from);
+                    self.ask_next_member(node, id);
+                }
+            }
+            FetchAnswer::NotYet => {}
+        }
+        self.step(node, Input::Tick);
+    }
+
+    fn take_fetched(&mut self, node: usize, id: FetchId, what: Fetched, tokens: Vec<(usize, u64)>) {
+        match what {
+            Fetched::Install { inode, parts } => {
+                for (block, token) in tokens {
+                    let range = range_of(block);
+                    let inside = |p: &ByteRange| p.start <= range.start && p.end >= range.end;
+                    if file_of(block) == inode && parts.iter().any(inside) {
+                        self.log(32, node, || format!("block {block} is {token}"));
+                        self.nodes[node].disk.write(block, token);
+                    }
+                }
+                self.running(node).stirred = true;
+            }
+            Fetched::Hold => {
+                self.note(Mark::Held);
+                self.running(node).held.insert(id, tokens);
+            }
+            Fetched::Drop => {}
+        }
+    }
+
+    /// Held bytes whose version the log has now.
+    pub(crate) fn release_held(&mut self, node: usize) {
+        let run = self.running(node);
+        let chain = &run.chain;
+        let released = run.pull.release(|version| chain.holds(version));
+        for (id, what) in released {
+            if let Some(tokens) = self.running(node).held.remove(&id) {
+                self.take_fetched(node, id, what, tokens);
+            }
+        }
+    }
+
+    /// Requests for a file on disk, once its bytes are here: they wait for the next sync.
+    pub(crate) fn answer_syncs(&mut self, node: usize) {
+        if self.running_ref(node).sync_waits.is_empty() {
+            return;
+        }
+        let waits = self.running_ref(node).sync_waits.clone();
+        for wait in waits {
+            let whole = ByteRange::new(0, u64::MAX);
+            self.running(node).pull.want(wait.inode, whole);
+        }
+        self.start_sync(node, true);
+    }
+
+    fn is_ready(&self, node: usize, wait: &SyncWait) -> bool {
+        let run = self.running_ref(node);
+        let blocks = blocks_of_file((0..FILES).find(|f| inode(*f) == wait.inode).unwrap_or(0));
+        let durable = run
+            .unwritten
+            .iter()
+            .all(|(_, b, _)| !blocks.contains(&usize::from(*b)));
+        run.chain.holds(wait.version) == Holds::Yes
+            && run.pull.is_valid(wait.inode, ByteRange::new(0, u64::MAX))
+            && (durable || run.reign.is_none())
+    }
+
+    /// Begins to write the cache to the disk: for those who wait, or as a duty.
+    pub(crate) fn start_sync(&mut self, node: usize, duty: bool) {
+        if self.running_ref(node).sync.is_some() {
+            return;
+        }
+        let waits = &self.running_ref(node).sync_waits;
+        let (ready, wait): (Vec<SyncWait>, Vec<SyncWait>) =
+            waits.iter().partition(|w| self.is_ready(node, w));
+        if ready.is_empty() && (!duty || !self.has_news(node)) {
+            return;
+        }
+        let took = 500 + self.rng.below(3_000) + self.slow(node);
+        let host = &mut self.nodes[node];
+        let Some(run) = &mut host.run else { return };
+        run.sync_waits = wait;
+        run.data_unsaid = false;
+        let mut invalid = BTreeMap::new();
+        for file in (0..FILES).map(inode) {
+            if let Some(map) = run.pull.invalid(file) {
+                invalid.insert(file, map.clone());
+            }
+        }
+        let through = run.chain.committed();
+        let id = run.fresh_id();
+        run.sync = Some(SyncJob {
+            id,
+            blocks: (0..BLOCKS)
+                .filter(|b| host.disk.dirty[*b])
+                .map(|b| (b, host.disk.cache[b]))
+                .collect(),
+            objects: ObjectMap { through, invalid },
+            complete: run.pull.complete_through(through),
+            sound: true,
+            waits: ready,
+        });
+        let life = host.incarnation;
+        self.after(took, Event::SyncDone { node, life, id });
+    }
+
+    fn has_news(&self, node: usize) -> bool {
+        let host = &self.nodes[node];
+        let run = self.running_ref(node);
+        run.data_unsaid
+            || host.disk.dirty.contains(&true)
+            || run.chain.committed() > host.disk.objects.through
+    }
+
+    pub(crate) fn sync_done(&mut self, node: usize, id: u64) {
+        let host = &mut self.nodes[node];
+        let Some(run) = &mut host.run else { return };
+        let Some(job) = run.sync.take_if(|job| job.id == id) else {
+            return;
+        };
+        for (block, token) in job.blocks {
+            host.disk.files[block] = token;
+            if host.disk.cache[block] == token {
+                host.disk.dirty[block] = false;
+            }
+        }
+        for wait in job.waits {
+            self.send(node, wait.from, Packet::Synced { id: wait.id });
+        }
+        if job.sound {
+            let through = job.objects.through;
+            self.nodes[node].disk.objects = job.objects;
+            self.step(node, Input::Synced(through));
+            self.step(node, Input::DataThrough(job.complete));
+        } else {
+            self.step(node, Input::Tick);
+        }
+    }
+}

@@ -1,0 +1,666 @@
+//! Drives the chain: what a daemon's replication task does.
+
+use super::{Packet, Running, SyncWait};
+use crate::control::{StoreReply, StoreRequest};
+use crate::disk::{DiskOp, apply};
+use crate::law;
+use crate::model::{Committed, FILES, Record, file_of, inode, range_of};
+use crate::oracle::Mark;
+use crate::world::{Event, World, host_of, id_of};
+use perigee_replica::{
+    CasOutcome, Chain, ChainView, Config, Entry, Fault, Input, Message, Origin, Output, Plant,
+    Pull, Refusal, Role,
+};
+use perigee_types::{Epoch, Seq, Tick, Version};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How often a driver looks after its duties: placement, lost requests, syncing.
+const DUTY_US: u64 = 500_000;
+
+impl World {
+    /// A process starts. One whose storage is empty needs the view first: only that tells whether it should be.
+    pub(crate) fn boot(&mut self, node: usize) {
+        self.log(10, node, || "start".into());
+        let host = &mut self.nodes[node];
+        host.starting = true;
+        let kept = host.disk.hard.promised > Epoch(0);
+        if kept {
+            self.begin(node, true);
+        }
+        self.ask_store(node, StoreRequest::Read);
+    }
+
+    fn begin(&mut self, node: usize, known: bool) {
+        let (limits, timing, plant) = (self.limits, self.timing, self.plant);
+        let local = self.local(node);
+        let host = &mut self.nodes[node];
+        host.starting = false;
+        let config = Config {
+            me: id_of(node),
+            timing,
+            limits,
+        };
+        let hard = host.disk.hard.clone();
+        let chain = Chain::new(config, hard, known, local).with_plant(plant);
+        let run = restart(&host.disk, chain, plant);
+        host.run = Some(run);
+        self.reset_expected(node);
+        law::no_wrong_bytes::check(self, node);
+        let life = self.nodes[node].incarnation;
+        self.after(DUTY_US / 5, Event::Duty { node, life });
+        self.step(node, Input::Tick);
+    }
+
+    /// A process ends at once.
+    pub(crate) fn crash(&mut self, node: usize) {
+        self.log(11, node, || "crash".into());
+        self.note(Mark::Crash);
+        let host = &mut self.nodes[node];
+        host.incarnation += 1;
+        host.run = None;
+        host.starting = false;
+        host.paused_until = 0;
+        host.disk_free_at = 0;
+        host.disk.crash(&mut self.rng);
+        if let Some(id) = host.session.waiting_for {
+            self.finish(node, id, crate::model::Outcome::Unknown);
+        }
+        law::replicated::check_members(self, "after a crash");
+    }
+
+    pub(crate) fn local(&self, node: usize) -> Tick {
+        self.nodes[node].clock.at(self.now)
+    }
+
+    pub(crate) fn wake(&mut self, node: usize) {
+        let local = self.local(node);
+        if let Some(run) = &mut self.nodes[node].run {
+            run.armed = u64::MAX;
+            if run.chain.next_wakeup() <= local {
+                return self.step(node, Input::Tick);
+            }
+        }
+        self.arm(node);
+    }
+
+    /// Gives the chain an input, and performs what it asks for.
+    pub(crate) fn step(&mut self, node: usize, input: Input) {
+        let local = self.local(node);
+        let Some(run) = &mut self.nodes[node].run else {
+            return;
+        };
+        let mut out = Vec::new();
+        run.chain.step(local, input, &mut out);
+        for output in out {
+            self.perform(node, output);
+            if self.nodes[node].run.is_none() {
+                return;
+            }
+        }
+        self.after_step(node);
+    }
+
+    fn after_step(&mut self, node: usize) {
+        self.write_own(node);
+        self.answer_syncs(node);
+        self.settle(node);
+        self.pump_fetches(node);
+        self.start_sync(node, false);
+        if self.nodes[node].run.as_ref().is_some_and(|run| run.stirred) {
+            law::no_wrong_bytes::check(self, node);
+            if let Some(run) = &mut self.nodes[node].run {
+                run.stirred = false;
+            }
+        }
+        self.arm(node);
+    }
+
+    fn arm(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        let Some(run) = &mut host.run else { return };
+        let next = run.chain.next_wakeup();
+        if next == Tick(u64::MAX) {
+            return;
+        }
+        let at = host.clock.when(next).max(self.now + 1);
+        if at < run.armed {
+            run.armed = at;
+            let life = host.incarnation;
+            self.at(at, Event::Wake { node, life });
+        }
+    }
+
+    fn perform(&mut self, node: usize, output: Output) {
+        match output {
+            Output::Send { to, message } => self.send_chain(node, host_of(to), message),
+            Output::Persist { id, write } => {
+                self.feed(node, &write.append);
+                if write.trim_through.is_some() {
+                    self.note(Mark::Trim);
+                }
+                let run = self.running(node);
+                let invalid = std::mem::take(&mut run.invalid_next);
+                self.enqueue(node, DiskOp::Log { id, write, invalid });
+            }
+            Output::Committed { through } => self.committed(node, through),
+            Output::Truncated { entries, needed } => self.truncated(node, &entries, needed),
+            Output::ProposeView { expect, view } => self.propose_view(node, expect, view),
+            Output::ReadView => self.read_view(node),
+            Output::Role(role) => self.role(node, role),
+            Output::NeedState { from } => {
+                let run = self.running(node);
+                if !run.installing {
+                    run.installing = true;
+                    self.send(node, host_of(from), Packet::State);
+                }
+            }
+            Output::Fault(fault) => self.fault(node, fault),
+        }
+    }
+
+    fn send_chain(&mut self, node: usize, to: usize, message: Message) {
+        if let Message::AppendRefused { reason, .. } = &message {
+            match reason {
+                Refusal::StaleEpoch { .. } => self.note(Mark::Conflict),
+                Refusal::Lost => self.note(Mark::LostMember),
+                Refusal::Gap { .. } | Refusal::Mismatch { .. } => {}
+            }
+        }
+        let message = if self.codec {
+            let bytes = postcard::to_stdvec(&message).expect("a message encodes");
+            postcard::from_bytes(&bytes).expect("what was encodes decodes")
+        } else {
+            message
+        };
+        self.log(12, node, || format!("-> n{}: {}", to + 1, brief(&message)));
+        self.send(node, to, Packet::Chain(message));
+    }
+
+    /// Shows the pull what came into the log.
+    fn feed(&mut self, node: usize, entries: &[Entry]) {
+        let remote = if self.planted(Plant::DurableIsEnough) {
+            Origin::Unsynced
+        } else {
+            Origin::Remote
+        };
+        let run = self.running(node);
+        for entry in entries {
+            if entry.version.seq <= run.fed {
+                continue;
+            }
+            run.fed = entry.version.seq;
+            for command in Record::decode(&entry.payload).commands() {
+                run.pull.on_command(entry.version, &command, remote);
+            }
+        }
+    }
+
+    fn committed(&mut self, node: usize, through: Seq) {
+        let run = self.running(node);
+        let from = run.applied.next();
+        let entries: Vec<Entry> = run.chain.entries(from, through).cloned().collect();
+        self.log(13, node, || format!("committed {through}"));
+        for entry in entries {
+            let record = Record::decode(&entry.payload);
+            law::replicated::on_committed(self, node, entry.version, &record);
+            let run = self.running(node);
+            apply(&mut run.registers, &record);
+            for (block, token) in &record.data {
+                run.expected[usize::from(*block)] = *token;
+            }
+            run.applied = entry.version.seq;
+            while run
+                .own
+                .front()
+                .is_some_and(|(seq, _)| *seq <= entry.version.seq)
+            {
+                run.own.pop_front();
+            }
+            run.stirred = true;
+        }
+        self.running(node).pull.on_committed(through);
+        self.release_held(node);
+        if self.running(node).waiters.iter().any(|w| w.inode.is_some()) {
+            self.queue.push(
+                self.now,
+                Event::Deliver {
+                    from: node,
+                    to: node,
+                    packet: Packet::Synced { id: (0, 0) },
+                },
+            );
+        }
+    }
+
+    fn truncated(&mut self, node: usize, entries: &[Entry], needed: Version) {
+        self.note(Mark::Truncation);
+        self.log(14, node, || {
+            format!("truncated {} records, needs {needed}", entries.len())
+        });
+        let trusting = self.planted(Plant::NoInvalidationOnTruncation);
+        let run = self.running(node);
+        let Some(first) = entries.first() else { return };
+        let kept = Seq(first.version.seq.0 - 1);
+        let blocks: Vec<usize> = entries
+            .iter()
+            .flat_map(|e| Record::decode(&e.payload).data)
+            .map(|(block, _)| usize::from(block))
+            .collect();
+        let valid = |pull: &Pull, b: usize| {
+            pull.invalid(file_of(b))
+                .is_none_or(|m| m.is_valid(range_of(b)))
+        };
+        let before: Vec<bool> = blocks.iter().map(|b| valid(&run.pull, *b)).collect();
+        run.pull.on_truncated(kept, needed);
+        for (block, was_valid) in blocks.iter().zip(before) {
+            if trusting && was_valid {
+                run.pull.revert(file_of(*block), range_of(*block));
+            } else if !valid(&run.pull, *block) {
+                run.invalid_next
+                    .push((file_of(*block), range_of(*block), needed));
+            }
+        }
+        run.fed = run.fed.min(kept);
+        run.own.retain(|(seq, _)| *seq <= kept);
+        run.unwritten.retain(|(seq, _, _)| *seq <= kept);
+        if let Some(job) = &mut run.sync {
+            job.sound = false;
+        }
+        run.stirred = true;
+        run.data_unsaid = true;
+    }
+
+    fn propose_view(&mut self, node: usize, expect: Epoch, view: ChainView) {
+        self.log(15, node, || {
+            format!("proposes {} {:?}", view.epoch, view.chain)
+        });
+        let run = self.running(node);
+        let id = run.fresh_id();
+        run.cas = Some(id);
+        self.ask_store(node, StoreRequest::Cas { id, expect, view });
+        self.aim_at_proposal(node);
+    }
+
+    fn read_view(&mut self, node: usize) {
+        let run = self.running(node);
+        if !run.reading {
+            run.reading = true;
+            self.ask_store(node, StoreRequest::Read);
+        }
+    }
+
+    pub(crate) fn store_answer(&mut self, node: usize, reply: StoreReply) {
+        if self.nodes[node].starting {
+            if let StoreReply::View(view) = reply {
+                let known = view.epoch <= Epoch(1) || !view.lists(id_of(node));
+                let plant = self.planted(Plant::WipedMemberVotes);
+                self.begin(node, known || plant);
+                self.step(node, Input::View(view));
+            }
+            return;
+        }
+        let Some(run) = &mut self.nodes[node].run else {
+            return;
+        };
+        let outcome = match reply {
+            StoreReply::View(view) => {
+                run.reading = false;
+                return self.step(node, Input::View(view));
+            }
+            StoreReply::Won(id) if run.cas == Some(id) => CasOutcome::Won,
+            StoreReply::Lost(id, view) if run.cas == Some(id) => CasOutcome::Lost(view),
+            StoreReply::Unavailable(id) if run.cas == Some(id) => CasOutcome::Unavailable,
+            StoreReply::Won(_) | StoreReply::Lost(..) | StoreReply::Unavailable(_) => return,
+        };
+        run.cas = None;
+        self.log(16, node, || format!("decided {outcome:?}"));
+        self.step(node, Input::ViewDecided(outcome));
+    }
+
+    pub(crate) fn store_timeout(&mut self, node: usize, id: Option<u64>) {
+        if self.nodes[node].starting {
+            return self.ask_store(node, StoreRequest::Read);
+        }
+        let Some(run) = &mut self.nodes[node].run else {
+            return;
+        };
+        match id {
+            Some(id) if run.cas == Some(id) => {
+                run.cas = None;
+                self.note(Mark::UnknownCas);
+                self.step(node, Input::ViewDecided(CasOutcome::Unknown));
+            }
+            Some(_) => {}
+            None => {
+                run.reading = false;
+                if run.chain.view().is_none() {
+                    self.read_view(node);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn refused_by(&mut self, node: usize, by: usize) {
+        self.step(node, Input::Unreachable(id_of(by)));
+    }
+
+    fn role(&mut self, node: usize, role: Role) {
+        self.log(17, node, || format!("role {role:?}"));
+        let reign = match role {
+            Role::Owner { epoch } | Role::Reconciling { epoch } | Role::Suspended { epoch } => {
+                Some(epoch)
+            }
+            Role::Outside | Role::Replica { .. } | Role::Joining { .. } | Role::Returning => None,
+        };
+        let before = self.running(node).reign;
+        let run = self.running(node);
+        if reign.is_none() {
+            run.reign = None;
+            run.waiters.clear();
+            run.own.clear();
+            run.pull.on_stepped_down();
+            run.newest = run.registers;
+            run.stirred = true;
+        } else if before.is_none() {
+            run.newest = newest(run);
+            run.reign = reign;
+        } else {
+            run.reign = reign;
+        }
+        let run = self.running(node);
+        run.pull.on_source_changed();
+        run.asking.clear();
+    }
+
+    fn fault(&mut self, node: usize, fault: Fault) {
+        match fault {
+            Fault::ViewWentBack { .. } => {}
+            Fault::PersistFailed => {}
+            Fault::CommittedConflict { .. } | Fault::StateTooOld { .. } => {
+                let what = format!("n{}: {fault}", node + 1);
+                self.oracle.accuse(self.now, "replicated", what);
+            }
+        }
+    }
+
+    /// Puts a write on its way to the disk.
+    pub(crate) fn enqueue(&mut self, node: usize, op: DiskOp) {
+        let took = 100 + self.rng.below(2_000) + self.slow(node);
+        let host = &mut self.nodes[node];
+        host.disk.queue.push_back(op);
+        host.disk_free_at = host.disk_free_at.max(self.now) + took;
+        let (at, life) = (host.disk_free_at, host.incarnation);
+        self.at(at, Event::Disk { node, life });
+    }
+
+    pub(crate) fn slow(&mut self, node: usize) -> u64 {
+        let most = self.nodes[node].slow_disk_us;
+        self.rng.below(most.max(1))
+    }
+
+    pub(crate) fn disk_done(&mut self, node: usize) {
+        if self.nodes[node].fail_next_write {
+            return self.write_failed(node);
+        }
+        match self.nodes[node].disk.perform_next() {
+            Some(DiskOp::Log { id, .. }) => {
+                self.log(18, node, || format!("persisted {id:?}"));
+                self.step(node, Input::Persisted(id));
+            }
+            Some(DiskOp::Install { base, .. }) => self.installed(node, base),
+            None => {}
+        }
+    }
+
+    /// The process cannot know what the disk holds now: it ends, and starts again from what is there.
+    fn write_failed(&mut self, node: usize) {
+        self.note(Mark::FailedWrite);
+        self.nodes[node].fail_next_write = false;
+        self.step(node, Input::PersistFailed);
+        self.crash(node);
+        let life = self.nodes[node].incarnation;
+        let delay = 100_000 + self.rng.below(3_000_000);
+        self.after(delay, Event::Start { node, life });
+    }
+
+    fn installed(&mut self, node: usize, base: Version) {
+        self.note(Mark::StateTransfer);
+        self.log(19, node, || format!("installed state up to {base}"));
+        let registers = self.nodes[node].disk.registers;
+        let run = self.running(node);
+        run.registers = registers;
+        run.newest = registers;
+        run.applied = base.seq;
+        run.fed = base.seq;
+        run.installing = false;
+        run.held.clear();
+        run.pull.on_state_installed(base, (0..FILES).map(inode));
+        run.stirred = true;
+        run.data_unsaid = true;
+        if let Some(job) = &mut run.sync {
+            job.sound = false;
+        }
+        self.reset_expected(node);
+        self.step(node, Input::StateInstalled { base });
+    }
+
+    /// What the blocks must hold by the committed history up to what this node has applied.
+    fn reset_expected(&mut self, node: usize) {
+        let applied = self.running(node).applied;
+        let mut expected = [0; crate::model::BLOCKS];
+        for Committed { version, record } in &self.oracle.committed {
+            if version.seq > applied {
+                break;
+            }
+            for (block, token) in &record.data {
+                expected[usize::from(*block)] = *token;
+            }
+        }
+        self.running(node).expected = expected;
+    }
+
+    /// Placement, lost requests, syncing.
+    pub(crate) fn duty(&mut self, node: usize) {
+        let life = self.nodes[node].incarnation;
+        let jitter = self.rng.below(DUTY_US / 4);
+        self.after(DUTY_US + jitter, Event::Duty { node, life });
+        let run = self.running(node);
+        run.pull.on_source_changed();
+        run.asking.clear();
+        for waiter in &mut run.waiters {
+            waiter.asked.clear();
+        }
+        let owns = run.reign.is_some();
+        let stale = run.installing && self.rng.chance(1, 4);
+        if stale
+            && !self.nodes[node]
+                .disk
+                .queue
+                .iter()
+                .any(|op| matches!(op, DiskOp::Install { .. }))
+        {
+            self.running(node).installing = false;
+            self.step(node, Input::StateFailed);
+        }
+        if owns {
+            for other in 0..self.nodes.len() {
+                let up = self.nodes[other].run.is_some();
+                let view = self.running(node).chain.view();
+                if up && view.is_some_and(|v| !v.lists(id_of(other))) {
+                    self.step(node, Input::Candidate(id_of(other)));
+                }
+            }
+        }
+        if self.rng.chance(1, 2) {
+            self.start_sync(node, true);
+        }
+        self.step(node, Input::Tick);
+    }
+
+    pub(crate) fn running(&mut self, node: usize) -> &mut Running {
+        self.nodes[node]
+            .run
+            .as_mut()
+            .expect("the caller has seen it run")
+    }
+
+    pub(crate) fn running_ref(&self, node: usize) -> &Running {
+        self.nodes[node]
+            .run
+            .as_ref()
+            .expect("the caller has seen it run")
+    }
+
+    pub(crate) fn deliver(&mut self, from: usize, to: usize, packet: Packet) {
+        if self.nodes[to].run.is_none() {
+            return;
+        }
+        match packet {
+            Packet::Chain(message) => {
+                let from = id_of(from);
+                self.step(to, Input::Receive { from, message });
+            }
+            Packet::Fetch {
+                id,
+                inode,
+                range,
+                needed,
+            } => self.serve_fetch(to, from, id, (inode, range, needed)),
+            Packet::Fetched { id, answer } => self.fetched(to, from, id, answer),
+            Packet::Sync { id, inode, version } => {
+                let wait = SyncWait {
+                    from,
+                    id,
+                    inode,
+                    version,
+                };
+                self.running(to).sync_waits.push(wait);
+                self.step(to, Input::Tick);
+            }
+            Packet::Synced { id: (0, 0) } => self.step(to, Input::Announce),
+            Packet::Synced { id } => self.member_synced(to, from, id),
+            Packet::State => {
+                let run = self.running(to);
+                if run.reign.is_some() {
+                    let base = run.chain.committed_version();
+                    let registers = run.registers;
+                    self.send(to, from, Packet::StateIs { base, registers });
+                }
+            }
+            Packet::StateIs { base, registers } => self.install(to, base, registers),
+            Packet::Request { id, op } => self.request(to, from, id, op),
+            Packet::Reply { id, outcome } => self.finish(to, id, outcome),
+        }
+    }
+
+    fn install(&mut self, node: usize, base: Version, registers: crate::model::Registers) {
+        let queued = self.nodes[node].disk.queue.iter();
+        let twice = queued
+            .into_iter()
+            .any(|op| matches!(op, DiskOp::Install { .. }));
+        let run_installing = self.running_ref(node).installing;
+        if !run_installing || twice {
+            return;
+        }
+        let mut pull = Pull::new();
+        pull.on_state_installed(base, (0..FILES).map(inode));
+        let mut invalid = BTreeMap::new();
+        for file in (0..FILES).map(inode) {
+            if let Some(map) = pull.invalid(file) {
+                invalid.insert(file, map.clone());
+            }
+        }
+        self.enqueue(
+            node,
+            DiskOp::Install {
+                base,
+                registers,
+                invalid,
+            },
+        );
+    }
+}
+
+/// The process's memory, made of what the disk holds.
+fn restart(disk: &crate::disk::Disk, chain: Chain, plant: Option<Plant>) -> Running {
+    let mut registers = disk.registers;
+    let mut pull = Pull::new();
+    for (inode, map) in &disk.objects.invalid {
+        pull.restore(*inode, map.clone());
+    }
+    let applied = chain.committed();
+    let last = chain.last().seq;
+    for entry in chain.entries(Seq(1), last) {
+        let record = Record::decode(&entry.payload);
+        if entry.version.seq <= applied {
+            apply(&mut registers, &record);
+        }
+        let trusted = plant == Some(Plant::UnsyncedTrusted);
+        if entry.version.seq > disk.objects.through && !trusted {
+            for command in record.commands() {
+                pull.on_command(entry.version, &command, Origin::Unsynced);
+            }
+        }
+    }
+    pull.on_committed(applied);
+    Running {
+        chain,
+        pull,
+        registers,
+        newest: registers,
+        expected: [0; crate::model::BLOCKS],
+        applied,
+        fed: last,
+        own: VecDeque::new(),
+        unwritten: VecDeque::new(),
+        reign: None,
+        waiters: Vec::new(),
+        held: BTreeMap::new(),
+        asking: BTreeMap::new(),
+        sync: None,
+        sync_waits: Vec::new(),
+        next_id: 0,
+        cas: None,
+        reading: false,
+        installing: false,
+        invalid_next: Vec::new(),
+        armed: u64::MAX,
+        stirred: true,
+        data_unsaid: true,
+    }
+}
+
+/// The owner's state with every record of its log.
+fn newest(run: &Running) -> crate::model::Registers {
+    let mut registers = run.registers;
+    let (from, to) = (run.applied.next(), run.chain.last().seq);
+    for entry in run.chain.entries(from, to) {
+        apply(&mut registers, &Record::decode(&entry.payload));
+    }
+    registers
+}
+
+fn brief(message: &Message) -> String {
+    match message {
+        Message::Append {
+            view,
+            prev,
+            entries,
+            commit,
+            ..
+        } => format!(
+            "append {} {:?} after {prev} +{} commit {commit}",
+            view.epoch,
+            view.chain,
+            entries.len()
+        ),
+        Message::AppendAck {
+            epoch,
+            durable,
+            data,
+            ..
+        } => format!("ack {epoch} durable {durable} data {data}"),
+        Message::AppendRefused { epoch, reason, .. } => format!("refused {epoch} {reason:?}"),
+        Message::StateNeeded { view } => format!("state needed {}", view.epoch),
+    }
+}

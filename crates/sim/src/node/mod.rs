@@ -1,0 +1,248 @@
+//! One simulated host: its clock, its disk, and while it runs, the real chain and pull with what a daemon keeps
+//! beside them.
+
+pub mod data;
+pub mod driver;
+pub mod service;
+
+use crate::disk::{Disk, ObjectMap};
+use crate::model::{Blocks, Op, Outcome, Record, Registers};
+use perigee_replica::{Chain, ChainView, FetchId, Message, Pull};
+use perigee_types::{ByteRange, Epoch, InodeId, Seq, Tick, Version};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A clock that runs at its own rate from its own start.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    /// Microseconds at true time 0.
+    pub offset: u64,
+    /// Parts in a million of true time.
+    pub rate: u64,
+}
+
+impl Clock {
+    /// What it shows at a true time.
+    #[must_use]
+    pub fn at(self, now: u64) -> Tick {
+        Tick(self.offset + now / 1_000_000 * self.rate + now % 1_000_000 * self.rate / 1_000_000)
+    }
+
+    /// The first true time at which it shows at least `tick`.
+    #[must_use]
+    pub fn when(self, tick: Tick) -> u64 {
+        let local = u128::from(tick.0.saturating_sub(self.offset));
+        let at = (local * 1_000_000).div_ceil(u128::from(self.rate));
+        u64::try_from(at).unwrap_or(u64::MAX)
+    }
+}
+
+/// What travels between hosts.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Packet {
+    /// The chain's.
+    Chain(Message),
+    /// Ask for bytes.
+    Fetch {
+        /// Names the request: number and the asking process.
+        id: (u64, u32),
+        /// The object.
+        inode: InodeId,
+        /// The bytes.
+        range: ByteRange,
+        /// No older ones.
+        needed: Version,
+    },
+    /// The answer.
+    Fetched {
+        /// Names the request.
+        id: (u64, u32),
+        /// The bytes, or why not.
+        answer: FetchAnswer,
+    },
+    /// Ask a member to have a file's bytes as of a version on disk.
+    Sync {
+        /// Names the request.
+        id: (u64, u32),
+        /// The file.
+        inode: InodeId,
+        /// As of.
+        version: Version,
+    },
+    /// They are.
+    Synced {
+        /// Names the request.
+        id: (u64, u32),
+    },
+    /// Ask the owner for the state.
+    State,
+    /// The state.
+    StateIs {
+        /// As of.
+        base: Version,
+        /// The registers.
+        registers: Registers,
+    },
+    /// An operation of a session on another host.
+    Request {
+        /// Names the request: its number.
+        id: u64,
+        /// What to do.
+        op: Op,
+    },
+    /// How it ended.
+    Reply {
+        /// Names the request.
+        id: u64,
+        /// The end.
+        outcome: Outcome,
+    },
+}
+
+/// An answer to a fetch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FetchAnswer {
+    /// Blocks and tokens.
+    Bytes {
+        /// No byte is of a later record.
+        as_of: Version,
+        /// The content.
+        tokens: Vec<(usize, u64)>,
+    },
+    /// Not valid here, and will not be by itself.
+    NotHere,
+    /// Ask again.
+    NotYet,
+}
+
+/// Who waits for an operation at the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// The session of this host.
+    Home,
+    /// Another host's.
+    Remote {
+        /// The host.
+        node: usize,
+        /// Its request.
+        id: u64,
+    },
+}
+
+/// An operation that was executed, and is answered when what it depends on is safe.
+#[derive(Debug, Clone)]
+pub struct Waiter {
+    pub(crate) id: u64,
+    pub(crate) who: Waiting,
+    pub(crate) op: Op,
+    pub(crate) value: u64,
+    pub(crate) version: Version,
+    /// The file whose bytes must be on every member's disk.
+    pub(crate) inode: Option<InodeId>,
+    /// What those bytes were.
+    pub(crate) content: Vec<(usize, u64)>,
+    pub(crate) synced: BTreeSet<usize>,
+    pub(crate) asked: BTreeSet<usize>,
+}
+
+/// A request to have a file on disk.
+#[derive(Debug, Clone, Copy)]
+pub struct SyncWait {
+    pub(crate) from: usize,
+    pub(crate) id: (u64, u32),
+    pub(crate) inode: InodeId,
+    pub(crate) version: Version,
+}
+
+/// Dirty blocks on their way to the disk.
+#[derive(Debug, Clone)]
+pub struct SyncJob {
+    pub(crate) id: u64,
+    pub(crate) blocks: Vec<(usize, u64)>,
+    pub(crate) objects: ObjectMap,
+    pub(crate) complete: Seq,
+    /// Whether nothing was truncated since it began.
+    pub(crate) sound: bool,
+    pub(crate) waits: Vec<SyncWait>,
+}
+
+/// A running process.
+pub struct Running {
+    pub(crate) chain: Chain,
+    pub(crate) pull: Pull,
+    /// The committed state.
+    pub(crate) registers: Registers,
+    /// The owner's, with what is not committed yet.
+    pub(crate) newest: Registers,
+    /// What each valid block must hold, by the committed history.
+    pub(crate) expected: Blocks,
+    /// Applied up to here.
+    pub(crate) applied: Seq,
+    /// The pull has seen the log up to here.
+    pub(crate) fed: Seq,
+    /// This owner's writes that are not committed.
+    pub(crate) own: VecDeque<(Seq, Record)>,
+    /// Of those, the ones whose record is not on disk: their bytes wait.
+    pub(crate) unwritten: VecDeque<(Seq, u8, u64)>,
+    pub(crate) reign: Option<Epoch>,
+    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) held: BTreeMap<FetchId, Vec<(usize, u64)>>,
+    /// A new owner asks one member after the other.
+    pub(crate) asking: BTreeMap<FetchId, Asking>,
+    pub(crate) sync: Option<SyncJob>,
+    pub(crate) sync_waits: Vec<SyncWait>,
+    pub(crate) next_id: u64,
+    pub(crate) cas: Option<u64>,
+    pub(crate) reading: bool,
+    pub(crate) installing: bool,
+    pub(crate) invalid_next: Vec<(InodeId, ByteRange, Version)>,
+    pub(crate) armed: u64,
+    /// Whether anything about data has changed since the last look.
+    pub(crate) stirred: bool,
+    /// Whether the chain must hear again how much of the data is complete.
+    pub(crate) data_unsaid: bool,
+}
+
+/// A range that a new owner looks for.
+#[derive(Debug, Clone)]
+pub struct Asking {
+    pub(crate) inode: InodeId,
+    pub(crate) range: ByteRange,
+    pub(crate) needed: Version,
+    /// Members that said no.
+    pub(crate) refused: BTreeSet<usize>,
+}
+
+/// A host.
+pub struct Node {
+    pub(crate) clock: Clock,
+    pub(crate) disk: Disk,
+    pub(crate) incarnation: u32,
+    /// Waits for its first view after a start.
+    pub(crate) starting: bool,
+    pub(crate) run: Option<Running>,
+    pub(crate) paused_until: u64,
+    pub(crate) slow_disk_us: u64,
+    pub(crate) fail_next_write: bool,
+    pub(crate) disk_free_at: u64,
+    pub(crate) session: Session,
+}
+
+/// The session of a host: one operation at a time.
+#[derive(Debug, Default)]
+pub struct Session {
+    pub(crate) waiting_for: Option<u64>,
+    pub(crate) began: Seq,
+}
+
+impl Running {
+    /// The node that the chain follows, as an index.
+    pub(crate) fn owner(&self) -> Option<usize> {
+        let view: &ChainView = self.chain.view()?;
+        Some(view.owner()?.0 as usize - 1)
+    }
+
+    pub(crate) fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}

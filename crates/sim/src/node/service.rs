@@ -1,0 +1,281 @@
+//! Operations: executed at the owner under its lease, answered when what they depend on is safe.
+
+use super::{Packet, Waiter, Waiting};
+use crate::law;
+use crate::model::{Op, Outcome, Record, blocks_of_file, file_of, inode, range_of};
+use crate::oracle::Mark;
+use crate::world::{Event, World, host_of, id_of};
+use perigee_replica::{Input, Plant};
+use perigee_types::{InodeId, Version};
+use std::collections::BTreeSet;
+
+/// How long a session waits before it calls the outcome unknown.
+const OP_PATIENCE_US: u64 = 3_000_000;
+
+impl World {
+    /// The session of a host does its next operation.
+    pub(crate) fn client_step(&mut self, node: usize) {
+        if self.calm {
+            return;
+        }
+        let think = 20_000 + self.rng.below(self.chaos.think_us);
+        self.after(think, Event::Step { node });
+        if self.nodes[node].run.is_none() || self.nodes[node].session.waiting_for.is_some() {
+            return;
+        }
+        let op = self.random_op();
+        self.begin_op(node, op);
+    }
+
+    fn begin_op(&mut self, node: usize, op: Op) {
+        self.next_request += 1;
+        let id = self.next_request;
+        self.log(40, node, || format!("session: {op:?} is request {id}"));
+        let session = &mut self.nodes[node].session;
+        session.waiting_for = Some(id);
+        session.began = self.oracle.acked;
+        self.after(OP_PATIENCE_US, Event::OpTimeout { node, id });
+        let local = self.local(node);
+        let run = self.running_ref(node);
+        if run.chain.lease_until(local).is_some() {
+            self.execute(node, id, Waiting::Home, op);
+        } else if let Some(owner) = run.owner().filter(|owner| *owner != node) {
+            self.send(node, owner, Packet::Request { id, op });
+        } else {
+            self.finish(node, id, Outcome::Refused);
+        }
+    }
+
+    /// An operation of another host's session arrives.
+    pub(crate) fn request(&mut self, node: usize, from: usize, id: u64, op: Op) {
+        // Only reads and fsyncs may be repeated by the network: at-most-once is the session layer's duty, and a
+        // repeated write of one token changes nothing that the oracle could tell.
+        self.execute(node, id, Waiting::Remote { node: from, id }, op);
+    }
+
+    fn execute(&mut self, node: usize, id: u64, who: Waiting, op: Op) {
+        let local = self.local(node);
+        let run = self.running_ref(node);
+        let served = run.chain.lease_until(local).is_some() && self.is_servable(node, op);
+        if !served {
+            return self.answer(node, who, id, Outcome::Refused);
+        }
+        law::coherent::check(self, node);
+        law::control_store::check(self, node);
+        let (value, version) = match op {
+            Op::Get { key } => (
+                self.running_ref(node).newest[usize::from(key)],
+                self.running_ref(node).chain.last(),
+            ),
+            Op::Read { block } => (
+                self.content(node, usize::from(block)),
+                self.running_ref(node).chain.last(),
+            ),
+            Op::Fsync { .. } => (0, self.running_ref(node).chain.last()),
+            Op::Put { .. } | Op::Write { .. } => match self.propose(node, change(op)) {
+                Some(version) => (0, version),
+                None => return self.answer(node, who, id, Outcome::Refused),
+            },
+        };
+        self.wait_for(node, (id, who, op), value, version);
+        self.step(node, Input::Flush);
+    }
+
+    /// Whether the bytes that the operation needs are here.
+    fn is_servable(&self, node: usize, op: Op) -> bool {
+        let pull = &self.running_ref(node).pull;
+        match op {
+            Op::Read { block } => {
+                let block = usize::from(block);
+                pull.is_valid(file_of(block), range_of(block))
+            }
+            Op::Fsync { file } => {
+                blocks_of_file(usize::from(file)).all(|b| pull.is_valid(file_of(b), range_of(b)))
+            }
+            Op::Put { .. } | Op::Get { .. } | Op::Write { .. } => true,
+        }
+    }
+
+    fn wait_for(
+        &mut self,
+        node: usize,
+        (id, who, op): (u64, Waiting, Op),
+        value: u64,
+        version: Version,
+    ) {
+        let durable = matches!(op, Op::Fsync { .. });
+        let shown = self.planted(Plant::RemoteReadUnreplicated) && !durable;
+        if (who == Waiting::Home && !durable) || shown {
+            // At home nothing is waited for: no message to another host stands on the path.
+            if who != Waiting::Home {
+                law::replicated::acknowledge(self, node, version, &[]);
+            }
+            return self.answer(node, who, id, Outcome::Ok(value));
+        }
+        let file: Option<InodeId> = match op {
+            Op::Read { block } | Op::Write { block, .. } => Some(file_of(usize::from(block))),
+            Op::Fsync { file } => Some(inode(usize::from(file))),
+            Op::Put { .. } | Op::Get { .. } => None,
+        };
+        let blocks = match op {
+            Op::Read { block } | Op::Write { block, .. } => {
+                usize::from(block)..usize::from(block) + 1
+            }
+            Op::Fsync { file } => blocks_of_file(usize::from(file)),
+            Op::Put { .. } | Op::Get { .. } => 0..0,
+        };
+        let content = blocks.map(|b| (b, self.content(node, b))).collect();
+        self.running(node).waiters.push(Waiter {
+            id,
+            who,
+            op,
+            value,
+            version,
+            inode: file,
+            content,
+            synced: BTreeSet::new(),
+            asked: BTreeSet::new(),
+        });
+    }
+
+    /// Asks members for what operations wait for, and answers those that wait no more.
+    pub(crate) fn settle(&mut self, node: usize) {
+        if self.running_ref(node).waiters.is_empty() {
+            return;
+        }
+        let life = self.nodes[node].incarnation;
+        let local_only = self.planted(Plant::FsyncLocalOnly);
+        let mut index = 0;
+        while index < self.running_ref(node).waiters.len() {
+            let run = self.running(node);
+            let committed = run.chain.committed();
+            let mut needed: Vec<usize> = run.chain.counted().map(host_of).collect();
+            if local_only {
+                needed.clear();
+            }
+            needed.push(node);
+            let waiter = &mut run.waiters[index];
+            if waiter.inode.is_none() {
+                needed.clear();
+            }
+            let ask: Vec<usize> = needed
+                .iter()
+                .filter(|n| !waiter.synced.contains(n) && !waiter.asked.contains(n))
+                .copied()
+                .collect();
+            waiter.asked.extend(&ask);
+            let (id, version, file) = (waiter.id, waiter.version, waiter.inode);
+            let done = version.seq <= committed && needed.iter().all(|n| waiter.synced.contains(n));
+            for member in ask {
+                let Some(inode) = file else { break };
+                let id = (id, life);
+                self.send(node, member, Packet::Sync { id, inode, version });
+            }
+            if done {
+                let waiter = self.running(node).waiters.remove(index);
+                law::replicated::acknowledge(self, node, waiter.version, &waiter.content);
+                if let Op::Fsync { .. } = waiter.op {
+                    self.note(Mark::FsyncOk);
+                }
+                self.answer(node, waiter.who, waiter.id, Outcome::Ok(waiter.value));
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    pub(crate) fn member_synced(&mut self, node: usize, from: usize, (id, life): (u64, u32)) {
+        if life != self.nodes[node].incarnation {
+            return;
+        }
+        for waiter in &mut self.running(node).waiters {
+            if waiter.id == id {
+                waiter.synced.insert(from);
+            }
+        }
+        self.step(node, Input::Tick);
+    }
+
+    fn answer(&mut self, node: usize, who: Waiting, id: u64, outcome: Outcome) {
+        match who {
+            Waiting::Home => {
+                self.note(Mark::HomeOk);
+                self.finish(node, id, outcome);
+            }
+            Waiting::Remote { node: to, id } => {
+                self.send(node, to, Packet::Reply { id, outcome });
+            }
+        }
+    }
+
+    /// A session's operation ends.
+    pub(crate) fn finish(&mut self, node: usize, id: u64, outcome: Outcome) {
+        let session = &mut self.nodes[node].session;
+        if session.waiting_for != Some(id) {
+            return;
+        }
+        session.waiting_for = None;
+        self.log(41, node, || format!("request {id}: {outcome:?}"));
+        match outcome {
+            Outcome::Ok(_) => {
+                self.note(Mark::RemoteOk);
+                if self.calm {
+                    self.probes_done += 1;
+                }
+            }
+            Outcome::Unknown => self.note(Mark::UnknownOp),
+            Outcome::Refused => {}
+        }
+    }
+
+    /// After the chaos, each host writes, then makes it durable.
+    pub(crate) fn probe(&mut self, round: u32) {
+        let token = self.fresh_token();
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].run.is_none() {
+                continue;
+            }
+            self.nodes[node].session.waiting_for = None;
+            let op = match round {
+                1 => Op::Put {
+                    key: 0,
+                    value: token,
+                },
+                2 => {
+                    let token = self.fresh_token();
+                    let block = self.rng.below(crate::model::BLOCKS as u64) as u8;
+                    Op::Write { block, token }
+                }
+                _ => Op::Fsync {
+                    file: (round % 2) as u8,
+                },
+            };
+            self.begin_op(node, op);
+        }
+        if round < PROBE_ROUNDS {
+            self.after(1_200_000, Event::Probe { round: round + 1 });
+        }
+    }
+
+    /// Whether `node` is a member in the control store's current view, and still has what it should have.
+    pub(crate) fn is_trusted_member(&self, node: usize) -> bool {
+        self.store.view.lists(id_of(node)) && !self.nodes[node].disk.wiped
+    }
+}
+
+/// How many operations each host does when all is calm.
+pub(crate) const PROBE_ROUNDS: u32 = 4;
+
+fn change(op: Op) -> Record {
+    match op {
+        Op::Put { key, value } => Record {
+            puts: vec![(key, value)],
+            ..Record::default()
+        },
+        Op::Write { block, token } => Record {
+            data: vec![(block, token)],
+            ..Record::default()
+        },
+        Op::Get { .. } | Op::Read { .. } | Op::Fsync { .. } => Record::default(),
+    }
+}

@@ -1,0 +1,127 @@
+//! What the simulator knows and no node does: the one committed history, what was acknowledged, and what happened.
+
+use crate::model::{BLOCKS, Committed, Record};
+use perigee_types::{Epoch, Seq, Version};
+use std::collections::BTreeMap;
+
+/// A broken law.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub law: &'static str,
+    /// What was seen.
+    pub what: String,
+    /// When, in microseconds of true time.
+    pub at: u64,
+}
+
+/// The omniscient observer.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    /// Every record that some node took for committed, from place 1.
+    pub committed: Vec<Committed>,
+    /// Everything up to here was shown to another host, or acknowledged by an fsync.
+    pub acked: Seq,
+    /// The content of each block that must not be lost, by the place of the write that made it.
+    pub acked_block: [Seq; BLOCKS],
+    /// The record that first carried each token.
+    pub origin: BTreeMap<u64, Version>,
+    /// Which process (node, incarnation) was active in each epoch.
+    pub reigns: BTreeMap<Epoch, (usize, u32)>,
+    /// The first broken law.
+    pub violation: Option<Violation>,
+}
+
+impl Oracle {
+    /// The committed record at `seq`.
+    #[must_use]
+    pub fn at(&self, seq: Seq) -> Option<&Committed> {
+        let index = usize::try_from(seq.0.checked_sub(1)?).ok()?;
+        self.committed.get(index)
+    }
+
+    /// Notes a broken law, if it is the first.
+    pub fn accuse(&mut self, at: u64, law: &'static str, what: String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { law, what, at });
+        }
+    }
+
+    /// Notes where tokens come from.
+    pub fn note_proposed(&mut self, version: Version, record: &Record) {
+        for (_, token) in record.data.iter().filter(|_| !record.reverts) {
+            self.origin.insert(*token, version);
+        }
+    }
+
+    /// The place of the committed write that made `token`: zero for a block that was never written, `None` for a
+    /// write that is not in the committed history.
+    #[must_use]
+    pub fn committed_origin(&self, token: u64) -> Option<Seq> {
+        if token == 0 {
+            return Some(Seq::ZERO);
+        }
+        let version = *self.origin.get(&token)?;
+        let found = self.at(version.seq)?;
+        (found.version == version).then_some(version.seq)
+    }
+}
+
+/// How often something worth seeing happened: a fault that is never met tests nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Marks(pub [u64; Mark::ALL.len()]);
+
+macro_rules! marks {
+    ($($name:ident = $text:literal;)*) => {
+        /// Something worth seeing.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mark {
+            $(#[doc = $text] $name,)*
+        }
+
+        impl Mark {
+            /// Every one, with its text.
+            pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$name, $text),)*];
+        }
+    };
+}
+
+marks! {
+    Takeover = "a member became owner";
+    Removal = "an owner removed a member";
+    Admission = "a joiner was listed";
+    OwnerRestart = "a restarted owner won the next epoch";
+    StateTransfer = "a joiner installed a state";
+    Truncation = "records were truncated";
+    Revert = "a new owner fell back to older bytes";
+    FilledByMember = "a new owner fetched bytes from a member";
+    Held = "fetched bytes waited for the log";
+    UnknownCas = "a proposal's outcome was unknown";
+    LateCas = "a proposal that was given up arrived later";
+    Wipe = "a disk was wiped";
+    LostMember = "a wiped member refused";
+    FailedWrite = "a write of the log failed";
+    Pause = "a node was paused";
+    StoreAway = "the control store was away";
+    Crash = "a node crashed";
+    Trim = "a log was trimmed";
+    HomeOk = "an operation at home was done";
+    RemoteOk = "an operation of another host was done";
+    FsyncOk = "an fsync was acknowledged";
+    UnknownOp = "an operation's outcome was unknown";
+    Conflict = "a stale owner was refused";
+}
+
+impl Marks {
+    /// Counts one.
+    pub fn hit(&mut self, mark: Mark) {
+        self.0[mark as usize] += 1;
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+}

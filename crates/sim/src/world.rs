@@ -1,0 +1,547 @@
+//! The simulated world: time, hosts, network, control store, and the loop that lets one thing happen after another.
+
+use crate::chaos::Chaos;
+use crate::control::{Store, StoreReply, StoreRequest};
+use crate::disk::Disk;
+use crate::law;
+use crate::model::{Op, Outcome};
+use crate::network::Network;
+use crate::node::{Clock, Node, Packet, Session};
+use crate::oracle::{Mark, Marks, Oracle, Violation};
+use crate::queue::Queue;
+use perigee_replica::{ChainView, Limits, Plant, Timing};
+use perigee_types::{Epoch, NodeId, Rng, Span};
+
+/// How long a driver waits for the control store before it calls the outcome unknown.
+const STORE_PATIENCE_US: u64 = 1_000_000;
+/// How long after the chaos everything must be well.
+const CALM_US: u64 = 24_000_000;
+
+/// What to simulate.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Everything follows from it.
+    pub seed: u64,
+    /// A deliberate fault.
+    pub plant: Option<Plant>,
+    /// Whether each event is printed.
+    pub trace: bool,
+}
+
+/// How it went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The first broken law.
+    pub violation: Option<Violation>,
+    /// Of every event: the same seed gives the same.
+    pub hash: u64,
+    /// Events.
+    pub events: u64,
+    /// What was met.
+    pub marks: Marks,
+}
+
+/// Something that happens.
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    Deliver {
+        from: usize,
+        to: usize,
+        packet: Packet,
+    },
+    Disk {
+        node: usize,
+        life: u32,
+    },
+    SyncDone {
+        node: usize,
+        life: u32,
+        id: u64,
+    },
+    Wake {
+        node: usize,
+        life: u32,
+    },
+    Duty {
+        node: usize,
+        life: u32,
+    },
+    StoreArrive {
+        node: usize,
+        life: u32,
+        request: StoreRequest,
+    },
+    StoreAnswer {
+        node: usize,
+        life: u32,
+        reply: StoreReply,
+    },
+    StoreTimeout {
+        node: usize,
+        life: u32,
+        id: Option<u64>,
+    },
+    Refused {
+        node: usize,
+        life: u32,
+        by: usize,
+    },
+    Start {
+        node: usize,
+        life: u32,
+    },
+    Kill {
+        node: usize,
+        life: u32,
+    },
+    Step {
+        node: usize,
+    },
+    OpTimeout {
+        node: usize,
+        id: u64,
+    },
+    Chaos,
+    CalmBegins,
+    Probe {
+        round: u32,
+    },
+    End,
+}
+
+/// The world.
+pub struct World {
+    pub(crate) now: u64,
+    pub(crate) rng: Rng,
+    pub(crate) queue: Queue<Event>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) net: Network,
+    pub(crate) store: Store,
+    pub(crate) oracle: Oracle,
+    pub(crate) marks: Marks,
+    pub(crate) chaos: Chaos,
+    pub(crate) plant: Option<Plant>,
+    pub(crate) timing: Timing,
+    pub(crate) limits: Limits,
+    pub(crate) codec: bool,
+    pub(crate) calm: bool,
+    pub(crate) next_token: u64,
+    pub(crate) next_request: u64,
+    pub(crate) probes_done: u32,
+    /// Proposals that have not reached the store, or may be made again.
+    under_way: Vec<ChainView>,
+    trace: bool,
+    hash: u64,
+    events: u64,
+}
+
+/// Simulates one history.
+#[must_use]
+pub fn run(options: Options) -> Report {
+    let mut world = World::new(options);
+    world.start();
+    while world.oracle.violation.is_none() {
+        let Some((at, event)) = world.queue.pop() else {
+            break;
+        };
+        world.now = at;
+        if matches!(event, Event::End) {
+            law::well_again::check(&mut world);
+            break;
+        }
+        world.handle(event);
+    }
+    Report {
+        violation: world.oracle.violation.take(),
+        hash: world.hash,
+        events: world.events,
+        marks: world.marks,
+    }
+}
+
+impl World {
+    fn new(options: Options) -> Self {
+        let mut rng = Rng::new(options.seed ^ 0x5045_5249_4745_4521);
+        let count = [3, 3, 3, 4, 5][rng.below(5) as usize];
+        let chaos = Chaos::new(&mut rng);
+        let timing = Timing::default();
+        let nodes = (0..count).map(|_| Self::host(&mut rng, &timing)).collect();
+        let small = rng.chance(1, 2);
+        let limits = Limits {
+            retain_bytes: if small { 800 } else { 4_000 },
+            retain_for_joiners_bytes: if small { 1_600 } else { 16_000 },
+            append_bytes: 400,
+            window_bytes: 1_600,
+        };
+        let members = 1 + rng.below(count as u64);
+        let chain = (1..=members).map(|n| NodeId(n as u32)).collect();
+        let mut net = Network::healthy(count);
+        chaos.taste(&mut net, &mut rng);
+        Self {
+            now: 0,
+            queue: Queue::default(),
+            nodes,
+            net,
+            store: Store {
+                view: ChainView {
+                    epoch: Epoch(1),
+                    chain,
+                },
+                away_until: 0,
+            },
+            oracle: Oracle::default(),
+            marks: Marks::default(),
+            chaos,
+            plant: options.plant,
+            timing,
+            limits,
+            codec: options.seed % 8 == 0,
+            calm: false,
+            next_token: 0,
+            next_request: 0,
+            probes_done: 0,
+            under_way: Vec::new(),
+            trace: options.trace,
+            hash: options.seed,
+            events: 0,
+            rng,
+        }
+    }
+
+    fn host(rng: &mut Rng, timing: &Timing) -> Node {
+        let drift = timing.drift_percent * 10_000;
+        let rate = match rng.below(3) {
+            0 => 1_000_000 - drift,
+            1 => 1_000_000 + drift,
+            _ => 1_000_000 - drift + rng.below(2 * drift),
+        };
+        Node {
+            clock: Clock {
+                offset: rng.below(1 << 40),
+                rate,
+            },
+            disk: Disk::default(),
+            incarnation: 0,
+            starting: false,
+            run: None,
+            paused_until: 0,
+            slow_disk_us: 0,
+            fail_next_write: false,
+            disk_free_at: 0,
+            session: Session::default(),
+        }
+    }
+
+    fn start(&mut self) {
+        for node in 0..self.nodes.len() {
+            let life = self.nodes[node].incarnation;
+            let at = self.rng.below(100_000);
+            self.at(at, Event::Start { node, life });
+            let first = 200_000 + self.rng.below(1_000_000);
+            self.at(first, Event::Step { node });
+        }
+        let first = self.chaos.pause(&mut self.rng);
+        self.at(first, Event::Chaos);
+        let end = self.chaos.length_us;
+        self.at(end, Event::CalmBegins);
+    }
+
+    pub(crate) fn at(&mut self, at: u64, event: Event) {
+        self.queue.push(at, event);
+    }
+
+    pub(crate) fn after(&mut self, span: u64, event: Event) {
+        self.queue.push(self.now + span, event);
+    }
+
+    /// Whether this deliberate fault is on.
+    pub(crate) fn planted(&self, plant: Plant) -> bool {
+        self.plant == Some(plant)
+    }
+
+    pub(crate) fn note(&mut self, mark: Mark) {
+        self.marks.hit(mark);
+    }
+
+    /// Adds to the trace: its hash always, its text when asked for.
+    pub(crate) fn log(&mut self, what: u64, node: usize, text: impl FnOnce() -> String) {
+        let mixed = (self.hash ^ what ^ ((node as u64) << 56) ^ self.now.rotate_left(20))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.hash = mixed ^ (mixed >> 29);
+        if self.trace {
+            let line = format!("{:>10.6} n{} {}", self.now as f64 / 1e6, node + 1, text());
+            print_line(&line);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.events += 1;
+        if let Some(node) = event.host()
+            && self.nodes[node].paused_until > self.now
+        {
+            let until = self.nodes[node].paused_until;
+            return self.at(until, event);
+        }
+        match event {
+            Event::Deliver { from, to, packet } => self.deliver(from, to, packet),
+            Event::Disk { node, life } => self.if_alive(node, life, Self::disk_done),
+            Event::SyncDone { node, life, id } => {
+                self.if_alive(node, life, |w, n| w.sync_done(n, id));
+            }
+            Event::Wake { node, life } => self.if_alive(node, life, Self::wake),
+            Event::Duty { node, life } => self.if_alive(node, life, Self::duty),
+            Event::StoreArrive {
+                node,
+                life,
+                request,
+            } => self.store_arrive(node, life, request),
+            Event::StoreAnswer { node, life, reply } => {
+                if self.nodes[node].incarnation == life {
+                    self.store_answer(node, reply);
+                }
+            }
+            Event::StoreTimeout { node, life, id } => {
+                if self.nodes[node].incarnation == life {
+                    self.store_timeout(node, id);
+                }
+            }
+            Event::Refused { node, life, by } => {
+                self.if_alive(node, life, |w, n| w.refused_by(n, by));
+            }
+            Event::Start { node, life } => {
+                if self.nodes[node].incarnation == life && self.nodes[node].run.is_none() {
+                    self.boot(node);
+                }
+            }
+            Event::Kill { node, life } => self.if_alive(node, life, Self::kill_now),
+            Event::Step { node } => self.client_step(node),
+            Event::OpTimeout { node, id } => self.finish(node, id, Outcome::Unknown),
+            Event::Chaos => self.wreak(),
+            Event::CalmBegins => self.calm_down(),
+            Event::Probe { round } => self.probe(round),
+            Event::End => {}
+        }
+        law::one_owner::check(self);
+    }
+
+    fn if_alive(&mut self, node: usize, life: u32, act: impl FnOnce(&mut Self, usize)) {
+        if self.nodes[node].incarnation == life && self.nodes[node].run.is_some() {
+            act(self, node);
+        }
+    }
+
+    fn calm_down(&mut self) {
+        self.log(1, 0, || "-- calm --".into());
+        self.calm = true;
+        self.net = Network::healthy(self.nodes.len());
+        self.store.away_until = 0;
+        for node in 0..self.nodes.len() {
+            let host = &mut self.nodes[node];
+            host.paused_until = 0;
+            host.slow_disk_us = 0;
+            host.fail_next_write = false;
+            if host.run.is_none() {
+                let life = host.incarnation;
+                self.after(1, Event::Start { node, life });
+            }
+        }
+        self.after(CALM_US - 6_000_000, Event::Probe { round: 1 });
+        self.after(CALM_US, Event::End);
+    }
+
+    /// Sends a packet through the network.
+    pub(crate) fn send(&mut self, from: usize, to: usize, packet: Packet) {
+        if from == to {
+            return self.after(1, Event::Deliver { from, to, packet });
+        }
+        let [first, second] = self.net.deliveries(from, to, &mut self.rng);
+        if let Some(delay) = second {
+            let packet = packet.clone();
+            self.after(delay, Event::Deliver { from, to, packet });
+        }
+        if let Some(delay) = first {
+            if self.nodes[to].run.is_none() && !self.net.cut[to][from] && self.chaos.hints {
+                let life = self.nodes[from].incarnation;
+                self.after(
+                    delay,
+                    Event::Refused {
+                        node: from,
+                        life,
+                        by: to,
+                    },
+                );
+            }
+            self.after(delay, Event::Deliver { from, to, packet });
+        }
+    }
+
+    /// Sends a request to the control store; it may get lost, and it may arrive very late.
+    pub(crate) fn ask_store(&mut self, node: usize, request: StoreRequest) {
+        let life = self.nodes[node].incarnation;
+        if let StoreRequest::Cas { id, .. } = request
+            && self.store.away_until > self.now
+            && self.rng.chance(1, 2)
+        {
+            let reply = StoreReply::Unavailable(id);
+            return self.after(1_000, Event::StoreAnswer { node, life, reply });
+        }
+        let id = match &request {
+            StoreRequest::Cas { id, .. } => Some(*id),
+            StoreRequest::Read => None,
+        };
+        self.after(STORE_PATIENCE_US, Event::StoreTimeout { node, life, id });
+        let lost = self.net.store_cut[node] || self.rng.chance(self.chaos.store_loss, 1000);
+        if !lost {
+            let late = self.rng.chance(self.chaos.store_late, 1000);
+            let delay = self.net.delay(&mut self.rng);
+            let delay = if late {
+                self.rng.below(6_000_000)
+            } else {
+                delay
+            };
+            if let StoreRequest::Cas { view, .. } = &request {
+                self.under_way.push(view.clone());
+            }
+            self.after(
+                delay,
+                Event::StoreArrive {
+                    node,
+                    life,
+                    request,
+                },
+            );
+        }
+    }
+
+    fn store_arrive(&mut self, node: usize, life: u32, request: StoreRequest) {
+        if self.store.away_until > self.now {
+            return;
+        }
+        let cas = matches!(request, StoreRequest::Cas { .. });
+        let before = self.store.view.clone();
+        let (reply, changed) = self.store.handle(request);
+        if changed {
+            let view = self.store.view.clone();
+            self.log(2, node, || {
+                format!("store: {} {:?}", view.epoch, view.chain)
+            });
+            if self.nodes[node].incarnation != life {
+                self.note(Mark::LateCas);
+            }
+            self.view_changed(&before);
+        }
+        let lost = self.net.store_cut[node] || self.rng.chance(self.chaos.store_loss, 1000);
+        if !(cas && lost) {
+            let delay = self.net.delay(&mut self.rng);
+            self.after(delay, Event::StoreAnswer { node, life, reply });
+        }
+    }
+
+    /// Proposals that may still win.
+    pub(crate) fn open_proposals(&self) -> Vec<ChainView> {
+        let next = self.store.view.epoch.next();
+        let open = self.under_way.iter().filter(|view| view.epoch >= next);
+        open.cloned().collect()
+    }
+
+    /// The watch: every node hears of a new view, some late, some never.
+    fn view_changed(&mut self, before: &ChainView) {
+        let view = self.store.view.clone();
+        for node in 0..self.nodes.len() {
+            if !view.lists(id_of(node)) {
+                self.nodes[node].disk.wiped = false;
+            }
+            let life = self.nodes[node].incarnation;
+            let reply = StoreReply::View(view.clone());
+            if self.calm || !(self.net.store_cut[node] || self.rng.chance(1, 4)) {
+                let delay = self.net.delay(&mut self.rng);
+                self.after(delay, Event::StoreAnswer { node, life, reply });
+            }
+        }
+        let lost = before.chain.iter().any(|n| !view.lists(*n));
+        let gained = view.chain.iter().any(|n| !before.lists(*n));
+        self.note(match (before.owner() == view.owner(), lost, gained) {
+            (false, ..) => Mark::Takeover,
+            (true, true, _) => Mark::Removal,
+            (true, false, true) => Mark::Admission,
+            (true, false, false) => Mark::OwnerRestart,
+        });
+        law::replicated::check_members(self, "when the chain changed");
+        self.aim_at_change();
+    }
+
+    /// The registry of what one simulated session asked for: a fresh write token.
+    pub(crate) fn fresh_token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    /// A random operation.
+    pub(crate) fn random_op(&mut self) -> Op {
+        use crate::model::{BLOCKS, FILES, KEYS};
+        let token = self.fresh_token();
+        match self.rng.below(10) {
+            0 | 1 => Op::Put {
+                key: self.rng.below(KEYS as u64) as u8,
+                value: token,
+            },
+            2 => Op::Get {
+                key: self.rng.below(KEYS as u64) as u8,
+            },
+            3..=5 => Op::Write {
+                block: self.rng.below(BLOCKS as u64) as u8,
+                token,
+            },
+            6 | 7 => Op::Read {
+                block: self.rng.below(BLOCKS as u64) as u8,
+            },
+            _ => Op::Fsync {
+                file: self.rng.below(FILES as u64) as u8,
+            },
+        }
+    }
+}
+
+impl Event {
+    /// The host whose processor the event needs.
+    fn host(&self) -> Option<usize> {
+        match self {
+            Self::Deliver { to, .. } => Some(*to),
+            Self::Disk { node, .. }
+            | Self::SyncDone { node, .. }
+            | Self::Wake { node, .. }
+            | Self::Duty { node, .. }
+            | Self::StoreAnswer { node, .. }
+            | Self::StoreTimeout { node, .. }
+            | Self::Refused { node, .. }
+            | Self::Step { node } => Some(*node),
+            Self::StoreArrive { .. }
+            | Self::Start { .. }
+            | Self::Kill { .. }
+            | Self::OpTimeout { .. }
+            | Self::Chaos
+            | Self::CalmBegins
+            | Self::Probe { .. }
+            | Self::End => None,
+        }
+    }
+}
+
+/// The node number of a host.
+pub(crate) fn id_of(node: usize) -> NodeId {
+    NodeId(node as u32 + 1)
+}
+
+/// The host of a node number.
+pub(crate) fn host_of(id: NodeId) -> usize {
+    id.0 as usize - 1
+}
+
+/// The whole of one second, for readability.
+pub(crate) const SECOND: u64 = Span::from_millis(1_000).0;
+
+fn print_line(line: &str) {
+    use std::io::Write;
+    // A trace that nobody reads any more may end.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
