@@ -263,3 +263,43 @@ impl<'a> Draft<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemView;
+
+    #[test]
+    fn a_scan_sees_the_effects_so_far_and_fills_its_limit() {
+        let put = |key: &[u8]| Mutation {
+            key: key.to_vec(),
+            value: Some(b"old".to_vec()),
+        };
+        let mut view = MemView::new();
+        let mutations = [b"a", b"b", b"c", b"d", b"e"].map(|key| put(key)).to_vec();
+        let data = Vec::new();
+        view.apply(ContainerId::ROOT, &Batch { mutations, data });
+        let context = Context::default();
+        let mut draft = Draft::new(&context, &mut view);
+        draft.delete(ContainerId::ROOT, b"a".to_vec());
+        draft.put(ContainerId::ROOT, b"c".to_vec(), b"new".to_vec());
+        draft.put(ContainerId::ROOT, b"bb".to_vec(), b"new".to_vec());
+        draft.put(ContainerId::ROOT, b"z".to_vec(), b"outside".to_vec());
+        let mut scan = |limit| {
+            let range = (b"a".to_vec(), b"e".to_vec());
+            let rows = draft.scan(ContainerId::ROOT, &range, limit);
+            let rows = rows.expect("in memory").into_iter();
+            rows.map(|(key, value)| (key.to_vec(), value.to_vec()))
+                .collect::<Vec<_>>()
+        };
+        let row = |key: &[u8], value: &[u8]| (key.to_vec(), value.to_vec());
+        let all = vec![
+            row(b"b", b"old"),
+            row(b"bb", b"new"),
+            row(b"c", b"new"),
+            row(b"d", b"old"),
+        ];
+        assert_eq!(scan(9), all);
+        assert_eq!(scan(3), all[..3]);
+    }
+}

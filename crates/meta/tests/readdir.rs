@@ -2,8 +2,8 @@
 
 mod fixture;
 
-use fixture::{Fs, ROOT, unlink};
-use perigee_meta::{Op, Reply};
+use fixture::{Fs, HERE, ROOT, unlink};
+use perigee_meta::{Key, Kind, Op, Reply};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -42,5 +42,51 @@ proptest! {
         let mut stays: Vec<_> = (0..40).map(|n| format!("stays{n}").into_bytes()).collect();
         stays.sort();
         prop_assert_eq!(seen, stays);
+    }
+}
+
+/// Names and cookies of the root, one listing for each.
+fn listed(fs: &mut Fs) -> Vec<(Vec<u8>, u64)> {
+    let (mut found, mut cookie) = (Vec::new(), 0);
+    loop {
+        let op = Op::ReadDir {
+            inode: ROOT,
+            cookie,
+            limit: 1,
+        };
+        let Ok(Reply::Listing(mut entries)) = fs.run(&op) else {
+            panic!("not a listing")
+        };
+        let Some(entry) = entries.pop() else {
+            return found;
+        };
+        cookie = entry.cookie;
+        found.push((entry.name, entry.cookie));
+    }
+}
+
+#[test]
+fn names_of_equal_hash_stand_side_by_side() {
+    let mut fs = Fs::new();
+    let twin = fs.file(ROOT, "f");
+    let cookie = listed(&mut fs)[0].1;
+    // No two names of equal hash are known: the stored name is made to be another one.
+    let key = Key::Dentry(ROOT.index(), cookie).encode();
+    let value = postcard::to_stdvec(&(0u8, b"twin".to_vec(), twin, Kind::File)).expect("plain");
+    fs.view
+        .states
+        .get_mut(&HERE)
+        .expect("formatted")
+        .insert(key, value.into());
+    for _ in 0..2 {
+        let file = fs.file(ROOT, "f");
+        let both = vec![(b"twin".to_vec(), cookie), (b"f".to_vec(), cookie + 1)];
+        assert_eq!(listed(&mut fs), both);
+        let lookup = Op::Lookup {
+            parent: ROOT,
+            name: b"f".to_vec(),
+        };
+        assert!(matches!(fs.run(&lookup), Ok(Reply::Entry(attr)) if attr.inode == file));
+        fs.run(&unlink(ROOT, "f")).expect("there");
     }
 }

@@ -122,17 +122,7 @@ pub(crate) fn reap(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refus
         return Ok(Reply::Done);
     }
     if record.xattrs != 0 {
-        let range = key::xattrs(index);
-        loop {
-            // Each round sees what the ones before have left.
-            let rows = draft.scan(container, &range, XATTRS_PER_SCAN)?;
-            if rows.is_empty() {
-                break;
-            }
-            for (key, _) in rows {
-                draft.delete(container, key.to_vec());
-            }
-        }
+        drop_xattrs(draft, inode)?;
     }
     match record.kind {
         Kind::File => draft.command(DataCommand::Removed { inode }),
@@ -144,4 +134,20 @@ pub(crate) fn reap(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refus
     draft.delete(container, Key::Orphan(index).encode());
     draft.remove_inode(inode);
     Ok(Reply::Done)
+}
+
+fn drop_xattrs(draft: &mut Draft<'_>, inode: InodeId) -> Result<(), Refusal> {
+    let container = inode.container();
+    let (mut from, to) = key::xattrs(inode.index());
+    loop {
+        let rows = draft.scan(container, &(from, to.clone()), XATTRS_PER_SCAN)?;
+        let Some((last, _)) = rows.last() else {
+            return Ok(());
+        };
+        from = last.to_vec();
+        from.push(0);
+        for (key, _) in rows {
+            draft.delete(container, key.to_vec());
+        }
+    }
 }
