@@ -14,7 +14,7 @@ pub mod pull;
 pub mod region;
 pub mod timing;
 
-pub use chain::{Chain, Config, Limits};
+pub use chain::{Chain, Config, FIRST_EPOCH, Limits};
 pub use message::{
     CasOutcome, ChainView, Entry, Fault, HardState, Holds, Input, LogWrite, MemberProgress,
     Message, NotOwner, Output, PersistId, Refusal, Role, Standing,

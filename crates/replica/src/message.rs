@@ -18,7 +18,11 @@ pub struct Entry {
 pub struct HardState {
     /// No message of an older epoch is answered. Zero: this storage never took part in the chain.
     pub promised: Epoch,
-    /// Known to be committed; a lower bound.
+    /// Whether this storage ever held everything that a member must hold. One that a view lists, and that does not
+    /// say so, was wiped: its node must not vote, promise or own.
+    pub complete: bool,
+    /// Known to be committed: a lower bound, and at least every record that the disk has the effects of (in the
+    /// applied state, or in the map of the objects), since those are committed ones only.
     pub committed: Seq,
     /// The last record that was trimmed: the applied state includes everything up to it.
     pub base: Version,
@@ -71,6 +75,8 @@ pub enum Message {
         entries: Vec<Entry>,
         /// Everything up to here is committed.
         commit: Seq,
+        /// To a joiner: it will be listed once it has records and data up to here, and has noted so.
+        admit: Option<Seq>,
         /// The owner's clock; comes back in the answer.
         sent_at: Tick,
     },
@@ -80,7 +86,8 @@ pub enum Message {
         epoch: Epoch,
         /// Equal to the owner's log, and on disk, up to here.
         durable: Seq,
-        /// It has the bytes of every data command up to here, on disk.
+        /// It has the bytes of every data command up to here, on disk. A joiner says so of the place of its
+        /// admission only when its storage is noted as complete.
         data: Seq,
         /// From the message that is answered.
         sent_at: Tick,
@@ -138,6 +145,8 @@ pub struct LogWrite {
     pub append: Vec<Entry>,
     /// The new promise, if it changes.
     pub promised: Option<Epoch>,
+    /// The storage is complete from now on.
+    pub complete: bool,
     /// The new lower bound of what is committed.
     pub committed: Seq,
     /// Records up to here may be dropped. The applied state up to here must be durable no later than this.
@@ -154,6 +163,7 @@ impl LogWrite {
         if let Some(promised) = self.promised {
             state.promised = promised;
         }
+        state.complete |= self.complete;
         state.committed = state.committed.max(self.committed);
         if let Some(through) = self.trim_through {
             let kept = state.entries.partition_point(|e| e.version.seq <= through);

@@ -214,7 +214,7 @@ impl World {
 
     /// Loses a disk for good, if another member of every chain that may come has what this one had.
     fn wipe(&mut self, node: usize) {
-        let keeps = |host: &Node| !host.disk.wiped && host.disk.hard.promised.0 > 0;
+        let keeps = |host: &Node| !host.disk.wiped && host.disk.hard.complete;
         let survives = |chain: &[perigee_types::NodeId]| {
             chain
                 .iter()

@@ -222,7 +222,6 @@ impl World {
             },
             disk: Disk::default(),
             incarnation: 0,
-            starting: false,
             run: None,
             paused_until: 0,
             slow_disk_us: 0,
@@ -355,7 +354,9 @@ impl World {
             return self.after(1, Event::Deliver { from, to, packet });
         }
         let [first, second] = self.net.deliveries(from, to, &mut self.rng);
-        if let Some(delay) = second {
+        // A session layer executes a request once: that is not what is simulated here.
+        let once = matches!(packet, Packet::Request { .. });
+        if let Some(delay) = second.filter(|_| !once) {
             let packet = packet.clone();
             self.after(delay, Event::Deliver { from, to, packet });
         }

@@ -4,9 +4,9 @@
 //! open: a member that made it grants no lease, and an owner that made it counts whom it would list.
 
 use super::follow::Follow;
-use super::{Chain, Part, Storage, planted};
+use super::{Chain, FIRST_EPOCH, Part, Storage, planted};
 use crate::message::{CasOutcome, ChainView, Fault, Output, Standing};
-use perigee_types::{NodeId, Tick};
+use perigee_types::{Epoch, NodeId, Tick};
 
 /// This node's proposals for the epoch after its view's.
 #[derive(Debug, Default)]
@@ -80,9 +80,7 @@ impl Chain {
             first && (self.proposals.is_mine(&view) || planted!(self, RestartedOwnerKeepsEpoch));
         self.proposals.open.clear();
         self.quiet_since = self.now;
-        if self.storage == Storage::Lost && !view.lists(self.me) {
-            self.storage = Storage::Kept;
-        }
+        self.found_container(&view, out);
         // In this epoch this node promised before: it was its owner, so every lease it granted had run out.
         if first && self.view.is_none() && self.promised == view.epoch {
             self.granted = None;
@@ -94,6 +92,17 @@ impl Chain {
             self.view = Some(view);
             self.step_down(out);
             self.part = Part::Follow(Follow::new(self.committed));
+        }
+    }
+
+    /// Nobody can have written anything in the first epoch: a member of it is complete with nothing. It promises
+    /// that epoch, so that the next process finds its storage complete whatever this one proposed.
+    fn found_container(&mut self, view: &ChainView, out: &mut Vec<Output>) {
+        let fresh = self.known && self.promised == Epoch(0) && self.storage == Storage::Partial;
+        if fresh && view.epoch <= FIRST_EPOCH && view.lists(self.me) {
+            self.promised = view.epoch;
+            self.storage = Storage::Completing;
+            self.persist(None, None, out);
         }
     }
 
@@ -145,7 +154,8 @@ impl Chain {
     fn takeover_at(&self) -> Option<Tick> {
         let view = self.view.as_ref()?;
         let place = view.chain.iter().position(|n| *n == self.me)?;
-        if self.storage == Storage::Lost && !planted!(self, WipedMemberVotes) || self.installing {
+        let sound = self.storage == Storage::Complete || planted!(self, WipedMemberVotes);
+        if !sound || self.installing {
             return None;
         }
         let mut wait = self.timing.takeover;

@@ -15,6 +15,8 @@ pub(super) struct Follow {
     matched: Seq,
     /// The owner says that this is committed.
     commit: Seq,
+    /// This node will be listed once it has everything up to here.
+    admit: Option<Seq>,
     /// Whether this view's owner has sent anything.
     heard: bool,
 }
@@ -25,6 +27,7 @@ impl Follow {
         Self {
             matched: committed,
             commit: committed,
+            admit: None,
             heard: false,
         }
     }
@@ -39,6 +42,7 @@ pub(super) struct Run {
     pub(super) prev: Version,
     pub(super) entries: Vec<Entry>,
     pub(super) commit: Seq,
+    pub(super) admit: Option<Seq>,
 }
 
 impl Run {
@@ -85,7 +89,7 @@ impl Chain {
         if view.owner() != Some(answer.to) || answer.to == self.me {
             return false;
         }
-        if self.storage == Storage::Lost && self.view.is_none() {
+        if self.storage == Storage::Partial && self.view.is_none() {
             return false;
         }
         let known = self
@@ -104,7 +108,10 @@ impl Chain {
             return false;
         }
         let listed = self.view.as_ref().is_some_and(|v| v.lists(self.me));
-        if self.storage == Storage::Lost && listed && !planted!(self, WipedMemberVotes) {
+        if listed && self.storage != Storage::Complete && !planted!(self, WipedMemberVotes) {
+            if self.storage == Storage::Completing {
+                return false;
+            }
             self.refuse(answer, Refusal::Lost, out);
             return false;
         }
@@ -144,7 +151,9 @@ impl Chain {
         if let Part::Follow(follow) = &mut self.part {
             follow.matched = follow.matched.max(end);
             follow.commit = follow.commit.max(run.commit);
+            follow.admit = run.admit.max(follow.admit);
         }
+        self.complete_storage(out);
         self.follow_commit(out);
         self.answer_after_disk(rises || gained, conflict, answer, out);
     }
@@ -212,10 +221,41 @@ impl Chain {
             message: Message::AppendAck {
                 epoch: answer.epoch,
                 durable,
-                data: self.data,
+                data: self.told_data(),
                 sent_at: answer.sent_at,
             },
         });
+    }
+
+    pub(super) fn on_data_through(&mut self, seq: Seq, out: &mut Vec<Output>) {
+        self.data = seq.min(self.log.last().seq);
+        self.complete_storage(out);
+    }
+
+    /// Notes on disk that this storage is complete, once it has all that its owner named.
+    pub(super) fn complete_storage(&mut self, out: &mut Vec<Output>) {
+        let Part::Follow(follow) = &self.part else {
+            return;
+        };
+        let equal = self.durable.min(follow.matched).min(self.data);
+        let complete = follow.admit.is_some_and(|admit| equal >= admit);
+        if complete && self.storage == Storage::Partial {
+            self.storage = Storage::Completing;
+            self.persist(None, None, out);
+        }
+    }
+
+    /// What this node may say about its data: a joiner not that it can be listed, before its disk says so.
+    fn told_data(&self) -> Seq {
+        match &self.part {
+            Part::Follow(follow) if self.storage != Storage::Complete => {
+                let below = |admit: Seq| Seq(admit.0.saturating_sub(1));
+                follow
+                    .admit
+                    .map_or(Seq::ZERO, |admit| self.data.min(below(admit)))
+            }
+            Part::Follow(_) | Part::Reign(_) => self.data,
+        }
     }
 
     /// Applies what the owner says is committed, as far as it is equal and on disk here.
@@ -230,7 +270,7 @@ impl Chain {
         let listed = view.lists(self.me);
         let current = self.view.as_ref().is_some_and(|v| *v == view);
         // A new view arrives with an Append first: nothing is installed on the word of a node that may be old.
-        if listed || !current || view.owner() != Some(from) || self.storage == Storage::Lost {
+        if listed || !current || view.owner() != Some(from) {
             return;
         }
         self.installing = true;

@@ -102,6 +102,8 @@ pub(super) struct Reign {
     start: Seq,
     pub(super) peers: BTreeMap<NodeId, Peer>,
     heartbeat_at: Tick,
+    /// The reign before this one was this node's too, and had begun: its own writes are in place.
+    continues: bool,
     /// A member knows a later epoch.
     deposed: bool,
 }
@@ -114,6 +116,11 @@ impl Reign {
     /// Whether the members' logs were made equal.
     pub(super) fn has_begun(&self, committed: Seq) -> bool {
         committed >= self.start
+    }
+
+    /// Whether every record of the log is committed or this node's own.
+    pub(super) fn has_newest(&self, committed: Seq) -> bool {
+        self.continues || self.has_begun(committed)
     }
 
     pub(super) fn is_active(&self, committed: Seq) -> bool {
@@ -187,11 +194,16 @@ impl Chain {
             payload: Bytes::new(),
         });
         self.promised = self.promised.max(view.epoch);
+        let continues = match &self.part {
+            Part::Reign(old) => old.has_newest(self.committed),
+            Part::Follow(_) => false,
+        };
         self.part = Part::Reign(Reign {
             epoch: view.epoch,
             start: start.seq,
             peers,
             heartbeat_at: self.now,
+            continues,
             deposed: false,
         });
         self.persist(None, None, out);
@@ -274,6 +286,11 @@ impl Chain {
         peer.unreachable = false;
         if sent_at < peer.resent_at || sent_at > now {
             return;
+        }
+        if common < peer.matched && peer.standing != Standing::Member {
+            // A joiner that lost its disk: nothing that was heard of it counts.
+            peer.matched = Seq::ZERO;
+            peer.data = Seq::ZERO;
         }
         let next = common.max(peer.matched).next().min(written.next());
         if next > base.seq {
@@ -360,7 +377,8 @@ impl Chain {
         for (&to, peer) in &mut reign.peers {
             let mut sent = false;
             while let Some(run) = next_run(peer, &self.log, self.written, self.limits) {
-                let message = append(view, &self.log, peer.next, run, self.committed, self.now);
+                let told = (self.committed, peer.standing, self.now);
+                let message = append(view, &self.log, peer.next, run, told);
                 peer.next = advance(peer, &message);
                 out.push(Output::Send { to, message });
                 sent = true;
@@ -368,7 +386,8 @@ impl Chain {
             if heartbeat && !sent {
                 let run = Vec::new();
                 let next = peer.next.max(self.log.base().seq.next());
-                let message = append(view, &self.log, next, run, self.committed, self.now);
+                let told = (self.committed, peer.standing, self.now);
+                let message = append(view, &self.log, next, run, told);
                 out.push(Output::Send { to, message });
             }
             if peer.matched < self.written && peer.behind_since.is_none() {
@@ -432,8 +451,7 @@ fn append(
     log: &log::Log,
     next: Seq,
     entries: Vec<Entry>,
-    commit: Seq,
-    sent_at: Tick,
+    (commit, standing, sent_at): (Seq, Standing, Tick),
 ) -> Message {
     let before = entries.first().map_or(next, |first| first.version.seq);
     let prev = log
@@ -444,6 +462,10 @@ fn append(
         prev,
         entries,
         commit,
+        admit: match standing {
+            Standing::Admitting { frontier } => Some(frontier),
+            Standing::Member | Standing::CatchingUp => None,
+        },
         sent_at,
     }
 }

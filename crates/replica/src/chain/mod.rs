@@ -49,6 +49,9 @@ macro_rules! planted {
 }
 pub(crate) use planted;
 
+/// The epoch of the view with which a container is made. Nobody owns in it: its first member wins the next one.
+pub const FIRST_EPOCH: Epoch = Epoch(1);
+
 /// Bounds of one chain's memory and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -87,10 +90,12 @@ pub struct Config {
 /// Whether this node's disk has what its place in the chain says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Storage {
-    /// It has.
-    Kept,
-    /// It was wiped: while a view lists this node, it must not vote, promise or own.
-    Lost,
+    /// It had everything once, and kept it.
+    Complete,
+    /// A write that says so is under way.
+    Completing,
+    /// It never had everything: no member's. A view that lists this node is about another storage, which was lost.
+    Partial,
 }
 
 /// What this process is doing.
@@ -107,6 +112,7 @@ struct Write {
     /// The log is on disk up to here once it is done.
     through: Seq,
     promised: Epoch,
+    completes: bool,
     /// Whom to answer then.
     answer: Option<Answer>,
 }
@@ -145,6 +151,8 @@ pub struct Chain {
     synced: Seq,
     view: Option<ChainView>,
     storage: Storage,
+    /// Whether the driver knows of nothing that is missing.
+    known: bool,
     /// When this node last granted a lease, or may have; `None`: every lease that it granted has run out.
     granted: Option<Tick>,
     /// Since when the present owner has had the chance to be heard.
@@ -160,9 +168,9 @@ pub struct Chain {
 impl Chain {
     /// The chain of a node that starts, or starts again.
     ///
-    /// `hard` is what its disk holds. `known` is false when the disk should hold more: the container's storage
-    /// is new here, though the view that the control store gave (read after this process started) lists this
-    /// node at an epoch above the container's first one.
+    /// `hard` is what its disk holds. `known` is false when the driver knows that it should hold more. That it was
+    /// wiped the chain finds out itself: a view lists this node after [`FIRST_EPOCH`], and the storage was never
+    /// complete. The first view must be read from the control store after this process started.
     #[must_use]
     pub fn new(config: Config, hard: HardState, known: bool, now: Tick) -> Self {
         let fresh = hard.promised == Epoch(0);
@@ -187,7 +195,12 @@ impl Chain {
             data: Seq::ZERO,
             synced: hard.base.seq,
             view: None,
-            storage: if known { Storage::Kept } else { Storage::Lost },
+            storage: if known && hard.complete {
+                Storage::Complete
+            } else {
+                Storage::Partial
+            },
+            known,
             // A lease is granted only after a promise: without one there is none to wait for.
             granted: (!fresh || !known).then_some(now),
             quiet_since: now,
@@ -227,7 +240,7 @@ impl Chain {
             Input::Unreachable(node) => self.on_unreachable(node),
             Input::Candidate(node) => self.on_candidate(node),
             Input::Dismiss(node) => self.on_dismiss(node),
-            Input::DataThrough(seq) => self.data = seq.min(self.log.last().seq),
+            Input::DataThrough(seq) => self.on_data_through(seq, out),
             Input::Synced(seq) => self.synced = self.synced.max(seq.min(self.committed)),
             Input::StateInstalled { base } => self.on_installed(base, out),
             Input::StateFailed => self.installing = false,
@@ -333,7 +346,7 @@ impl Chain {
     #[must_use]
     pub fn content_version(&self) -> Version {
         match &self.part {
-            Part::Reign(reign) if reign.has_begun(self.committed) => self.log.last(),
+            Part::Reign(reign) if reign.has_newest(self.committed) => self.log.last(),
             Part::Reign(_) | Part::Follow(_) => self.committed_version(),
         }
     }
@@ -399,12 +412,14 @@ impl Chain {
                 prev,
                 entries,
                 commit,
+                admit,
                 sent_at,
             } => {
                 let run = follow::Run {
                     prev,
                     entries,
                     commit,
+                    admit,
                 };
                 self.on_append(from, view, run, sent_at, out);
             }
@@ -430,11 +445,15 @@ impl Chain {
         {
             self.durable = self.durable.max(write.through);
             self.promised_durable = self.promised_durable.max(write.promised);
+            if write.completes {
+                self.storage = Storage::Complete;
+            }
             answer = write.answer.or(answer);
             self.writes.pop_front();
         }
         match self.part {
             Part::Follow(_) => {
+                self.complete_storage(out);
                 if let Some(answer) = answer {
                     self.acknowledge(answer, out);
                 }
@@ -463,11 +482,13 @@ impl Chain {
             promised = None;
         }
         let trim_through = self.trim();
+        let complete = self.storage == Storage::Completing;
         self.last_write = PersistId(self.last_write.0 + 1);
         self.writes.push_back(Write {
             id: self.last_write,
             through: self.written,
             promised: self.promised,
+            completes: complete,
             answer,
         });
         out.push(Output::Persist {
@@ -476,6 +497,7 @@ impl Chain {
                 truncate_from,
                 append,
                 promised,
+                complete,
                 committed: self.committed,
                 trim_through,
             },
@@ -568,8 +590,8 @@ impl Chain {
             return Role::Outside;
         };
         match view.owner() {
+            Some(_) if view.lists(self.me) && self.storage != Storage::Complete => Role::Outside,
             Some(owner) if owner == self.me => Role::Returning,
-            Some(_) if view.lists(self.me) && self.storage == Storage::Lost => Role::Outside,
             Some(owner) if view.lists(self.me) => Role::Replica {
                 owner,
                 epoch: view.epoch,

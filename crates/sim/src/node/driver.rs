@@ -18,36 +18,27 @@ use std::collections::{BTreeMap, VecDeque};
 const DUTY_US: u64 = 500_000;
 
 impl World {
-    /// A process starts. One whose storage is empty needs the view first: only that tells whether it should be.
+    /// A process starts, and reads the view.
     pub(crate) fn boot(&mut self, node: usize) {
         self.log(10, node, || "start".into());
-        let host = &mut self.nodes[node];
-        host.starting = true;
-        let kept = host.disk.hard.promised > Epoch(0);
-        if kept {
-            self.begin(node, true);
-        }
-        self.ask_store(node, StoreRequest::Read);
-    }
-
-    fn begin(&mut self, node: usize, known: bool) {
         let (limits, timing, plant) = (self.limits, self.timing, self.plant);
         let local = self.local(node);
         let host = &mut self.nodes[node];
-        host.starting = false;
         let config = Config {
             me: id_of(node),
             timing,
             limits,
         };
-        let hard = host.disk.hard.clone();
-        let chain = Chain::new(config, hard, known, local).with_plant(plant);
+        let mut hard = host.disk.hard.clone();
+        hard.committed = hard.committed.max(host.disk.objects.through);
+        let chain = Chain::new(config, hard, true, local).with_plant(plant);
         let run = restart(&host.disk, chain, plant);
         host.run = Some(run);
         self.reset_expected(node);
         law::no_wrong_bytes::check(self, node);
         let life = self.nodes[node].incarnation;
         self.after(DUTY_US / 5, Event::Duty { node, life });
+        self.read_view(node);
         self.step(node, Input::Tick);
     }
 
@@ -58,7 +49,6 @@ impl World {
         let host = &mut self.nodes[node];
         host.incarnation += 1;
         host.run = None;
-        host.starting = false;
         host.paused_until = 0;
         host.disk_free_at = 0;
         host.disk.crash(&mut self.rng);
@@ -290,15 +280,6 @@ impl World {
     }
 
     pub(crate) fn store_answer(&mut self, node: usize, reply: StoreReply) {
-        if self.nodes[node].starting {
-            if let StoreReply::View(view) = reply {
-                let known = view.epoch <= Epoch(1) || !view.lists(id_of(node));
-                let plant = self.planted(Plant::WipedMemberVotes);
-                self.begin(node, known || plant);
-                self.step(node, Input::View(view));
-            }
-            return;
-        }
         let Some(run) = &mut self.nodes[node].run else {
             return;
         };
@@ -318,9 +299,6 @@ impl World {
     }
 
     pub(crate) fn store_timeout(&mut self, node: usize, id: Option<u64>) {
-        if self.nodes[node].starting {
-            return self.ask_store(node, StoreRequest::Read);
-        }
         let Some(run) = &mut self.nodes[node].run else {
             return;
         };

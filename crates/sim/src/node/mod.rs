@@ -217,8 +217,6 @@ pub struct Node {
     pub(crate) clock: Clock,
     pub(crate) disk: Disk,
     pub(crate) incarnation: u32,
-    /// Waits for its first view after a start.
-    pub(crate) starting: bool,
     pub(crate) run: Option<Running>,
     pub(crate) paused_until: u64,
     pub(crate) slow_disk_us: u64,

@@ -48,8 +48,6 @@ impl World {
 
     /// An operation of another host's session arrives.
     pub(crate) fn request(&mut self, node: usize, from: usize, id: u64, op: Op) {
-        // Only reads and fsyncs may be repeated by the network: at-most-once is the session layer's duty, and a
-        // repeated write of one token changes nothing that the oracle could tell.
         self.execute(node, id, Waiting::Remote { node: from, id }, op);
     }
 
