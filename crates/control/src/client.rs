@@ -17,11 +17,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// How long one call may take before the store counts as away.
-const CALL_TIME: Duration = Duration::from_secs(5);
-/// How long a call that cannot be sent is tried again: a restart of the control process takes less.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// The pause between two such attempts.
+/// How long a call may take, attempts included, before the store counts as away: twice what a restart
+/// of the control process takes, and what a disk under load takes for a sync.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How long a poll waits at the store. A poll whose watch was dropped lingers there as long.
 const POLL_WAIT: Span = Span::from_millis(10_000);
@@ -55,6 +54,14 @@ impl Caller for Network {
 #[derive(Clone)]
 pub struct RemoteControl {
     caller: Arc<dyn Caller>,
+    patience: Duration,
+}
+
+/// What a repeat of a call does that may have run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    Harmless,
+    Harmful,
 }
 
 impl fmt::Debug for RemoteControl {
@@ -83,7 +90,15 @@ impl RemoteControl {
     /// The store that `caller` reaches.
     #[must_use]
     pub fn with_caller(caller: Arc<dyn Caller>) -> Self {
-        Self { caller }
+        let patience = PATIENCE;
+        Self { caller, patience }
+    }
+
+    /// Sets how long a call may take, attempts included, before the store counts as away; 5 s if not
+    /// set. Watches wait for ever.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     async fn once<T: Rpc>(&self, request: &T, time: Duration) -> Result<T::Reply, Failure> {
@@ -102,23 +117,33 @@ impl RemoteControl {
         reply::<T>(&answer).ok_or(Failure::Unknown)
     }
 
-    /// Tries again while the call cannot even be sent.
-    async fn ask<T: Rpc>(&self, request: &T) -> Result<T::Reply, Failure> {
-        let begun = Instant::now();
+    /// Tries again while the call did not run, or may as well run twice.
+    async fn ask<T: Rpc>(&self, request: &T, repeat: Repeat) -> Result<T::Reply, Failure> {
+        let until = Instant::now() + self.patience;
         loop {
-            match self.once(request, CALL_TIME).await {
-                Err(Failure::NotSent) if begun.elapsed() < PATIENCE => sleep(RETRY_PAUSE).await,
-                other => return other,
+            let left = until.saturating_duration_since(Instant::now());
+            let failure = match self.once(request, left).await {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => failure,
+            };
+            let again = match &failure {
+                Failure::NotSent => true,
+                Failure::Unknown => repeat == Repeat::Harmless,
+                Failure::Refused(_) => false,
+            };
+            if !again || Instant::now() + RETRY_PAUSE >= until {
+                return Err(failure);
             }
+            sleep(RETRY_PAUSE).await;
         }
     }
 
-    /// For calls that change nothing when they are repeated: an unknown outcome is no outcome.
+    /// For calls of which a repeat is harmless: an unknown outcome is no outcome.
     async fn read<T, R>(&self, request: &T) -> Result<R, StoreError>
     where
         T: Rpc<Reply = Result<R, StoreError>>,
     {
-        match self.ask(request).await {
+        match self.ask(request, Repeat::Harmless).await {
             Ok(reply) => reply,
             Err(Failure::Refused(why)) => Err(why.into()),
             Err(Failure::NotSent | Failure::Unknown) => Err(StoreError::Unavailable),
@@ -129,7 +154,7 @@ impl RemoteControl {
     where
         T: Rpc<Reply = Result<R, StoreError>>,
     {
-        match self.ask(request).await {
+        match self.ask(request, Repeat::Harmful).await {
             Ok(reply) => reply,
             Err(Failure::Refused(why)) => Err(why.into()),
             Err(Failure::NotSent) => Err(StoreError::Unavailable),
@@ -141,7 +166,7 @@ impl RemoteControl {
     where
         T: Rpc<Reply = Result<R, AdminError>>,
     {
-        match self.ask(request).await {
+        match self.ask(request, Repeat::Harmful).await {
             Ok(reply) => reply,
             Err(Failure::Refused(why)) => Err(AdminError::Store(why.into())),
             Err(Failure::NotSent) => Err(AdminError::Store(StoreError::Unavailable)),
@@ -316,7 +341,7 @@ impl Watch for RemoteWatch {
 }
 
 async fn poll_for_ever(store: RemoteControl, poll: Poll) -> Result<Polled, WatchError> {
-    let time = POLL_WAIT.as_duration() + CALL_TIME;
+    let time = POLL_WAIT.as_duration() + PATIENCE;
     let mut pause = RETRY_PAUSE;
     loop {
         match store.once(&poll, time).await {

@@ -6,11 +6,12 @@
 //! readers and answers. So a read never returns what a crash could take back, and the price of a sync
 //! is shared by all who waited.
 
+use crate::committer::{Committer, Request};
 use crate::disk::{DirDisk, Disk};
 use crate::error::EngineError;
-use crate::journal::{AppendError, Journal, Replayed, SwitchError};
-use crate::lease::{LOOK_EVERY, LeaseClock};
-use crate::state::{Change, History, State};
+use crate::journal::{Journal, Replayed};
+use crate::lease::LeaseClock;
+use crate::state::{History, State};
 use parking_lot::{Mutex, RwLock};
 use perigee_cluster::{
     Committed, Event, KeyValue, LeaseNumber, Refusal, Revision, StoreError, Txn, WatchError,
@@ -18,11 +19,11 @@ use perigee_cluster::{
 use perigee_types::{Span, Tick};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::{oneshot, watch};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 /// How the engine behaves; the defaults suit a cluster of any size.
 #[derive(Debug, Clone)]
@@ -48,11 +49,6 @@ impl Default for EngineConfig {
 
 /// How many requests may wait for the committer. More are told to come back.
 const WAITING_MAX: usize = 4096;
-/// How many requests share one sync at most, so that a frame stays far below its limit.
-const GROUP_MAX: usize = 512;
-/// How many bytes of transactions share one sync at most.
-const GROUP_LEN_MAX: usize = 4 << 20;
-
 /// What the engine has been doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineStatus {
@@ -66,53 +62,49 @@ pub struct EngineStatus {
     pub len: u64,
 }
 
-enum Request {
-    Commit(Txn, oneshot::Sender<Result<Committed, StoreError>>),
-    Grant(Span, oneshot::Sender<Result<LeaseNumber, StoreError>>),
-    Revoke(LeaseNumber, oneshot::Sender<Result<(), StoreError>>),
-}
-
 /// What readers see: durable, always.
 #[derive(Debug)]
-struct Published {
-    state: State,
-    history: History,
+pub(crate) struct Published {
+    pub state: State,
+    pub history: History,
 }
 
+/// What callers and the committer share.
 #[derive(Debug)]
-struct Shared {
-    published: RwLock<Published>,
-    leases: Mutex<LeaseClock>,
+pub(crate) struct Shared {
+    pub published: RwLock<Published>,
+    pub leases: Mutex<LeaseClock>,
     started: Instant,
     /// The revision that was published last; wakes those who watch.
-    revision: watch::Sender<Revision>,
+    pub revision: watch::Sender<Revision>,
     /// True once the disk failed in a way that only a restart mends.
-    failed: watch::Sender<bool>,
+    pub failed: watch::Sender<bool>,
 }
 
 impl Shared {
-    fn now(&self) -> Tick {
+    pub(crate) fn now(&self) -> Tick {
         let us = self.started.elapsed().as_micros();
         Tick(u64::try_from(us).unwrap_or(u64::MAX))
     }
 }
 
-/// The engine of one directory. Ends, and frees the directory, when it is dropped.
+/// The engine of one directory. Ends, and frees the directory, when it is closed or dropped.
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
-    /// `None` only while it is being dropped.
-    requests: Option<SyncSender<Request>>,
-    committer: Option<JoinHandle<()>>,
+    /// `None` once it is closed.
+    committer: Mutex<Option<Running>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    requests: SyncSender<Request>,
+    thread: JoinHandle<()>,
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.requests = None;
-        if let Some(committer) = self.committer.take() {
-            // A panic there was reported by the panic hook, and has failed all requests.
-            _ = committer.join();
-        }
+        self.close();
     }
 }
 
@@ -191,15 +183,27 @@ impl Engine {
             working: state,
             log_len: config.log_len,
         };
-        let committer = std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("control-commit".to_owned())
             .spawn(move || committer.run())
             .map_err(EngineError::io("start the thread of", "control-commit"))?;
         Ok(Self {
             shared,
-            requests: Some(requests),
-            committer: Some(committer),
+            committer: Mutex::new(Some(Running { requests, thread })),
         })
+    }
+
+    /// Does what was asked so far, and frees the directory. Blocks for as long as that takes. Every
+    /// later call fails.
+    pub fn close(&self) {
+        let Some(Running { requests, thread }) = self.committer.lock().take() else {
+            return;
+        };
+        drop(requests);
+        // A panic there was reported by the panic hook, and has failed all requests.
+        _ = thread.join();
+        // Those who watch look once more, and find it closed.
+        self.shared.revision.send_modify(|_| {});
     }
 
     async fn ask<T>(
@@ -207,10 +211,11 @@ impl Engine {
         request: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Request,
     ) -> Result<T, StoreError> {
         let (answer, waits) = oneshot::channel();
-        let Some(requests) = &self.requests else {
-            return Err(StoreError::Unavailable);
+        let sent = match &*self.committer.lock() {
+            Some(running) => running.requests.try_send(request(answer)),
+            None => return Err(StoreError::Unavailable),
         };
-        match requests.try_send(request(answer)) {
+        match sent {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 return Err(StoreError::Unavailable);
@@ -221,7 +226,7 @@ impl Engine {
     }
 
     fn check_alive(&self) -> Result<(), StoreError> {
-        if *self.shared.failed.borrow() {
+        if *self.shared.failed.borrow() || self.committer.lock().is_none() {
             return Err(StoreError::Unavailable);
         }
         Ok(())
@@ -294,14 +299,18 @@ impl Engine {
     /// about `len_max` bytes; and the revision with which to go on.
     ///
     /// # Errors
-    /// [`WatchError::Compacted`]; [`WatchError::Lost`] when `from` lies in a future that this store
-    /// cannot have announced: it was restored from an older state.
+    /// [`WatchError::Compacted`]; [`WatchError::Lost`] when the engine is closed or its disk failed, or
+    /// when `from` lies in a future that this store cannot have announced: it was restored from an
+    /// older state.
     pub fn events(
         &self,
         prefix: &str,
         from: Revision,
         len_max: usize,
     ) -> Result<(Vec<Event>, Revision), WatchError> {
+        if self.check_alive().is_err() {
+            return Err(WatchError::Lost);
+        }
         let published = self.shared.published.read();
         if from > published.state.revision().next() {
             return Err(WatchError::Lost);
@@ -340,256 +349,5 @@ impl Engine {
             leases,
             len: len as u64,
         }
-    }
-}
-
-/// An answer that waits until the group is durable.
-type Answer = Box<dyn FnOnce(Durability) + Send>;
-
-/// What became of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Durability {
-    Durable,
-    Undone,
-    Unknown,
-}
-
-/// The requests that share a sync.
-#[derive(Default)]
-struct Group {
-    changes: Vec<Change>,
-    answers: Vec<Answer>,
-    len: usize,
-    requests: usize,
-}
-
-impl Group {
-    /// Answers with `result` once that is true for good. `wrote` says whether it changed something.
-    fn answer<T: Send + 'static>(
-        &mut self,
-        to: oneshot::Sender<Result<T, StoreError>>,
-        result: Result<T, StoreError>,
-        wrote: bool,
-    ) {
-        self.answers.push(Box::new(move |durability| {
-            let result = match durability {
-                Durability::Durable => result,
-                Durability::Unknown if wrote => Err(StoreError::Unknown),
-                // What it found may never have been.
-                Durability::Undone | Durability::Unknown => Err(StoreError::Unavailable),
-            };
-            // The caller may have gone away, which changes nothing.
-            _ = to.send(result);
-        }));
-    }
-}
-
-/// Whether the committer goes on.
-#[derive(Debug, PartialEq, Eq)]
-enum Fate {
-    GoesOn,
-    Failed,
-}
-
-struct Committer {
-    shared: Arc<Shared>,
-    inbox: Receiver<Request>,
-    journal: Journal,
-    /// What will be published when the current group is durable.
-    working: State,
-    log_len: u64,
-}
-
-impl Committer {
-    fn run(mut self) {
-        while let Some(group) = self.gather() {
-            if self.finish(group) == Fate::Failed {
-                self.shared.failed.send_replace(true);
-                // Until the process ends, nobody waits in vain.
-                while let Ok(request) = self.inbox.recv() {
-                    refuse(request);
-                }
-                return;
-            }
-        }
-    }
-
-    /// Waits for requests or the end of a lease, and plans all that there is. `None`: the engine ends.
-    fn gather(&mut self) -> Option<Group> {
-        let wait = if self.shared.leases.lock().is_empty() {
-            Duration::from_secs(1)
-        } else {
-            LOOK_EVERY.as_duration()
-        };
-        let mut group = Group::default();
-        let first = match self.inbox.recv_timeout(wait) {
-            Ok(request) => Some(request),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return None,
-        };
-        let now = self.shared.now();
-        let ended = self.shared.leases.lock().take_ended(now);
-        for lease in ended {
-            self.end_lease(&mut group, lease);
-        }
-        let mut next = first;
-        while let Some(request) = next {
-            self.plan(&mut group, request);
-            group.requests += 1;
-            let full = group.requests >= GROUP_MAX || group.len >= GROUP_LEN_MAX;
-            next = if full {
-                None
-            } else {
-                self.inbox.try_recv().ok()
-            };
-        }
-        Some(group)
-    }
-
-    fn plan(&mut self, group: &mut Group, request: Request) {
-        match request {
-            Request::Commit(txn, to) => match self.working.plan(&txn) {
-                Ok(change) => {
-                    let wrote = change.is_some();
-                    if let Some(change) = change {
-                        group.len += txn.writes.iter().map(write_len).sum::<usize>();
-                        self.work(group, change);
-                    }
-                    let revision = self.working.revision();
-                    group.answer(to, Ok(Committed { revision }), wrote);
-                }
-                Err(error) => group.answer(to, Err(error), false),
-            },
-            Request::Grant(ttl, to) => match self.working.plan_grant(ttl) {
-                Ok(change) => {
-                    if let Change::Granted { lease, .. } = change {
-                        group.answer(to, Ok(lease), true);
-                    }
-                    self.work(group, change);
-                }
-                Err(error) => group.answer(to, Err(error), false),
-            },
-            Request::Revoke(lease, to) => {
-                let wrote = self.end_lease(group, lease);
-                group.answer(to, Ok(()), wrote);
-            }
-        }
-    }
-
-    fn end_lease(&mut self, group: &mut Group, lease: LeaseNumber) -> bool {
-        match self.working.plan_end(lease) {
-            Some(change) => {
-                self.work(group, change);
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn work(&mut self, group: &mut Group, change: Change) {
-        let applied = self.working.apply(change.clone());
-        assert!(applied.is_ok(), "a change planned on this very state");
-        group.changes.push(change);
-    }
-
-    fn finish(&mut self, group: Group) -> Fate {
-        if group.changes.is_empty() {
-            // All that the answers rest on was durable before.
-            answer(group.answers, Durability::Durable);
-            return Fate::GoesOn;
-        }
-        match self.journal.append(&group.changes) {
-            Ok(()) => {}
-            Err(AppendError::Undone(error)) => {
-                error!(%error, "cannot write to the log; nothing was changed");
-                self.undo(&group.changes);
-                answer(group.answers, Durability::Undone);
-                return Fate::GoesOn;
-            }
-            Err(AppendError::Unknown(error)) => {
-                error!(%error, "the log failed; the control store stops");
-                answer(group.answers, Durability::Unknown);
-                return Fate::Failed;
-            }
-        }
-        self.publish(group.changes);
-        answer(group.answers, Durability::Durable);
-        if !self.journal.is_long(self.log_len) {
-            return Fate::GoesOn;
-        }
-        match self.journal.switch(&self.working) {
-            Ok(()) => Fate::GoesOn,
-            Err(SwitchError::Kept(error)) => {
-                warn!(%error, "cannot shorten the log; it goes on growing");
-                Fate::GoesOn
-            }
-            Err(SwitchError::Unknown(error)) => {
-                error!(%error, "the directory failed; the control store stops");
-                Fate::Failed
-            }
-        }
-    }
-
-    /// Goes back to what is durable. Leases that were to end get a last, short term.
-    fn undo(&mut self, changes: &[Change]) {
-        self.working = self.shared.published.read().state.clone();
-        let now = self.shared.now();
-        let mut leases = self.shared.leases.lock();
-        for change in changes {
-            if let Change::Ended { lease, .. } = change {
-                leases.start(now, *lease, Span::from_millis(1000));
-            }
-        }
-    }
-
-    fn publish(&self, changes: Vec<Change>) {
-        let now = self.shared.now();
-        let mut leases = self.shared.leases.lock();
-        for change in &changes {
-            match change {
-                Change::Granted { lease, ttl } => leases.start(now, *lease, *ttl),
-                Change::Ended { lease, .. } => leases.remove(*lease),
-                Change::Commit { .. } => {}
-            }
-        }
-        drop(leases);
-        let mut published = self.shared.published.write();
-        for change in changes {
-            let events = published.state.apply(change);
-            let events = events.unwrap_or_else(|misfit| {
-                unreachable!("the working state took the same change: {}", misfit.0)
-            });
-            published.history.push(events);
-        }
-        let revision = published.state.revision();
-        drop(published);
-        self.shared.revision.send_if_modified(|current| {
-            let moved = *current != revision;
-            *current = revision;
-            moved
-        });
-    }
-}
-
-fn write_len(write: &perigee_cluster::Write) -> usize {
-    let value = match write {
-        perigee_cluster::Write::Put { value, .. } => value.len(),
-        perigee_cluster::Write::Delete { .. } => 0,
-    };
-    write.key().len() + value
-}
-
-fn answer(answers: Vec<Answer>, durability: Durability) {
-    for answer in answers {
-        answer(durability);
-    }
-}
-
-fn refuse(request: Request) {
-    // The callers may have gone away, which changes nothing.
-    match request {
-        Request::Commit(_, to) => _ = to.send(Err(StoreError::Unavailable)),
-        Request::Grant(_, to) => _ = to.send(Err(StoreError::Unavailable)),
-        Request::Revoke(_, to) => _ = to.send(Err(StoreError::Unavailable)),
     }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod committer;
 pub mod disk;
 pub mod engine;
 pub mod error;

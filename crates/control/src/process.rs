@@ -208,8 +208,19 @@ pub struct Control {
     engine: Arc<Engine>,
     gatekeeper: Arc<Gatekeeper>,
     network: Network,
-    revoker: JoinHandle<()>,
+    service: ControlService,
+    revoker: AbortOnDrop,
     dir: PathBuf,
+}
+
+/// A task that ends with its owner.
+#[derive(Debug)]
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Control {
@@ -233,14 +244,15 @@ impl Control {
         let gatekeeper = Arc::new(Gatekeeper::new(Arc::clone(&engine), ca, address));
         let service = ControlService::new(Arc::clone(&engine), Arc::clone(&gatekeeper));
         let config = NetConfig::new(identity, address);
-        let network = Network::start(config, Arc::new(service)).await?;
+        let network = Network::start(config, Arc::new(service.clone())).await?;
         let store = LocalControl::new(Arc::clone(&engine));
-        let revoker = tokio::spawn(revoke(store, network.clone()));
+        let revoker = AbortOnDrop(tokio::spawn(revoke(store, network.clone())));
         info!(%address, "serving the control store");
         Ok(Self {
             engine,
             gatekeeper,
             network,
+            service,
             revoker,
             dir: dir.to_owned(),
         })
@@ -270,11 +282,15 @@ impl Control {
     }
 
     /// Stops: no call is taken any more, those that run end, and the directory is free.
-    pub async fn stop(self) {
-        self.revoker.abort();
+    pub async fn stop(mut self) {
+        self.revoker.0.abort();
         // It ends because it was told to.
-        _ = self.revoker.await;
+        _ = (&mut self.revoker.0).await;
+        self.service.stop_polls();
         self.network.shutdown().await;
+        let engine = Arc::clone(&self.engine);
+        // It waits for a sync. A panic in it is the engine's own, and reported there.
+        _ = tokio::task::spawn_blocking(move || engine.close()).await;
         info!(dir = shown(&self.dir), "stopped the control store");
     }
 }

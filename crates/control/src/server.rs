@@ -16,6 +16,7 @@ use perigee_proto::{Code, Rpc, decode, encode};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tracing::warn;
 
 /// Bytes of one page of a list; with one more value it stays far below a frame.
@@ -31,6 +32,7 @@ pub struct ControlService {
     engine: Arc<Engine>,
     gatekeeper: Arc<Gatekeeper>,
     polls: Arc<Mutex<BTreeMap<PeerName, usize>>>,
+    stopping: watch::Sender<bool>,
 }
 
 impl ControlService {
@@ -41,7 +43,13 @@ impl ControlService {
             engine,
             gatekeeper,
             polls: Arc::default(),
+            stopping: watch::Sender::new(false),
         }
+    }
+
+    /// Ends the polls that wait, and takes no new ones: their callers ask the next process.
+    pub fn stop_polls(&self) {
+        self.stopping.send_replace(true);
     }
 
     /// Whether `from` may call `method`: strangers may only join, and a node that left may nothing.
@@ -82,6 +90,9 @@ impl ControlService {
             }
             Poll::METHOD => {
                 let poll: Poll = request(&call)?;
+                if *self.stopping.borrow() {
+                    return Err(refuse(Code::NotReady));
+                }
                 let _slot = PollSlot::take(&self.polls, from)?;
                 answer::<Poll>(self.poll(poll, deadline).await)
             }
@@ -133,6 +144,7 @@ impl ControlService {
         let until = tokio::time::Instant::now() + wait;
         // Before the look at the events: a change between the two must end the wait.
         let mut revisions = self.engine.revisions();
+        let mut stopping = self.stopping.subscribe();
         let mut from = poll.from;
         loop {
             revisions.borrow_and_update();
@@ -141,10 +153,12 @@ impl ControlService {
                 return Ok(Polled { events, next });
             }
             if next == from {
-                match tokio::time::timeout_at(until, revisions.changed()).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) => return Err(WatchError::Lost),
-                    Err(_) => return Ok(Polled { events, next }),
+                tokio::select! {
+                    changed = revisions.changed() => changed.map_err(|_| WatchError::Lost)?,
+                    () = tokio::time::sleep_until(until) => return Ok(Polled { events, next }),
+                    _ = stopping.wait_for(|stopping| *stopping) => {
+                        return Ok(Polled { events, next });
+                    }
                 }
             }
             from = next;

@@ -139,6 +139,19 @@ async fn a_lease_has_its_whole_term_after_a_restart() {
 }
 
 #[tokio::test]
+async fn who_watches_a_store_that_closes_is_told() {
+    let engine = Engine::create_on(MemDisk::default().boxed(), EngineConfig::default()).unwrap();
+    let store = local(engine);
+    let mut watch = store.watch("/n/", Revision(1));
+    let waiting = tokio::spawn(async move { watch.next().await });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    store.engine().close();
+    assert_eq!(waiting.await.unwrap(), Err(WatchError::Lost));
+    assert_eq!(store.get("/n/1").await, Err(StoreError::Unavailable));
+    assert_eq!(store.commit(put(1)).await, Err(StoreError::Unavailable));
+}
+
+#[tokio::test]
 async fn terms_out_of_bounds_are_refused() {
     let engine = Engine::create_on(MemDisk::default().boxed(), EngineConfig::default()).unwrap();
     let store = local(engine);
