@@ -1,1 +1,47 @@
-//! Placeholder.
+//! The benchmark: the same rows on a mount at home and on the local directory beside it, by turns.
+//!
+//! A machine is never quiet, so a figure is a ratio of two medians taken in the same run, and beside
+//! it stands the CPU time of an operation, which other load disturbs least. The goals are the ratios
+//! that peers reach (`bench/peers.json`).
+//!
+//! Read [`row`] (what is measured), [`jobs`] (how), [`round`] (the interleaving), [`report`].
+#![forbid(unsafe_code)]
+
+pub mod jobs;
+pub mod peers;
+pub mod report;
+pub mod round;
+pub mod row;
+pub mod settings;
+pub mod target;
+
+pub use row::Row;
+pub use settings::Settings;
+pub use target::{Figure, Target};
+
+use perigee_testbed::CheckError;
+use std::path::PathBuf;
+
+/// Why the benchmark has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A call failed, or the cluster did not come up.
+    #[error(transparent)]
+    Failed(#[from] CheckError),
+    /// The table of goals cannot be used.
+    #[error("cannot use the peers' table `{path}`: {why}")]
+    Peers {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The results cannot be written.
+    #[error("cannot write the results to `{path}`: {why}")]
+    Results {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}

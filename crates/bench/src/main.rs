@@ -1,0 +1,179 @@
+//! `perigee-bench`: measures a mount at home beside the local file system. See `scripts/bench.sh`.
+
+use clap::Parser;
+use perigee_bench::peers::Peers;
+use perigee_bench::row::Group;
+use perigee_bench::{BenchError, Settings, Target, report, round};
+use perigee_testbed::leftover::Workspace;
+use perigee_testbed::{Call, Cluster};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// A benchmark that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(7_200);
+
+/// Measure Perigee at home beside the local file system, by turns.
+///
+/// Starts a cluster of its own, mounts its first node, and removes everything at the end.
+#[derive(Debug, Parser)]
+#[command(version, args_override_self = true)]
+struct Cli {
+    /// Rounds; the figures are their medians
+    #[arg(long, default_value_t = Settings::default().rounds, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
+    /// MiB of the large file
+    #[arg(long, default_value_t = Settings::default().file_bytes >> 20, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    size: u64,
+    /// Seconds of each random row
+    #[arg(long, default_value_t = Settings::default().random.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    secs: u64,
+    /// Small files
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    files: u32,
+    /// Groups of rows to run: file, small, small-four, tree
+    #[arg(long, value_delimiter = ',', value_parser = parse_group)]
+    only: Vec<Group>,
+    /// Nodes of the cluster, each a process here; they keep three copies where there are three
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    nodes: u32,
+    /// Measure this directory instead of a cluster, under this label
+    #[arg(long, num_args = 2, value_names = ["DIR", "LABEL"])]
+    peer: Option<Vec<String>>,
+    /// Processes that serve the directory of --peer: their CPU time counts
+    #[arg(long, requires = "peer", value_delimiter = ',')]
+    pid: Vec<i32>,
+    /// The local directory to compare with [default: a fresh one in the temporary directory]
+    #[arg(long)]
+    native: Option<PathBuf>,
+    /// Table of the peers' ratios
+    #[arg(long, default_value = "bench/peers.json")]
+    peers: PathBuf,
+    /// Write one file for each row there
+    #[arg(long)]
+    results: Option<PathBuf>,
+}
+
+fn parse_group(text: &str) -> Result<Group, String> {
+    match text {
+        "file" => Ok(Group::File),
+        "small" => Ok(Group::Small),
+        "small-four" => Ok(Group::SmallFour),
+        "tree" => Ok(Group::Tree),
+        _ => Err("the groups are file, small, small-four and tree".to_owned()),
+    }
+}
+
+fn main() -> ExitCode {
+    match measure(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(cli: &Cli) -> Result<(), BenchError> {
+    let peers = Peers::load(&cli.peers)?;
+    let workspace = Workspace::new()?;
+    let native = match &cli.native {
+        Some(directory) => directory.clone(),
+        None => report::beside(&workspace)?,
+    };
+    let mut cluster = None;
+    let (target, prefix) = match cli.peer.as_deref() {
+        Some([directory, label]) => {
+            let directory = Path::new(directory).to_owned();
+            let target = Target {
+                label: label.clone(),
+                directory,
+                daemons: cli.pid.clone(),
+            };
+            (
+                target,
+                label.replace(|c: char| !c.is_ascii_alphanumeric(), "_"),
+            )
+        }
+        _ => {
+            let started = cluster.insert(Cluster::start_within(cli.nodes, LIMIT)?);
+            (home(started)?, "home".to_owned())
+        }
+    };
+    let native = Target {
+        label: "native".to_owned(),
+        directory: native,
+        daemons: Vec::new(),
+    };
+    let settings = Settings {
+        rounds: cli.rounds,
+        file_bytes: cli.size << 20,
+        random: Duration::from_secs(cli.secs),
+        small_files: cli.files as usize,
+        ..Settings::default()
+    };
+    let groups = if cli.only.is_empty() {
+        Group::ALL.to_vec()
+    } else {
+        cli.only.clone()
+    };
+    let label = target.label.clone();
+    let series = round::run(
+        &settings,
+        &groups,
+        &[target, native],
+        |round, group, target| {
+            note(&format!(
+                "round {round} of {}: {group:?} on {}",
+                settings.rounds, target.label
+            ));
+        },
+    )?;
+    let rows = report::compare(&series, &peers);
+    say(&report::table(&rows, &label));
+    if let Some(folder) = &cli.results {
+        report::store(&rows, &prefix, folder, &command())?;
+    }
+    Ok(())
+}
+
+/// The mount of the first node, which owns the root directory, and all processes of the cluster.
+fn home(cluster: &mut Cluster) -> Result<Target, BenchError> {
+    let first = cluster.ids().first().copied().unwrap_or(1);
+    let directory = cluster.mount(first)?.join("bench");
+    std::fs::create_dir(&directory).call(|| format!("mkdir {}", directory.display()))?;
+    let daemons = cluster.pids();
+    Ok(Target {
+        label: "perigee".to_owned(),
+        directory,
+        daemons,
+    })
+}
+
+/// How a person repeats this run.
+fn command() -> String {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut shown = String::from("scripts/bench.sh");
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        // The script gives these itself.
+        if word == "--results" || word == "--peers" {
+            words.next();
+            continue;
+        }
+        shown.push(' ');
+        shown.push_str(word);
+    }
+    shown
+}
+
+fn say(text: &str) {
+    // Whoever closed the output does not want to hear.
+    _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn note(line: &str) {
+    // As above.
+    _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,0 +1,32 @@
+//! How much is measured.
+
+use std::time::Duration;
+
+/// Sizes and times of the jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Rounds; each measures every row once on each target.
+    pub rounds: u32,
+    /// Bytes of the large file.
+    pub file_bytes: u64,
+    /// How long each random row runs.
+    pub random: Duration,
+    /// Small files of 4 KiB.
+    pub small_files: usize,
+    /// Files of the tree, 20 in a directory.
+    pub tree_files: usize,
+}
+
+impl Default for Settings {
+    /// The sizes of the peers' table where a run of three rounds stays within about six minutes; the large
+    /// file and the random rows' times are a quarter and a third of the table's.
+    fn default() -> Self {
+        Self {
+            rounds: 3,
+            file_bytes: 256 << 20,
+            random: Duration::from_secs(3),
+            small_files: 5_000,
+            tree_files: 3_000,
+        }
+    }
+}
