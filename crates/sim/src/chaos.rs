@@ -228,10 +228,9 @@ impl World {
         self.crash(node);
         self.note(Mark::Wipe);
         self.log(57, node, || "loses its disk".into());
-        let listed = self.store.view.lists(crate::world::id_of(node));
         let host = &mut self.nodes[node];
         host.disk = crate::disk::Disk {
-            wiped: listed,
+            wiped: true,
             ..crate::disk::Disk::default()
         };
         let life = host.incarnation;

@@ -54,7 +54,7 @@ pub struct Disk {
     pub dirty: [bool; BLOCKS],
     /// Not yet done.
     pub queue: VecDeque<DiskOp>,
-    /// Everything was lost, and the node is still listed.
+    /// Everything was lost, and it has not been a complete member's disk since.
     pub wiped: bool,
 }
 
@@ -77,6 +77,7 @@ impl Disk {
                     map.invalidate_since(*range, *needed, Version::default());
                 }
                 write.apply(&mut self.hard);
+                self.wiped &= !write.complete;
             }
             DiskOp::Install {
                 base,

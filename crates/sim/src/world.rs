@@ -449,9 +449,6 @@ impl World {
     fn view_changed(&mut self, before: &ChainView) {
         let view = self.store.view.clone();
         for node in 0..self.nodes.len() {
-            if !view.lists(id_of(node)) {
-                self.nodes[node].disk.wiped = false;
-            }
             let life = self.nodes[node].incarnation;
             let reply = StoreReply::View(view.clone());
             if self.calm || !(self.net.store_cut[node] || self.rng.chance(1, 4)) {

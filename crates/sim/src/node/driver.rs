@@ -17,6 +17,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// How often a driver looks after its duties: placement, lost requests, syncing.
 const DUTY_US: u64 = 500_000;
 
+/// A slow disk works faster when this much waits: the chaos ends at some time.
+const BACKLOG_US: u64 = 4_000_000;
+
 impl World {
     /// A process starts, and reads the view.
     pub(crate) fn boot(&mut self, node: usize) {
@@ -363,7 +366,9 @@ impl World {
 
     /// Puts a write on its way to the disk.
     pub(crate) fn enqueue(&mut self, node: usize, op: DiskOp) {
-        let took = 100 + self.rng.below(2_000) + self.slow(node);
+        let late = self.nodes[node].disk_free_at > self.now + BACKLOG_US;
+        let slow = if late { 0 } else { self.slow(node) };
+        let took = 100 + self.rng.below(2_000) + slow;
         let host = &mut self.nodes[node];
         host.disk.queue.push_back(op);
         host.disk_free_at = host.disk_free_at.max(self.now) + took;
@@ -471,6 +476,10 @@ impl World {
         }
         if self.rng.chance(1, 2) {
             self.start_sync(node, true);
+        }
+        // A watch that lost something is made again, sooner or later.
+        if self.rng.chance(1, 8) {
+            self.read_view(node);
         }
         self.step(node, Input::Tick);
     }
