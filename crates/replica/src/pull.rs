@@ -91,6 +91,8 @@ struct Outstanding {
 pub struct Pull {
     objects: BTreeMap<InodeId, Object>,
     pending: VecDeque<Pending>,
+    /// How many of them are [`Origin::Unsynced`].
+    unsynced: usize,
     outstanding: BTreeMap<FetchId, Outstanding>,
     last_fetch: u64,
     /// Where the last round of fetches ended, so that one object cannot starve the others.
@@ -127,14 +129,11 @@ impl Pull {
     }
 
     /// A command came into the log here, after all others so far.
+    ///
+    /// An owner's own bytes are valid from now on. The map changes only when the record is committed: what a
+    /// restart finds must not speak of a record that is lost.
     pub fn on_command(&mut self, version: Version, command: &DataCommand, origin: Origin) {
-        if origin == Origin::Own {
-            // New bytes are valid whatever was missing before.
-            let (inode, range) = touched(command);
-            if let Some(object) = self.objects.get_mut(&inode) {
-                object.invalid.drop_range(range);
-            }
-        }
+        self.unsynced += usize::from(origin == Origin::Unsynced);
         self.pending.push_back(Pending {
             version,
             command: command.clone(),
@@ -150,6 +149,7 @@ impl Pull {
             let Some(pending) = self.pending.pop_front() else {
                 return;
             };
+            self.unsynced -= usize::from(pending.origin == Origin::Unsynced);
             self.apply(&pending);
         }
     }
@@ -163,6 +163,7 @@ impl Pull {
             let Some(pending) = self.pending.pop_back() else {
                 return;
             };
+            self.unsynced -= usize::from(pending.origin == Origin::Unsynced);
             if pending.origin != Origin::Remote {
                 let (inode, range) = touched(&pending.command);
                 let object = self.objects.entry(inode).or_default();
@@ -178,6 +179,7 @@ impl Pull {
         for pending in &mut self.pending {
             if pending.origin == Origin::Own {
                 pending.origin = Origin::Unsynced;
+                self.unsynced += 1;
             }
         }
     }
@@ -191,6 +193,7 @@ impl Pull {
     ) {
         self.objects.clear();
         self.pending.clear();
+        self.unsynced = 0;
         self.outstanding.clear();
         self.wanted.clear();
         let all = ByteRange::new(0, u64::MAX);
@@ -206,12 +209,37 @@ impl Pull {
     #[must_use]
     pub fn is_valid(&self, inode: InodeId, range: ByteRange) -> bool {
         let known = self.objects.get(&inode);
-        let valid = known.is_none_or(|object| object.invalid.is_valid(range));
-        valid
-            && !self.pending.iter().any(|pending| {
+        if known.is_some_and(|object| !object.invalid.is_valid(range))
+            && !self.missing(inode, range).is_empty()
+        {
+            return false;
+        }
+        self.unsynced == 0
+            || !self.pending.iter().any(|pending| {
                 let (other, dirty) = touched(&pending.command);
                 pending.origin == Origin::Unsynced && other == inode && dirty.overlaps(range)
             })
+    }
+
+    /// What is invalid in `range`, without what an owner has written since.
+    fn missing(&self, inode: InodeId, range: ByteRange) -> RegionMap {
+        let mut missing = RegionMap::new();
+        if let Some(object) = self.objects.get(&inode) {
+            for (part, needed) in object.invalid.overlapping(range) {
+                missing.invalidate(part, needed);
+            }
+        }
+        if !missing.is_empty() {
+            for (_, own) in self.own_writes().filter(|(other, _)| *other == inode) {
+                missing.drop_range(own);
+            }
+        }
+        missing
+    }
+
+    fn own_writes(&self) -> impl Iterator<Item = (InodeId, ByteRange)> + '_ {
+        let own = self.pending.iter().filter(|p| p.origin == Origin::Own);
+        own.map(|pending| touched(&pending.command))
     }
 
     /// The bytes of every data command up to here are in place. `committed` is the chain's.
@@ -228,10 +256,11 @@ impl Pull {
 
     /// A reader or an fsync waits for `range`: it is fetched first.
     pub fn want(&mut self, inode: InodeId, range: ByteRange) {
+        let missing = self.missing(inode, range);
         let Some(object) = self.objects.get_mut(&inode) else {
             return;
         };
-        for (part, needed) in object.invalid.overlapping(range) {
+        for (part, needed) in missing.iter() {
             object.wanted.invalidate(part, needed);
             self.wanted.insert(inode);
         }
@@ -313,8 +342,13 @@ impl Pull {
             }
             Holds::Yes => {
                 self.outstanding.remove(&id);
-                let object = self.objects.entry(inode).or_default();
-                let parts = object.invalid.fill(covered, as_of);
+                let missing = self.missing(inode, covered);
+                let mut parts = Vec::new();
+                if let Some(object) = self.objects.get_mut(&inode) {
+                    for (part, _) in missing.iter() {
+                        parts.extend(object.invalid.fill(part, as_of));
+                    }
+                }
                 self.forget_if_valid(inode);
                 Fetched::Install { inode, parts }
             }
@@ -346,25 +380,39 @@ impl Pull {
     }
 
     /// An owner gives up on `range`, since no member has it: what is in place here is the content from now on.
-    /// Returns the parts that this concerns. The owner must log each as written, before a byte of it is shown to
-    /// another host: a member that returns may still have what was lost.
+    /// Returns the parts that this concerns. The owner logs each as written ([`Origin::Own`]), which makes it valid:
+    /// a member that returns may still have what was lost.
     ///
     /// Only bytes of writes that were never synced, and never shown to another host, can be lost by this.
-    pub fn revert(&mut self, inode: InodeId, range: ByteRange) -> Vec<ByteRange> {
-        let Some(object) = self.objects.get_mut(&inode) else {
-            return Vec::new();
-        };
-        let parts = object.invalid.overlapping(range);
-        object.invalid.drop_range(range);
+    #[must_use]
+    pub fn fall_back(&self, inode: InodeId, range: ByteRange) -> Vec<ByteRange> {
+        let missing = self.missing(inode, range);
+        missing.iter().map(|(part, _)| part).collect()
+    }
+
+    /// A deliberate fault: what is here is valid.
+    #[cfg(feature = "plant")]
+    pub fn force_valid(&mut self, inode: InodeId, range: ByteRange) {
+        if let Some(object) = self.objects.get_mut(&inode) {
+            object.invalid.drop_range(range);
+        }
         self.forget_if_valid(inode);
-        parts.into_iter().map(|(part, _)| part).collect()
     }
 
     fn apply(&mut self, pending: &Pending) {
         let (inode, range) = touched(&pending.command);
         let version = pending.version;
         match (pending.origin, &pending.command) {
-            (Origin::Own, _) => return,
+            (
+                Origin::Own,
+                DataCommand::Written { .. }
+                | DataCommand::Resized { .. }
+                | DataCommand::Punched { .. },
+            ) => {
+                if let Some(object) = self.objects.get_mut(&inode) {
+                    object.invalid.drop_range(range);
+                }
+            }
             (Origin::Remote, DataCommand::Written { .. })
             | (
                 Origin::Unsynced,
@@ -381,7 +429,7 @@ impl Pull {
                     object.invalid.drop_range(range);
                 }
             }
-            (Origin::Remote | Origin::Unsynced, DataCommand::Removed { .. }) => {
+            (_, DataCommand::Removed { .. }) => {
                 self.objects.remove(&inode);
             }
         }
@@ -406,13 +454,7 @@ impl Pull {
         room: &mut Room,
         fetches: &mut Vec<Fetch>,
     ) {
-        let Some(object) = self.objects.get(&inode) else {
-            return;
-        };
-        let mut missing = RegionMap::new();
-        for (part, needed) in object.invalid.overlapping(range) {
-            missing.invalidate(part, needed);
-        }
+        let mut missing = self.missing(inode, range);
         for fetch in self.outstanding.values().filter(|f| f.inode == inode) {
             missing.drop_range(fetch.range);
         }

@@ -128,7 +128,7 @@ impl World {
         let Role::Owner { .. } = run.chain.role() else {
             return;
         };
-        let parts = run.pull.revert(asking.inode, asking.range);
+        let parts = run.pull.fall_back(asking.inode, asking.range);
         run.stirred = true;
         let blocks: Vec<usize> = parts
             .iter()
@@ -150,6 +150,8 @@ impl World {
         self.log(31, node, || format!("falls back: {record:?}"));
         if self.planted(Plant::RevertUnlogged) {
             for (block, token) in &record.data {
+                let (inode, range) = (asking.inode, range_of(usize::from(*block)));
+                self.running(node).pull.force_valid(inode, range);
                 self.running(node).expected[usize::from(*block)] = *token;
             }
             return;

@@ -247,7 +247,7 @@ impl World {
         run.pull.on_truncated(kept, needed);
         for (block, was_valid) in blocks.iter().zip(before) {
             if trusting && was_valid {
-                run.pull.revert(file_of(*block), range_of(*block));
+                run.pull.force_valid(file_of(*block), range_of(*block));
             } else if !valid(&run.pull, *block) {
                 run.invalid_next
                     .push((file_of(*block), range_of(*block), needed));
@@ -545,8 +545,10 @@ impl World {
         let twice = queued
             .into_iter()
             .any(|op| matches!(op, DiskOp::Install { .. }));
-        let run_installing = self.running_ref(node).installing;
-        if !run_installing || twice {
+        let run = self.running_ref(node);
+        // An answer of long ago: the log here has gone on.
+        let old = base.seq <= run.chain.committed();
+        if !run.installing || twice || old {
             return;
         }
         let mut pull = Pull::new();
