@@ -1,11 +1,11 @@
 //! What the transport moves over loopback, in one process and with TLS: `cargo run --release -p perigee-net --example
 //! loopback [seconds]`. Prints small calls a second at several depths for each way of merging, and bytes a second of
-//! 1 MiB payloads in each direction. Both ends run on this machine's cores, so a number is for both ends together.
+//! 1 MiB payloads in each direction, and the processor time that both ends together took: it holds on a noisy machine.
 
 use bytes::Bytes;
 use perigee_net::{
     Answer, BoxFuture, Call, CallOptions, ClusterCa, ClusterId, Identity, Merging, NetConfig,
-    Network, NodeKey, PeerName, PeerStats, Priority, Refusal, Retry, Service,
+    Network, NodeKey, PeerName, Priority, Refusal, Retry, Service,
 };
 use perigee_types::NodeId;
 use std::io::Write;
@@ -56,14 +56,32 @@ async fn start(ca: &ClusterCa, name: PeerName, merging: Merging) -> Result<Netwo
     Ok(Network::start(config, Arc::new(Target { content })).await?)
 }
 
-/// Calls a second with `depth` callers at once, and what was counted meanwhile.
+/// Processor time of this process so far, in seconds; the system counts it in hundredths.
+fn processor_seconds() -> Result<f64, Failure> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let mut total = 0.0;
+    for tick in ticks {
+        total += tick.parse::<f64>()?;
+    }
+    Ok(total / 100.0)
+}
+
+struct Rate {
+    calls_per_second: f64,
+    processor_us_per_call: f64,
+    frames_per_write: f64,
+}
+
+/// Calls with `depth` callers at once.
 async fn rate(
     net: &Network,
     call: &Call,
     priority: Priority,
     depth: usize,
     time: Duration,
-) -> Result<(f64, PeerStats), Failure> {
+) -> Result<Rate, Failure> {
     let options = CallOptions {
         deadline: Duration::from_secs(60),
         priority,
@@ -71,6 +89,7 @@ async fn rate(
     };
     net.call(SERVER, call.clone(), options).await?;
     let before = net.stats().peers.remove(&SERVER).unwrap_or_default();
+    let used_before = processor_seconds()?;
     let began = Instant::now();
     let callers: Vec<_> = (0..depth)
         .map(|_| {
@@ -90,10 +109,15 @@ async fn rate(
         calls += caller.await??;
     }
     let seconds = began.elapsed().as_secs_f64();
-    let mut after = net.stats().peers.remove(&SERVER).unwrap_or_default();
-    after.frames_out -= before.frames_out;
-    after.writes -= before.writes;
-    Ok((calls as f64 / seconds, after))
+    let used = processor_seconds()? - used_before;
+    let after = net.stats().peers.remove(&SERVER).unwrap_or_default();
+    let frames = after.frames_out - before.frames_out;
+    let writes = after.writes - before.writes;
+    Ok(Rate {
+        calls_per_second: calls as f64 / seconds,
+        processor_us_per_call: used * 1e6 / calls.max(1) as f64,
+        frames_per_write: frames as f64 / writes.max(1) as f64,
+    })
 }
 
 #[tokio::main]
@@ -116,11 +140,11 @@ async fn main() -> Result<(), Failure> {
                 body: Bytes::from(vec![1; 64]),
                 payload: Bytes::new(),
             };
-            let (calls, stats) = rate(&client, &call, Priority::Meta, depth, time).await?;
-            let merged = stats.frames_out as f64 / stats.writes.max(1) as f64;
+            let rate = rate(&client, &call, Priority::Meta, depth, time).await?;
             writeln!(
                 out,
-                "{merging:?} 64 B depth {depth}: {calls:.0} calls/s, {merged:.1} frames a write"
+                "{merging:?} 64 B depth {depth}: {:.0} calls/s, {:.1} us of processor a call, {:.1} frames a write",
+                rate.calls_per_second, rate.processor_us_per_call, rate.frames_per_write
             )?;
         }
         let content = Bytes::from(vec![3; PAYLOAD_LEN]);
@@ -131,11 +155,13 @@ async fn main() -> Result<(), Failure> {
                     body: Bytes::new(),
                     payload: payload.clone(),
                 };
-                let (calls, _) = rate(&client, &call, Priority::Data, depth, time).await?;
-                let gigabytes = calls * PAYLOAD_LEN as f64 / 1e9;
+                let rate = rate(&client, &call, Priority::Data, depth, time).await?;
+                let gigabytes = PAYLOAD_LEN as f64 / 1e9;
                 writeln!(
                     out,
-                    "{merging:?} {name} 1 MiB depth {depth}: {gigabytes:.2} GB/s"
+                    "{merging:?} {name} 1 MiB depth {depth}: {:.2} GB/s, {:.2} s of processor a GB",
+                    rate.calls_per_second * gigabytes,
+                    rate.processor_us_per_call / 1e6 / gigabytes
                 )?;
             }
         }

@@ -11,6 +11,9 @@ pub(crate) struct Budget {
     room: Notify,
 }
 
+/// What anything costs at least: about what its task and table entries take.
+const CHARGE_MIN: usize = 1 << 10;
+
 /// Bytes in use, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
@@ -33,6 +36,7 @@ impl Budget {
 
     /// Takes `bytes` at once, even beyond the bound: they are here already. The bound holds the next ones off.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+        let bytes = bytes.max(CHARGE_MIN);
         *self.used.lock() += bytes;
         Charge {
             budget: Arc::clone(self),

@@ -83,12 +83,7 @@ pub(crate) fn on_ping_or_pong(
     frame: &Frame,
 ) {
     if frame.header.kind == Kind::Ping {
-        queue.push(Outgoing::new(
-            Kind::Pong,
-            Priority::Control,
-            0,
-            frame.header.id,
-        ));
+        queue.push_pong(frame.header.id);
         return;
     }
     let sent = Duration::from_micros(frame.header.id);

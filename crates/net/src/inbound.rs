@@ -26,10 +26,9 @@ use crate::shared::Shared;
 use crate::stats::PeerCounters;
 use crate::tls::{ALPN_JOIN, ALPN_MEMBER};
 
-/// What a request costs of its peer's budget at least: about what its task and tables take.
-const CHARGE_MIN_URGENT: usize = 1 << 10;
-/// A bulk request is short, but its answer is not: so a thousand may run at the default bound.
-const CHARGE_MIN_BULK: usize = 64 << 10;
+/// What a bulk request costs of its peer's budget at least: it may be short, but its answer is not. A thousand may run at
+/// the default bound.
+const BULK_CHARGE_MIN: usize = 64 << 10;
 
 pub(crate) struct Listener {
     pub(crate) shared: Arc<Shared>,
@@ -244,10 +243,10 @@ impl Door {
             shared: Arc::clone(shared),
             peer,
             charge_min: match member.lane {
-                LaneName::Bulk => CHARGE_MIN_BULK,
-                LaneName::Urgent | LaneName::Join => CHARGE_MIN_URGENT,
+                LaneName::Bulk => BULK_CHARGE_MIN,
+                LaneName::Urgent | LaneName::Join => 0,
             },
-            queue: Arc::new(SendQueue::new(usize::MAX)),
+            queue: Arc::new(SendQueue::new(shared.limits.queue_bytes_max)),
             counters: shared.counters.peer(peer),
             seat: member.seat,
         };

@@ -53,15 +53,22 @@ pub(crate) async fn serve(
         body: frame.body,
         payload: frame.payload,
     };
-    let work = shared
-        .service
-        .call(PeerName::Joining, call, Instant::now() + TIME_MAX);
+    let service = Arc::clone(&shared.service);
+    let inside = shared.runs.enter();
+    // a task of its own: a certificate that is being issued is issued, whatever becomes of the connection
+    let work = tokio::spawn(async move {
+        let deadline = Instant::now() + TIME_MAX;
+        let outcome = service.call(PeerName::Joining, call, deadline).await;
+        drop(inside);
+        outcome
+    });
     let outcome = match work.await {
-        Ok(answer) if answer.body.len() > BOUNDS.body_max || !answer.payload.is_empty() => {
+        Err(_panicked) => Outcome::Fault(Fault::Failed),
+        Ok(Ok(answer)) if answer.body.len() > BOUNDS.body_max || !answer.payload.is_empty() => {
             Outcome::Fault(Fault::AnswerTooLarge)
         }
-        Ok(answer) => Outcome::Answered(answer),
-        Err(refusal) => Outcome::Refused(refusal),
+        Ok(Ok(answer)) => Outcome::Answered(answer),
+        Ok(Err(refusal)) => Outcome::Refused(refusal),
     };
     let answer = outcome.frame(id, Priority::Control);
     let sent = within(TIME_MAX, writer.send(&[answer], 0, TIME_MAX)).await;

@@ -29,9 +29,6 @@ use crate::shared::Shared;
 use crate::stats::PeerCounters;
 use crate::tls::ALPN_MEMBER;
 
-/// A call without a deadline that the clock can express waits this long.
-const DEADLINE_MAX: Duration = Duration::from_secs(3600);
-
 pub(crate) struct Lane {
     shared: Arc<Shared>,
     peer: PeerName,
@@ -92,7 +89,7 @@ impl Lane {
         call: Call,
         options: &CallOptions,
     ) -> Result<Answer, CallError> {
-        let deadline = Instant::now() + options.deadline.min(DEADLINE_MAX);
+        let deadline = options.deadline_from(Instant::now());
         let begun = self
             .calls
             .begin(call, deadline, options.priority, options.retry)?;
@@ -135,8 +132,10 @@ impl Lane {
     pub(crate) async fn run(self: Arc<Self>) {
         let shared = Arc::clone(&self.shared);
         select! {
-            () = shared.stopped() => {}
+            // first, so that an open connection is closed properly
+            biased;
             () = self.keep_connected() => {}
+            () = shared.stopped() => {}
         }
         self.calls.close();
         connection::count_dropped_casts(&self.counters, self.queue.drop_casts());

@@ -35,6 +35,7 @@
 //!
 //! Reading order: [`service`], [`network`], `lane` (calling), `inbound` (serving), `queue`, `channel`, `frame`.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod budget;
 mod callers;

@@ -218,7 +218,7 @@ impl Network {
 
     async fn call_own(&self, call: Call, options: CallOptions) -> Result<Answer, CallError> {
         let shared = Arc::clone(&self.handle.shared);
-        let deadline = Instant::now() + options.deadline;
+        let deadline = options.deadline_from(Instant::now());
         // a task of its own, so that the call is run to its end as a remote one is
         let work = tokio::spawn(async move {
             let inside = shared.runs.enter();

@@ -18,6 +18,9 @@ use crate::limits::Merging;
 /// Bytes of merged frames in one write: at this length a system call's fixed cost is below a hundredth of the copying
 /// (PHYSICS: about 1 µs against 100 µs), and the buffer still fits a core's second-level cache.
 pub(crate) const WRITE_LEN_MAX: usize = 256 << 10;
+/// Beyond so many bytes of waiting control frames no pong is added: a peer that sends pings and reads nothing costs no
+/// memory, and one that is busy gets other bytes as a sign of life.
+const PONG_BEHIND_MAX: usize = 64 << 10;
 /// One frame in so many comes from the least urgent class.
 const TURNS: u32 = 16;
 
@@ -148,6 +151,17 @@ impl SendQueue {
     /// Queues a frame whose bytes are bounded elsewhere.
     pub(crate) fn push(&self, frame: Outgoing) {
         self.inner.lock().push(frame);
+        self.ready.notify_one();
+    }
+
+    /// Queues the answer to a ping, unless much waits before it.
+    pub(crate) fn push_pong(&self, id: u64) {
+        let mut inner = self.inner.lock();
+        if inner.bytes[rank(Priority::Control)] > PONG_BEHIND_MAX {
+            return;
+        }
+        inner.push(Outgoing::new(Kind::Pong, Priority::Control, 0, id));
+        drop(inner);
         self.ready.notify_one();
     }
 
@@ -451,6 +465,15 @@ mod tests {
             [5, 1, 3, 6]
         );
         assert_eq!(queue.bytes(), 0);
+    }
+
+    #[test]
+    fn pongs_do_not_pile_up() {
+        let queue = SendQueue::new(8 << 20);
+        for id in 0..100_000 {
+            queue.push_pong(id);
+        }
+        assert!(queue.bytes() <= PONG_BEHIND_MAX + HEADER_LEN);
     }
 
     #[test]

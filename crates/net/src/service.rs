@@ -34,12 +34,22 @@ pub struct Answer {
 /// How a call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallOptions {
-    /// How long the caller waits, from now; connecting and queueing are part of it. Whole milliseconds travel.
+    /// How long the caller waits, from now, an hour at most; connecting and queueing are part of it. Whole milliseconds
+    /// travel.
     pub deadline: Duration,
     /// How urgent it is.
     pub priority: Priority,
     /// What happens when the connection is lost after it was sent.
     pub retry: Retry,
+}
+
+/// The longest that a caller waits, whatever it asks for: beyond it nobody remembers why.
+const DEADLINE_MAX: Duration = Duration::from_secs(3600);
+
+impl CallOptions {
+    pub(crate) fn deadline_from(&self, now: Instant) -> Instant {
+        now + self.deadline.min(DEADLINE_MAX)
+    }
 }
 
 /// The receiving side of a process.
