@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt bench sim install clean
+.PHONY: help setup build demo test lint fmt bench suites sim install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,7 +38,12 @@ fmt: ## Format the code
 
 bench: build ## Measure the mount beside the disk beneath; ARGS go to the benchmark
 	@scripts/setup.sh bench
-	$(CARGO) run --locked --release --package perigee-bench -- $(ARGS)
+	@scripts/bench.sh $(ARGS)
+
+suites: build ## Outside suites on the mount: pjdfstest and fsx
+	@scripts/setup.sh test
+	@scripts/suite-pjdfstest.sh
+	@scripts/suite-fsx.sh
 
 sim: setup ## Run simulator seeds; ARGS="--seed 41" replays one
 	$(CARGO) run --locked --release --package perigee-sim -- $(ARGS)

@@ -8,5 +8,5 @@ for script in "${scripts[@]}"; do
     bash -n "$script"
 done
 if command -v shellcheck >/dev/null; then
-    shellcheck "${scripts[@]}"
+    shellcheck --severity=warning "${scripts[@]}"
 fi
