@@ -56,5 +56,6 @@ plants! {
     DurableAfterTruncation = "a write that was truncated counts as durable";
     RevertUnlogged = "a new owner keeps older bytes and does not tell the members";
     UnsyncedTrusted = "a restarted node trusts bytes that were never synced";
+    SyncUnfenced = "a member tells the owner of an older epoch that its data is on disk";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

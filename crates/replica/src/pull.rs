@@ -9,6 +9,8 @@
 //!   Durable is not enough: bytes of a record that is truncated later would have overwritten older ones that an
 //!   fsync acknowledged, on a node that may be the last to have them.
 //! - F3: when records are truncated, the regions that this node itself wrote for them are invalid.
+//! - F4: a member tells only the owner of its own epoch that the bytes of a version are on its disk: in a later
+//!   epoch it may have fallen back to older bytes ([`Pull::fall_back`]).
 //!
 //! A command of another node's write is applied to the map when it is committed, like the rest of the log.
 

@@ -285,7 +285,13 @@ impl World {
         if self.running_ref(node).sync_waits.is_empty() {
             return;
         }
-        let waits = self.running_ref(node).sync_waits.clone();
+        // A member of a later epoch may have fallen back to older bytes: only its own owner is answered.
+        let unfenced = self.planted(Plant::SyncUnfenced);
+        let run = self.running(node);
+        let now = run.chain.view().map(|v| v.epoch);
+        run.sync_waits
+            .retain(|wait| Some(wait.epoch) == now || unfenced);
+        let waits = run.sync_waits.clone();
         for wait in waits {
             let whole = ByteRange::new(0, u64::MAX);
             self.running(node).pull.want(wait.inode, whole);

@@ -478,7 +478,7 @@ impl World {
             self.start_sync(node, true);
         }
         // A watch that lost something is made again, sooner or later.
-        if self.rng.chance(1, 8) {
+        if self.calm || self.rng.chance(1, 8) {
             self.read_view(node);
         }
         self.step(node, Input::Tick);
@@ -514,12 +514,18 @@ impl World {
                 needed,
             } => self.serve_fetch(to, from, id, (inode, range, needed)),
             Packet::Fetched { id, answer } => self.fetched(to, from, id, answer),
-            Packet::Sync { id, inode, version } => {
+            Packet::Sync {
+                id,
+                inode,
+                version,
+                epoch,
+            } => {
                 let wait = SyncWait {
                     from,
                     id,
                     inode,
                     version,
+                    epoch,
                 };
                 self.running(to).sync_waits.push(wait);
                 self.step(to, Input::Tick);

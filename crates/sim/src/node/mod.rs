@@ -67,6 +67,8 @@ pub enum Packet {
         inode: InodeId,
         /// As of.
         version: Version,
+        /// The owner's epoch.
+        epoch: Epoch,
     },
     /// They are.
     Synced {
@@ -151,6 +153,7 @@ pub struct SyncWait {
     pub(crate) id: (u64, u32),
     pub(crate) inode: InodeId,
     pub(crate) version: Version,
+    pub(crate) epoch: Epoch,
 }
 
 /// Dirty blocks on their way to the disk.

@@ -147,6 +147,7 @@ impl World {
         while index < self.running_ref(node).waiters.len() {
             let run = self.running(node);
             let committed = run.chain.committed();
+            let Some(epoch) = run.reign else { return };
             let mut needed: Vec<usize> = run.chain.counted().map(host_of).collect();
             if local_only {
                 needed.clear();
@@ -167,7 +168,13 @@ impl World {
             for member in ask {
                 let Some(inode) = file else { break };
                 let id = (id, life);
-                self.send(node, member, Packet::Sync { id, inode, version });
+                let packet = Packet::Sync {
+                    id,
+                    inode,
+                    version,
+                    epoch,
+                };
+                self.send(node, member, packet);
             }
             if done {
                 let waiter = self.running(node).waiters.remove(index);
