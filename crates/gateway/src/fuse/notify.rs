@@ -83,6 +83,8 @@ impl KernelCache for Kernel {
         self.tell(notice::INVAL_INODE, body.bytes(), "data");
     }
 
+    /// The kernel does not ask for a name again, but drops it when it is next used: what is mounted
+    /// on it is unmounted, and `/proc/PID/fd` shows open files as deleted. Working directories stay.
     fn forget_names(&self) {
         if !self.has_epochs {
             self.names_are_asked.store(true, Ordering::Relaxed);

@@ -269,16 +269,14 @@ pub(crate) fn topmost(path: &Path) -> io::Result<Option<String>> {
 }
 
 fn topmost_in(table: &[u8], path: &Path) -> Option<String> {
-    let lines = table.split(|&byte| byte == b'\n');
-    let of_path = lines.filter_map(|line| {
+    // The last line that names the path is the mount on top.
+    table.split(|&byte| byte == b'\n').rev().find_map(|line| {
         let mut fields = line.split(|&byte| byte == b' ');
         let device = fields.nth(2)?;
         let point = fields.nth(1)?;
-        (unescape(point) == path.as_os_str().as_bytes()).then_some(device)
-    });
-    of_path
-        .last()
-        .map(|device| String::from_utf8_lossy(device).into_owned())
+        (unescape(point) == path.as_os_str().as_bytes())
+            .then(|| String::from_utf8_lossy(device).into_owned())
+    })
 }
 
 /// `/proc` writes blanks, tabs, newlines and backslashes as `\ooo`.

@@ -165,7 +165,7 @@ pub(crate) fn start(
         Arc::clone(&device),
         facts.names_can_be_forgotten,
     ));
-    let readers = readers(&device, options).map_err(broke)?;
+    let readers = readers(&device, options);
     let cache: Arc<dyn KernelCache> = Arc::clone(&kernel) as _;
     (hooks.attached)(Attached { cache, facts });
     let session = Arc::new(Session {
@@ -253,15 +253,21 @@ fn answer(request: &InitRequest, facts: &KernelFacts, options: &MountOptions) ->
     }
 }
 
-/// A descriptor for each thread, so that the kernel gives each its own queue.
-fn readers(device: &Arc<Device>, options: &MountOptions) -> io::Result<Vec<Arc<Device>>> {
+/// A descriptor for each thread, so that the kernel gives each its own queue. Who may not open
+/// `/dev/fuse` (the helper that mounted may) has one for all, which is slower, but right.
+fn readers(device: &Arc<Device>, options: &MountOptions) -> Vec<Arc<Device>> {
     let processors = thread::available_parallelism().map_or(2, usize::from);
     let count = options.threads.unwrap_or_else(|| processors.clamp(2, 8));
-    let mut readers = vec![Arc::clone(device)];
-    for _ in 1..count {
-        readers.push(Arc::new(device.clone_reader()?));
-    }
-    Ok(readers)
+    let another = |_| match device.clone_reader() {
+        Ok(clone) => Arc::new(clone),
+        Err(error) => {
+            debug!(%error, "threads share a descriptor");
+            Arc::clone(device)
+        }
+    };
+    std::iter::once(Arc::clone(device))
+        .chain((1..count).map(another))
+        .collect()
 }
 
 fn spawn(

@@ -242,3 +242,25 @@ fn forgetting_content_waits_for_unanswered_reads_of_it_only() {
     in_time("data", move || forgetting.join().unwrap());
     assert_eq!(reader.join().unwrap(), [1]);
 }
+
+/// What the lock-free way to forget names costs on this kernel: a name is not asked for again but
+/// dropped, and with it whatever is mounted there. The file system should forget names seldom.
+#[test]
+fn forgetting_names_takes_away_what_is_mounted_on_them() {
+    let Some(rig) = Rig::new() else { return };
+    if !rig.mounted().facts().names_can_be_forgotten {
+        return;
+    }
+    let point = rig.path("below");
+    fs::create_dir(&point).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &point, "tmpfs", flags, None).unwrap();
+    fs::write(point.join("inner"), "").unwrap();
+    cache(&rig).forget_attr(rig.fs.inode("below"));
+    assert!(point.join("inner").exists(), "attributes do no harm");
+    cache(&rig).forget_names();
+    assert!(
+        !point.join("inner").exists(),
+        "this kernel spares mounts: the rule can go"
+    );
+}

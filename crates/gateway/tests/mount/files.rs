@@ -481,7 +481,7 @@ fn an_open_file_outlives_its_name() {
     let mut file = File::options()
         .read(true)
         .write(true)
-        .create(true)
+        .create_new(true)
         .open(&path)
         .unwrap();
     fs::remove_file(&path).unwrap();

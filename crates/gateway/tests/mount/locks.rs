@@ -124,5 +124,5 @@ fn a_program_that_waits_for_a_lock_can_be_killed() {
     in_time("kill", move || waiter.wait().unwrap());
     assert_eq!(rig.fs.seen.interrupts.load(Ordering::SeqCst), 1);
     flock(&holder, FlockOperation::Unlock).unwrap();
-    flock(&open(&rig), FlockOperation::NonBlockingLockExclusive).unwrap();
+    flock(open(&rig), FlockOperation::NonBlockingLockExclusive).unwrap();
 }

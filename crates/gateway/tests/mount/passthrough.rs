@@ -75,6 +75,9 @@ fn a_writer_beside_readers_is_seen_by_the_daemon() {
     }
     assert_eq!(counts(&rig), (0, 3));
     drop((reader, writer));
+    crate::rig::until("releases", || {
+        rig.fs.seen.released.load(Ordering::SeqCst) == 5
+    });
     rig.fs.set_rung(Rung::Cached);
     assert_eq!(fs::read(rig.path("f")).unwrap(), b"After!");
     assert_eq!(counts(&rig).0, 1, "alone, it is cached");

@@ -81,6 +81,17 @@ impl Call<'_> {
                 self.rename(name, inode_of(new_parent), new_name, flags);
             }
             Request::Link { node, new_name } => self.link(inode_of(node), new_name),
+            Request::Statfs => self.statfs(),
+            Request::Setxattr { name, value, flags } => self.setxattr(name, value, flags),
+            Request::Getxattr { name, len } => self.getxattr(name, len),
+            Request::Listxattr { len } => self.listxattr(len),
+            Request::Removexattr { name } => self.removexattr(name),
+            on_open_file => self.run_on_open_file(on_open_file),
+        }
+    }
+
+    fn run_on_open_file(self, request: Request<'_>) {
+        match request {
             Request::Open { flags } => self.open(flags),
             Request::Create {
                 name,
@@ -121,11 +132,6 @@ impl Call<'_> {
             } => self.readdir_plus(handle, cookie, len),
             Request::Releasedir { handle } => self.releasedir(handle),
             Request::Fsyncdir => self.fsyncdir(),
-            Request::Statfs => self.statfs(),
-            Request::Setxattr { name, value, flags } => self.setxattr(name, value, flags),
-            Request::Getxattr { name, len } => self.getxattr(name, len),
-            Request::Listxattr { len } => self.listxattr(len),
-            Request::Removexattr { name } => self.removexattr(name),
             Request::Getlk(lock) => self.getlk(&lock),
             Request::Setlk { lock, wait } => self.setlk(&lock, wait),
             Request::Fallocate {
@@ -154,12 +160,7 @@ impl Call<'_> {
                 self.copy_range(source, (inode_of(to_node), to_handle, to_offset), len, wide);
             }
             // Unknown, and what `dispatch` and the session have taken care of.
-            Request::Unknown
-            | Request::Init(_)
-            | Request::Destroy
-            | Request::Forget { .. }
-            | Request::BatchForget { .. }
-            | Request::Interrupt { .. } => self.reply.switch_off(),
+            _ => self.reply.switch_off(),
         }
     }
 

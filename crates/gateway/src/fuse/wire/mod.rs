@@ -2,7 +2,12 @@
 //!
 //! Field by field as `include/uapi/linux/fuse.h` of protocol 7.45 has them, in the machine's byte
 //! order. Nothing here does I/O, and nothing trusts a length that the message does not bear out.
+//!
+//! Why not a crate: fuser 0.18 hands over neither interrupts (who waits for a lock could not even be
+//! killed), nor whether a lock is flock, nor that a truncation shall clear set-id bits, and can send
+//! neither names without attributes in `READDIRPLUS` nor the notice that forgets names.
 
+mod fields;
 mod reply;
 mod request;
 

@@ -1,5 +1,6 @@
 //! Requests of the kernel, parsed without copying.
 
+use super::fields::Fields;
 use thiserror::Error;
 
 /// A message that is not what its opcode promises. The kernel never sends one; a bug here or there does.
@@ -205,7 +206,7 @@ pub(crate) struct LockRequest {
 
 /// Splits a message into header and request.
 pub(crate) fn parse(message: &[u8]) -> Result<(Header, Request<'_>), Malformed> {
-    let mut fields = Fields { rest: message };
+    let mut fields = Fields::new(message);
     let fail = |opcode| Malformed {
         opcode,
         len: message.len(),
@@ -235,11 +236,18 @@ fn parse_header(fields: &mut Fields<'_>) -> Option<(Header, usize)> {
 }
 
 fn parse_request<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
+    match opcode {
+        3 | 4 | 17 | 21 | 22 | 23 | 24 | 52 => parse_attributes(opcode, f),
+        14..=16 | 18 | 20 | 25 | 27..=35 | 43 | 44 | 46 | 47 | 53 => parse_open_files(opcode, f),
+        _ => parse_names(opcode, f),
+    }
+}
+
+/// Names, and the session itself.
+fn parse_names<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
     Some(match opcode {
         1 => Request::Lookup { name: f.name()? },
         2 => Request::Forget { count: f.u64()? },
-        3 => Request::Getattr,
-        4 => Request::Setattr(setattr(f)?),
         5 => Request::Readlink,
         6 => Request::Symlink {
             name: f.name()?,
@@ -262,26 +270,34 @@ fn parse_request<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
             node: f.u64()?,
             new_name: f.name()?,
         },
-        14 => Request::Open { flags: f.i32()? },
-        15 => read(f).map(|(handle, offset, len)| Request::Read {
-            handle,
-            offset,
-            len,
-        })?,
-        16 => write(f)?,
-        17 => Request::Statfs,
-        18 => {
-            let (handle, _open_flags, flags) = (f.u64()?, f.u32()?, f.u32()?);
-            Request::Release {
-                handle,
-                flags,
-                owner: f.u64()?,
+        26 => Request::Init(init(f)?),
+        36 => Request::Interrupt { unique: f.u64()? },
+        38 => Request::Destroy,
+        42 => {
+            let (count, _padding) = (f.u32()? as usize, f.u32()?);
+            Request::BatchForget {
+                nodes: f.bytes(count.checked_mul(16)?)?,
             }
         }
-        20 => Request::Fsync {
-            handle: f.u64()?,
-            flags: f.u32()?,
-        },
+        45 => {
+            let (new_parent, flags, _padding) = (f.u64()?, f.u32()?, f.u32()?);
+            Request::Rename {
+                name: f.name()?,
+                new_parent,
+                new_name: f.name()?,
+                flags,
+            }
+        }
+        _ => Request::Unknown,
+    })
+}
+
+/// Attributes of nodes and of the file system.
+fn parse_attributes<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
+    Some(match opcode {
+        3 => Request::Getattr,
+        4 => Request::Setattr(setattr(f)?),
+        17 => Request::Statfs,
         21 => {
             let (len, flags) = (f.u32()? as usize, f.u32()?);
             Request::Setxattr {
@@ -299,6 +315,33 @@ fn parse_request<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
         }
         23 => Request::Listxattr { len: f.u32()? },
         24 => Request::Removexattr { name: f.name()? },
+        52 => Request::Statx,
+        _ => Request::Unknown,
+    })
+}
+
+/// Open files and directories.
+fn parse_open_files<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
+    Some(match opcode {
+        14 => Request::Open { flags: f.i32()? },
+        15 => read(f).map(|(handle, offset, len)| Request::Read {
+            handle,
+            offset,
+            len,
+        })?,
+        16 => write(f)?,
+        18 => {
+            let (handle, _open_flags, flags) = (f.u64()?, f.u32()?, f.u32()?);
+            Request::Release {
+                handle,
+                flags,
+                owner: f.u64()?,
+            }
+        }
+        20 => Request::Fsync {
+            handle: f.u64()?,
+            flags: f.u32()?,
+        },
         25 => {
             let (handle, _unused) = (f.u64()?, f.u64()?);
             Request::Flush {
@@ -306,7 +349,6 @@ fn parse_request<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
                 owner: f.u64()?,
             }
         }
-        26 => Request::Init(init(f)?),
         27 => Request::Opendir,
         28 => read(f).map(|(handle, cookie, len)| Request::Readdir {
             handle,
@@ -325,14 +367,6 @@ fn parse_request<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
             wait: true,
         },
         35 => create(f)?,
-        36 => Request::Interrupt { unique: f.u64()? },
-        38 => Request::Destroy,
-        42 => {
-            let (count, _padding) = (f.u32()? as usize, f.u32()?);
-            Request::BatchForget {
-                nodes: f.bytes(count.checked_mul(16)?)?,
-            }
-        }
         43 => {
             let (handle, offset, len) = (f.u64()?, f.u64()?, f.u64()?);
             Request::Fallocate {
@@ -347,22 +381,12 @@ fn parse_request<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
             cookie,
             len,
         })?,
-        45 => {
-            let (new_parent, flags, _padding) = (f.u64()?, f.u32()?, f.u32()?);
-            Request::Rename {
-                name: f.name()?,
-                new_parent,
-                new_name: f.name()?,
-                flags,
-            }
-        }
         46 => Request::Lseek {
             handle: f.u64()?,
             offset: f.u64()?,
             whence: f.i32()?,
         },
         47 => copy_range(f, false)?,
-        52 => Request::Statx,
         53 => copy_range(f, true)?,
         _ => Request::Unknown,
     })
@@ -466,43 +490,6 @@ fn init(f: &mut Fields<'_>) -> Option<InitRequest> {
         max_readahead,
         flags: u64::from(high) << 32 | u64::from(low),
     })
-}
-
-/// What is left of a message.
-struct Fields<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Fields<'a> {
-    fn u32(&mut self) -> Option<u32> {
-        let (field, rest) = self.rest.split_first_chunk()?;
-        self.rest = rest;
-        Some(u32::from_ne_bytes(*field))
-    }
-
-    fn i32(&mut self) -> Option<i32> {
-        self.u32().map(u32::cast_signed)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        let (field, rest) = self.rest.split_first_chunk()?;
-        self.rest = rest;
-        Some(u64::from_ne_bytes(*field))
-    }
-
-    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (field, rest) = self.rest.split_at_checked(len)?;
-        self.rest = rest;
-        Some(field)
-    }
-
-    /// Up to the next NUL, which is skipped.
-    fn name(&mut self) -> Option<&'a [u8]> {
-        let len = self.rest.iter().position(|&byte| byte == 0)?;
-        let name = self.bytes(len)?;
-        self.bytes(1)?;
-        Some(name)
-    }
 }
 
 #[cfg(test)]
