@@ -374,6 +374,12 @@ impl Store {
         first.and(compacted.map_err(|e| StoreError::io("compact touched.log", &e)))
     }
 
+    /// Waits for what the background does at once.
+    #[cfg(test)]
+    pub(crate) fn sync_touched(&self) -> std::io::Result<()> {
+        self.core.touched.sync()
+    }
+
     /// Durable commits made since the store was opened.
     #[must_use]
     pub fn commits(&self) -> u64 {

@@ -2,7 +2,9 @@
 //!
 //! An inode is appended before the first write to its object, with one `write`, so that a killed
 //! process leaves it behind; it is synced in the background at once, and always before the object's
-//! own file is. An entry takes 16 bytes: inode (8, little-endian), CRC-32C of it (4), zeros (4).
+//! own file is. What is left: power lost in the milliseconds before that, when the kernel has written a
+//! page of the object back already (it waits for seconds; `O_DIRECT` through the backing file does
+//! not). Then recovery does not know of the object, and such a block reads as corrupt. An entry takes 16 bytes: inode (8, little-endian), CRC-32C of it (4), zeros (4).
 
 use crate::disk::{Disk, DiskFile, OpenMode, read_padded, write_all};
 use crate::error::StoreError;

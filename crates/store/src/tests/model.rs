@@ -148,7 +148,7 @@ fn check(bench: &mut Bench, model: &mut Model, step: Step) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn agrees_with_a_vector_of_bytes(steps in prop::collection::vec(step(), 1..40)) {
