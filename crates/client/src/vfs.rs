@@ -11,6 +11,7 @@ use bytes::Bytes;
 use perigee_meta::{Attr, Credential, Kind, Op, Reply, Touched};
 use perigee_types::limits::{FILE_LEN_MAX, IO_LEN_MAX};
 use perigee_types::{ByteRange, Errno, InodeId, SessionId, WallTime};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ pub struct Session {
     pub(crate) locks: Locks,
     handles: Handles,
     kernel: OnceLock<Arc<dyn KernelCache>>,
+    keeps_names: AtomicBool,
     me: Weak<Session>,
 }
 
@@ -61,6 +63,7 @@ impl Session {
             locks: Locks::default(),
             handles: Handles::default(),
             kernel: OnceLock::new(),
+            keeps_names: AtomicBool::new(true),
             me: me.clone(),
         })
     }
@@ -71,10 +74,21 @@ impl Session {
         self.id
     }
 
-    /// The kernel cache that this session must keep true. A second call has no effect.
-    pub fn attach(&self, kernel: Arc<dyn KernelCache>) {
+    /// The kernel cache that this session must keep true, and whether it can be told to forget
+    /// names; where it cannot, it gets none to keep. A second call has no effect.
+    pub fn attach(&self, kernel: Arc<dyn KernelCache>, forgets_names: bool) {
         // A mount has one kernel cache; the first stays.
         _ = self.kernel.set(kernel);
+        self.keeps_names.store(forgets_names, Ordering::Relaxed);
+    }
+
+    /// For how long the kernel may keep a name and what it leads to.
+    fn name_ttl(&self, ttl: Duration) -> Duration {
+        if self.keeps_names.load(Ordering::Relaxed) {
+            ttl
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Makes the kernel forget what has changed. May wait for reads of this mount that are under
@@ -242,6 +256,7 @@ impl Copy {
 
 impl FileSystem for Session {
     fn lookup(&self, parent: InodeId, name: &[u8], done: Done<Result<Entry, Duration>>) {
+        let keep = self.name_ttl(Duration::MAX);
         self.execute(
             Op::Lookup {
                 parent,
@@ -249,8 +264,11 @@ impl FileSystem for Session {
             },
             Box::new(move |result| {
                 done(match result {
-                    Ok((Reply::Entry(attr), ttl)) => Ok(Ok(Entry { attr, ttl })),
-                    Ok((Reply::Absent, ttl)) => Ok(Err(ttl)),
+                    Ok((Reply::Entry(attr), ttl)) => Ok(Ok(Entry {
+                        attr,
+                        ttl: ttl.min(keep),
+                    })),
+                    Ok((Reply::Absent, ttl)) => Ok(Err(ttl.min(keep))),
                     Ok(_) => unexpected(),
                     Err(errno) => Err(errno),
                 });

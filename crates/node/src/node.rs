@@ -193,7 +193,8 @@ impl Node {
     /// A mount is gone: its locks and leases end.
     pub async fn end_session(&self, session: SessionId) {
         self.env.sessions.remove(session);
-        for id in self.env.owners.borrow().keys().copied().collect::<Vec<_>>() {
+        let ids: Vec<ContainerId> = self.env.owners.borrow().keys().copied().collect();
+        for id in ids {
             crate::router::release_session(&self.env, id, session).await;
         }
     }

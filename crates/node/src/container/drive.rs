@@ -33,6 +33,7 @@ pub(super) const HARD: &[u8] = b"chain";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     pub(super) promised: Epoch,
+    pub(super) complete: bool,
     pub(super) committed: Seq,
     pub(super) base: Version,
     /// The key-value state includes every record up to here.
@@ -120,6 +121,7 @@ impl Container {
         if let Some(through) = write.trim_through {
             batch.delete_range(Space::Log(self.id), &[], Some(&log_key(through.next())));
         }
+        st.complete |= write.complete;
         self.note_logged(st, &write.append);
         self.submit(st, batch, Some(id));
     }
@@ -146,6 +148,7 @@ impl Container {
         let applied = st.applied;
         let stored = Stored {
             promised: st.chain.promised(),
+            complete: st.complete,
             committed: st.chain.committed(),
             base: st.chain.base(),
             applied,

@@ -155,6 +155,8 @@ pub(crate) struct State {
     unsettled: BTreeSet<InodeId>,
     /// When leases were last swept.
     swept: Tick,
+    /// This storage has held everything that a member must hold.
+    complete: bool,
     /// A state transfer to this node is under way.
     receiving: bool,
     /// Inodes that lost their last name while somebody may have them open.
@@ -207,7 +209,9 @@ impl Container {
     fn reign(st: &State, now: Tick) -> Result<(Epoch, Tick), Elsewhere> {
         let Role::Owner { epoch } = st.role else {
             return Err(match st.role {
-                Role::Reconciling { .. } | Role::Suspended { .. } => Elsewhere::NotReady,
+                Role::Reconciling { .. } | Role::Suspended { .. } | Role::Returning => {
+                    Elsewhere::NotReady
+                }
                 _ => Elsewhere::NotOwner,
             });
         };

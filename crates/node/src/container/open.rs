@@ -43,6 +43,7 @@ impl Container {
         info!(container = %id, epoch = %view.epoch, records = entries.len(), known, "container opened");
         let hard = HardState {
             promised: stored.promised,
+            complete: stored.complete,
             committed: stored.committed,
             base: stored.base,
             entries: entries.clone(),
@@ -93,6 +94,7 @@ impl Container {
             held: BTreeMap::new(),
             unsettled: BTreeSet::new(),
             swept: now,
+            complete: stored.complete,
             receiving: false,
             orphans: BTreeSet::new(),
         };
@@ -156,7 +158,10 @@ fn format(env: &Env, id: ContainerId) -> Result<(), StoreError> {
             batch.put(Space::State(id), &mutation.key, value);
         }
     }
-    let stored = perigee_proto::encode(&Stored::default());
+    let stored = perigee_proto::encode(&Stored {
+        complete: true,
+        ..Stored::default()
+    });
     batch.put(Space::Local(id), super::drive::HARD, &stored);
     env.store.commit(batch)
 }

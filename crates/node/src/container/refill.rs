@@ -181,7 +181,7 @@ impl Container {
                 let sources = match st.role {
                     Role::Replica { owner, .. } | Role::Joining { owner } => vec![owner],
                     Role::Owner { .. } => self.others(&st),
-                    Role::Outside | Role::Reconciling { .. } | Role::Suspended => Vec::new(),
+                    _ => Vec::new(),
                 };
                 let owns = matches!(st.role, Role::Owner { .. });
                 let fetches = if sources.is_empty() && !owns {
@@ -365,7 +365,7 @@ impl Container {
 
     /// No member has what is missing here: what is in place becomes the content, by a record.
     fn revert(&self, st: &mut State, inode: InodeId, range: ByteRange) {
-        let parts = st.pull.revert(inode, range);
+        let parts = st.pull.fall_back(inode, range);
         let file = match self.file(inode) {
             Ok(file) => file,
             Err(error) => return error!(%inode, %error, "object cannot be reverted"),
@@ -394,9 +394,7 @@ impl Container {
         let mut st = self.state.lock();
         match st.role {
             Role::Replica { .. } | Role::Joining { .. } => {}
-            Role::Owner { .. } | Role::Suspended | Role::Reconciling { .. } | Role::Outside => {
-                return Err(Elsewhere::NotReady);
-            }
+            _ => return Err(Elsewhere::NotReady),
         }
         let all = ByteRange::new(0, u64::MAX);
         if st.chain.committed() < through {

@@ -106,12 +106,12 @@ impl Container {
                 st.reigning = true;
                 self.env.note_owner(self.id, epoch, self.env.me);
             }
-            Role::Reconciling { .. } | Role::Suspended => {}
+            Role::Reconciling { .. } | Role::Suspended { .. } => {}
             Role::Replica { owner, epoch } => {
                 self.end_reign(st, after);
                 self.env.note_owner(self.id, epoch, owner);
             }
-            Role::Joining { .. } | Role::Outside => self.end_reign(st, after),
+            Role::Joining { .. } | Role::Outside | Role::Returning => self.end_reign(st, after),
         }
         st.pull.on_source_changed();
         self.refill.notify_one();

@@ -200,7 +200,7 @@ impl Container {
                 .invalidate_in(&mut batch, ByteRange::new(0, *size), base)
                 .map_err(|error| error.to_string())?;
         }
-        let promised = {
+        let (promised, complete) = {
             let mut st = self.state.lock();
             st.applied = base;
             st.extracted = base.seq;
@@ -210,10 +210,11 @@ impl Container {
             st.held.clear();
             st.marks = WriteBatch::default();
             st.pull.on_state_installed(base, files.keys().copied());
-            st.chain.promised()
+            (st.chain.promised(), st.complete)
         };
         let stored = Stored {
             promised,
+            complete,
             committed: base.seq,
             base,
             applied: base,
