@@ -105,7 +105,7 @@ pub(crate) fn open(
     let file = disk
         .open(&keys, OpenMode::Existing)
         .map_err(missing_or("open", &keys))?;
-    if file.len().map_err(at("read", &keys))? == 0 {
+    if file.size().map_err(at("read", &keys))? == 0 {
         let why = "it is empty".to_owned();
         return Err(OpenError::Damaged { path: keys, why });
     }
@@ -128,7 +128,7 @@ fn read_format(disk: &dyn Disk, layout: &Layout) -> Result<Option<StoreIdentity>
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
         other => other.map_err(at("open", &path))?,
     };
-    let len = file.len().map_err(at("read", &path))?;
+    let len = file.size().map_err(at("read", &path))?;
     let mut text = vec![0; len.min(FORMAT_LEN_MAX) as usize];
     read_padded(&*file, 0, &mut text).map_err(at("read", &path))?;
     parse_format(layout.dir(), &text).map(Some)

@@ -335,10 +335,7 @@ impl Store {
     }
 
     /// Syncs many objects; their commits share what the committer groups.
-    fn sync_all(
-        &self,
-        objects: Vec<Arc<Object>>,
-    ) -> Result<Vec<(Arc<Object>, Result<(), StoreError>)>, StoreError> {
+    fn sync_all(&self, objects: Vec<Arc<Object>>) -> Result<Vec<Synced>, StoreError> {
         let count = objects.len();
         let (tx, rx) = mpsc::channel();
         for object in objects {
@@ -391,6 +388,9 @@ impl Store {
         self.core.kv.verify()
     }
 }
+
+/// An object, and how its sync ended.
+type Synced = (Arc<Object>, Result<(), StoreError>);
 
 impl Drop for Store {
     fn drop(&mut self) {

@@ -44,7 +44,7 @@ impl Touched {
     pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, path: PathBuf) -> io::Result<Self> {
         let file = disk.open(&path, OpenMode::Existing)?;
         reserve(&*file);
-        let entries = file.len()? / ENTRY_LEN as u64;
+        let entries = file.size()? / ENTRY_LEN as u64;
         let mut set = HashSet::new();
         let mut entry = [0; ENTRY_LEN];
         for at in 0..entries {
@@ -112,10 +112,10 @@ impl Touched {
         let mut log = self.log.lock();
         let live = log.set.len() as u64;
         let stale = log.entries > COMPACT_ENTRIES && log.entries > 4 * live;
-        if !stale && !(always && log.entries > live) {
-            return Ok(());
+        if stale || (always && log.entries > live) {
+            return self.replace(&mut log, &turn);
         }
-        self.replace(&mut log, &turn)
+        Ok(())
     }
 
     fn replace(&self, log: &mut Log, _turn: &MutexGuard<'_, ()>) -> io::Result<()> {

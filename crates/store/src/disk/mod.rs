@@ -76,7 +76,7 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     /// Writes at an offset; how many bytes, maybe fewer than given.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize>;
     /// The length in bytes.
-    fn len(&self) -> io::Result<u64>;
+    fn size(&self) -> io::Result<u64>;
     /// Space taken, in units of 512 bytes.
     fn blocks(&self) -> io::Result<u64>;
     /// Cuts or extends; what is new reads as zeros.

@@ -92,7 +92,7 @@ impl DiskFile for RealFile {
         Ok(pwrite(&self.fd, data, offset)?)
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(u64::try_from(fstat(&self.fd)?.st_size).unwrap_or(0))
     }
 

@@ -18,7 +18,7 @@ impl FileBackend {
 
 impl redb::StorageBackend for FileBackend {
     fn len(&self) -> io::Result<u64> {
-        self.file.len()
+        self.file.size()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {

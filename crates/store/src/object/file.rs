@@ -99,7 +99,7 @@ impl Object {
             self.note_data_change()?;
         }
         let file = self.open_for_write(&mut body)?;
-        let physical = file.len().map_err(|e| self.io("read the length of", &e))?;
+        let physical = file.size().map_err(|e| self.io("read the length of", &e))?;
         if physical < body.len && body.writers == Writers::Here {
             self.note_data_change()?;
             file.set_len(body.len).map_err(|e| self.io("extend", &e))?;

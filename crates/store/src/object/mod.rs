@@ -165,7 +165,7 @@ impl Object {
         }
         match self.open_file(body)? {
             Some(file) => file
-                .len()
+                .size()
                 .map(|physical| physical.max(body.len))
                 .map_err(|e| self.io("read the length of", &e)),
             None => Ok(body.len),

@@ -4,7 +4,7 @@ use super::table::{block_range, blocks_of};
 use super::{Body, Object, Writers, push_block};
 use crate::disk::{DiskFile, read_padded};
 use crate::error::StoreError;
-use crate::sums::{BLOCK, block_sum};
+use crate::sums::{BLOCK, block_sums};
 use bytes::Bytes;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use perigee_types::ByteRange;
@@ -153,8 +153,8 @@ fn check_blocks(body: &Body, start: u64, data: &[u8], bad: &mut Vec<ByteRange>) 
     let range = ByteRange::with_len(start, data.len() as u64);
     let blocks = blocks_of(range);
     let wanted = body.sums.row(blocks.start);
-    for ((block, data), wanted) in blocks.zip(data.chunks(BLOCK)).zip(wanted) {
-        if block_sum(data) != wanted
+    for ((block, sum), wanted) in blocks.zip(block_sums(data)).zip(wanted) {
+        if sum != wanted
             && let Some(cut) = block_range(block).intersect(ByteRange::new(0, body.len))
         {
             push_block(bad, cut);

@@ -63,7 +63,7 @@ impl Object {
             let Some(file) = self.open_file(&body)? else {
                 return Ok(found);
             };
-            let physical = file.len().map_err(|e| self.io("read the length of", &e))?;
+            let physical = file.size().map_err(|e| self.io("read the length of", &e))?;
             if body.len < physical {
                 self.note_data_change()?;
                 body.len = physical;
@@ -119,7 +119,7 @@ impl Object {
         if recorded == Backing::None {
             body.backing = Backing::Fresh;
         }
-        let physical = file.len().map_err(|e| self.io("read the length of", &e))?;
+        let physical = file.size().map_err(|e| self.io("read the length of", &e))?;
         let invalid_end = body.invalid.iter().last().map_or(0, |(r, _)| r.end);
         match adopt {
             Adopt::Adopt => body.len = physical.max(invalid_end),

@@ -91,26 +91,37 @@ impl Object {
         range: ByteRange,
         data: &[u8],
     ) -> Result<Vec<u32>, StoreError> {
-        let blocks = blocks_of(range);
-        let mut sums = Vec::with_capacity((blocks.end - blocks.start) as usize);
-        let mut rest = data;
-        for block in blocks {
-            let part = block_range(block);
-            let start = range.start.max(part.start);
-            let (here, more) = rest.split_at(rest.len().min((part.end - start) as usize));
-            rest = more;
-            if here.len() == BLOCK {
-                sums.push(block_sum(here));
-                continue;
-            }
-            let written = ByteRange::with_len(start, here.len() as u64);
-            let mut scratch = [0; BLOCK];
-            self.keep_rest(body, file, block, written, &mut scratch)?;
-            let at = (start - part.start) as usize;
-            scratch[at..at + here.len()].copy_from_slice(here);
-            sums.push(block_sum(&scratch));
+        // Up to the first block border, whole blocks in a row, and what follows the last border.
+        let head_end = range.start.next_multiple_of(BLOCK_LEN).min(range.end);
+        let (head, rest) = data.split_at((head_end - range.start) as usize);
+        let (whole, tail) = rest.split_at(rest.len() - rest.len() % BLOCK);
+        let mut sums = Vec::with_capacity(data.len() / BLOCK + 2);
+        if !head.is_empty() {
+            sums.push(self.edge_sum(body, file, range.start, head)?);
+        }
+        sums.append(&mut block_sums(whole));
+        if !tail.is_empty() {
+            let start = head_end + whole.len() as u64;
+            sums.push(self.edge_sum(body, file, start, tail)?);
         }
         Ok(sums)
+    }
+
+    /// The checksum of a block, once `part` of it is written at `start`.
+    fn edge_sum(
+        &self,
+        body: &Body,
+        file: &dyn DiskFile,
+        start: u64,
+        part: &[u8],
+    ) -> Result<u32, StoreError> {
+        let block = start / BLOCK_LEN;
+        let mut scratch = [0; BLOCK];
+        let written = ByteRange::with_len(start, part.len() as u64);
+        self.keep_rest(body, file, block, written, &mut scratch)?;
+        let at = (start % BLOCK_LEN) as usize;
+        scratch[at..at + part.len()].copy_from_slice(part);
+        Ok(block_sum(&scratch))
     }
 
     /// Reads what a block has outside of `written` into `scratch`, if that is anything. It must match its
@@ -149,7 +160,7 @@ impl Object {
         change: u64,
     ) {
         let cut = || -> io::Result<()> {
-            if body.writers == Writers::Here && file.len()? > body.len {
+            if body.writers == Writers::Here && file.size()? > body.len {
                 file.set_len(body.len)?;
             }
             Ok(())

@@ -81,7 +81,7 @@ impl FaultyDisk {
         let mut files: Vec<_> = std::mem::take(&mut faults.unsynced).into_iter().collect();
         files.sort_by_key(|(id, _)| *id);
         for (_, lost) in files {
-            let now = lost.file.len().unwrap();
+            let now = lost.file.size().unwrap();
             let len = if rng.below(2) == 0 { now } else { lost.old_len };
             for (page, old) in lost.old_pages {
                 if rng.below(2) == 0 {
@@ -176,7 +176,7 @@ impl FaultyFile {
         if faults.frozen {
             return Err(eio());
         }
-        let len = self.inner.len()?;
+        let len = self.inner.size()?;
         let lost = faults.unsynced.entry(self.id).or_insert_with(|| Unsynced {
             file: Arc::clone(&self.inner),
             old_len: len,
@@ -220,11 +220,11 @@ impl DiskFile for FaultyFile {
         self.inner.write_at(offset, data)
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         if self.faults.lock().frozen {
             Err(eio())
         } else {
-            self.inner.len()
+            self.inner.size()
         }
     }
 
@@ -233,7 +233,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.remember(ByteRange::new(len, self.inner.len()?))?;
+        self.remember(ByteRange::new(len, self.inner.size()?))?;
         self.inner.set_len(len)
     }
 
