@@ -54,10 +54,11 @@ pub fn median(figures: &[Figure]) -> Option<Median> {
     let mut cpus: Vec<Duration> = figures.iter().map(|figure| figure.cpu).collect();
     values.sort_by(f64::total_cmp);
     cpus.sort_unstable();
-    let middle = values.len() / 2;
+    // Two in the middle of an even number; the same one twice of an odd one.
+    let (low, high) = (values.len().checked_sub(1)? / 2, values.len() / 2);
     Some(Median {
-        value: *values.get(middle)?,
-        cpu: *cpus.get(middle)?,
+        value: f64::midpoint(*values.get(low)?, *values.get(high)?),
+        cpu: (*cpus.get(low)? + *cpus.get(high)?) / 2,
     })
 }
 

@@ -94,9 +94,16 @@ impl Job<'_> {
         Ok(meter.stop().rate(blocks as f64, blocks))
     }
 
-    /// Calls at random blocks until the time is over; what was written is synced within the time.
+    /// Calls at random blocks, each once before any comes again, until the time is over; what was
+    /// written is synced within the time. Rows that begin cold end with the first pass at the latest: a
+    /// second one would read from memory.
     fn random(&mut self, kind: Kind, block: usize) -> Checked<Figure> {
-        let blocks = self.settings.file_bytes / block as u64;
+        let order = self.order(self.settings.file_bytes / block as u64);
+        let passes = if kind == Kind::Write { usize::MAX } else { 1 };
+        let mut places = order
+            .iter()
+            .cycle()
+            .take(order.len().saturating_mul(passes));
         let mut buffer = vec![0; block];
         let mut calls = 0_u64;
         let meter = self.target.meter();
@@ -106,8 +113,10 @@ impl Job<'_> {
             .write(kind != Kind::Read)
             .open(self.path)
             .call(|| "open the large file".to_owned())?;
-        while self.goes_on(start, calls) {
-            let at = self.rng.below(blocks) * block as u64;
+        while self.goes_on(start, calls)
+            && let Some(place) = places.next()
+        {
+            let at = place * block as u64;
             let write = kind == Kind::Write || kind == Kind::Both && self.rng.chance(1, 2);
             if write {
                 file.write_all_at(self.content(block), at)
@@ -130,6 +139,15 @@ impl Job<'_> {
             block as f64 / MIB as f64
         };
         Ok(spent.rate(calls as f64 * amount, calls))
+    }
+
+    /// The numbers below `count` in random order (Fisher and Yates).
+    fn order(&mut self, count: u64) -> Vec<u64> {
+        let mut order: Vec<u64> = (0..count).collect();
+        for last in (1..order.len()).rev() {
+            order.swap(last, self.rng.below(last as u64 + 1) as usize);
+        }
+        order
     }
 
     fn goes_on(&self, start: Instant, calls: u64) -> bool {
