@@ -1,10 +1,12 @@
 //! What goes wrong, and when: drawn from the seed. Plain chaos strikes at random; aimed chaos strikes when a chain is
 //! about to change, which is where replication protocols are wrong.
 
+use crate::control::StoreReply;
 use crate::network::Network;
 use crate::node::Node;
 use crate::oracle::Mark;
 use crate::world::{Event, SECOND, World, host_of};
+use perigee_replica::ChainView;
 use perigee_types::Rng;
 
 /// The seed's taste.
@@ -65,7 +67,7 @@ impl World {
         let pause = self.chaos.pause(&mut self.rng);
         self.after(pause, Event::Chaos);
         let node = self.rng.below(self.nodes.len() as u64) as usize;
-        match self.rng.below(22) {
+        match self.rng.below(23) {
             0..=3 => self.kill(node),
             4 => self.kill_all(),
             5 | 6 => self.isolate(node),
@@ -78,7 +80,8 @@ impl World {
             17 => self.nodes[node].fail_next_write = true,
             18 => self.wipe(node),
             19 => self.cut_from_store(node),
-            20 => {
+            20 => self.old_guard(),
+            21 => {
                 if let Some(owner) = self.store.view.owner().map(host_of) {
                     self.isolate(owner);
                 }
@@ -145,6 +148,41 @@ impl World {
 
     pub(crate) fn kill_now(&mut self, node: usize) {
         self.kill(node);
+    }
+
+    /// An owner that hears of nothing is replaced; then those who replaced it start again, or hear a view of long
+    /// ago, and find the old owner and nobody else.
+    fn old_guard(&mut self) {
+        let Some(owner) = self.store.view.owner().map(host_of) else {
+            return;
+        };
+        self.isolate(owner);
+        self.net.store_cut[owner] = true;
+        let later = 3 * SECOND + self.rng.below(3 * SECOND);
+        let view = self.store.view.clone();
+        self.after(later, Event::Amnesia { owner, view });
+    }
+
+    /// See [`Self::old_guard`].
+    pub(crate) fn forget(&mut self, owner: usize, view: &ChainView) {
+        if self.calm {
+            return;
+        }
+        self.net.heal();
+        self.store.away_until = self.now + 2 * SECOND + self.rng.below(4 * SECOND);
+        let restart = self.rng.chance(1, 2);
+        for node in (0..self.nodes.len()).filter(|n| *n != owner) {
+            if !restart {
+                let life = self.nodes[node].incarnation;
+                let reply = StoreReply::View(view.clone());
+                self.after(1_000, Event::StoreAnswer { node, life, reply });
+            } else if self.nodes[node].run.is_some() {
+                self.crash(node);
+                let life = self.nodes[node].incarnation;
+                let delay = 1_000 + self.rng.below(100_000);
+                self.after(delay, Event::Start { node, life });
+            }
+        }
     }
 
     fn kill_all(&mut self) {

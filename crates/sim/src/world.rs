@@ -101,6 +101,10 @@ pub(crate) enum Event {
         node: usize,
         id: u64,
     },
+    Amnesia {
+        owner: usize,
+        view: ChainView,
+    },
     Chaos,
     CalmBegins,
     Probe {
@@ -170,8 +174,8 @@ impl World {
         let limits = Limits {
             retain_bytes: if small { 800 } else { 4_000 },
             retain_for_joiners_bytes: if small { 1_600 } else { 16_000 },
-            append_bytes: 400,
-            window_bytes: 1_600,
+            append_bytes: if rng.chance(1, 2) { 1 } else { 400 },
+            window_bytes: if rng.chance(1, 3) { 200 } else { 1_600 },
         };
         let members = 1 + rng.below(count as u64);
         let chain = (1..=members).map(|n| NodeId(n as u32)).collect();
@@ -313,6 +317,7 @@ impl World {
                 }
             }
             Event::Kill { node, life } => self.if_alive(node, life, Self::kill_now),
+            Event::Amnesia { owner, view } => self.forget(owner, &view),
             Event::Step { node } => self.client_step(node),
             Event::OpTimeout { node, id } => self.finish(node, id, Outcome::Unknown),
             Event::Chaos => self.wreak(),
@@ -517,6 +522,7 @@ impl Event {
             | Self::Start { .. }
             | Self::Kill { .. }
             | Self::OpTimeout { .. }
+            | Self::Amnesia { .. }
             | Self::Chaos
             | Self::CalmBegins
             | Self::Probe { .. }

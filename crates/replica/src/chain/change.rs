@@ -69,6 +69,10 @@ impl Chain {
             return;
         }
         if self.view.as_ref().is_none_or(|v| v.epoch != view.epoch) {
+            if view.epoch < held {
+                // Only a planted fault comes here.
+                self.promised = view.epoch;
+            }
             self.adopt(view, out);
         }
     }

@@ -244,6 +244,11 @@ impl Chain {
         out: &mut Vec<Output>,
     ) {
         let (now, written) = (self.now, self.written);
+        let durable = if planted!(self, AckUnmatched) {
+            durable.min(written)
+        } else {
+            durable
+        };
         let Some(peer) = self.peer_of(from, epoch) else {
             return;
         };
@@ -274,7 +279,7 @@ impl Chain {
             return;
         };
         let (common, at) = match reason {
-            Refusal::StaleEpoch { promised } => return self.on_deposed(promised, out),
+            Refusal::StaleEpoch { promised } => return self.on_deposed(promised),
             Refusal::Lost => {
                 peer.unwanted = true;
                 return;
@@ -313,13 +318,15 @@ impl Chain {
         }
     }
 
-    fn on_deposed(&mut self, promised: Epoch, out: &mut Vec<Output>) {
+    fn on_deposed(&mut self, promised: Epoch) {
         if let Part::Reign(reign) = &mut self.part
             && promised > reign.epoch
             && !planted!(self, NoFence)
         {
-            reign.deposed = true;
-            self.ask_view(out);
+            if !reign.deposed {
+                reign.deposed = true;
+                reign.heartbeat_at = self.now;
+            }
         }
     }
 
@@ -397,6 +404,16 @@ impl Chain {
     }
 
     pub(super) fn reign_timers(&mut self, out: &mut Vec<Output>) {
+        if let Part::Reign(reign) = &mut self.part
+            && reign.deposed
+        {
+            // It learns the view that ended it, and does not try to change that one.
+            if self.now >= reign.heartbeat_at {
+                reign.heartbeat_at = self.now + self.timing.takeover;
+                self.ask_view(out);
+            }
+            return;
+        }
         self.admit_joiners(out);
         self.remove_lost_members(out);
         let now = self.now;
