@@ -42,8 +42,7 @@ bench: build ## Measure the mount beside the disk beneath; ARGS go to the benchm
 
 suites: build ## Outside suites on the mount: pjdfstest and fsx
 	@scripts/setup.sh test
-	@scripts/suite-pjdfstest.sh
-	@scripts/suite-fsx.sh
+	@scripts/suites.sh target/release/perigee
 
 sim: setup ## Run simulator seeds; ARGS="--seed 41" replays one
 	$(CARGO) run --locked --release --package perigee-sim -- $(ARGS)

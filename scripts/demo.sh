@@ -57,7 +57,7 @@ show() {
 collect_tree() {
     local tree=$1 crate count
     mkdir -p "$tree/perigee" "$tree/crates"
-    (cd "$repository" && git ls-files -z | xargs -0 cp --parents --target-directory="$tree/perigee")
+    git -C "$repository" archive HEAD | tar --extract --directory "$tree/perigee"
     for crate in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/*/; do
         count=$(find "$tree" -type f | wc -l)
         if ((count >= files_min)); then

@@ -66,6 +66,30 @@ pub fn plural(number: usize, noun: &str) -> String {
     }
 }
 
+/// A paragraph after `mark`, broken between words, with the later lines indented below the first.
+pub fn paragraph(mark: &str, text: &str) -> String {
+    let indent = " ".repeat(mark.chars().count());
+    let mut out = String::new();
+    let mut line = mark.to_owned();
+    let mut empty = true;
+    for word in text.split(' ') {
+        if !empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            out.push_str(&line);
+            out.push('\n');
+            line.clone_from(&indent);
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        empty = false;
+    }
+    out.push_str(&line);
+    out.push('\n');
+    out
+}
+
 /// A duration as people type it: `90s`, `15m`, `2h`, `1d`; a bare number is seconds.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let split = text
@@ -225,6 +249,15 @@ mod tests {
         assert_eq!(time(Duration::from_secs(125)), "2 min 5 s");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(count(12), "12");
+    }
+
+    #[test]
+    fn paragraphs_break_between_words() {
+        assert_eq!(paragraph("- ", "a b"), "- a b\n");
+        let text = paragraph("- ", &"word ".repeat(40));
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS));
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")));
+        assert_eq!(text.matches("word").count(), 40);
     }
 
     #[test]

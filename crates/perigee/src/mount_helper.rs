@@ -5,7 +5,7 @@
 
 use crate::commands::{mount, up};
 use crate::layout::Layout;
-use crate::mount_options::MountOptions;
+use crate::mount_options::Options;
 use crate::mounts::SOURCE_PREFIX;
 use crate::output::{self, Report};
 use clap::Parser;
@@ -75,16 +75,16 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 fn mount(arguments: &Arguments) -> Result<(), Failure> {
     let mut lists = arguments.options.clone();
     if arguments.sloppy {
-        lists.retain(|list| MountOptions::parse(&[list]).is_ok());
+        lists.retain(|list| Options::parse(&[list]).is_ok());
     }
-    let options = MountOptions::parse(&lists)?;
+    let options = Options::parse(&lists)?;
     let layout = Layout::open(&source_dir(&arguments.source))?;
     if arguments.fake {
         return Ok(());
     }
     up::start_missing(&layout)?;
     let node = mount::serving_node(&layout, options.node)?;
-    mount::mount(&node, &arguments.dir, &lists)
+    mount::mount(&node, &arguments.dir, &options)
 }
 
 fn source_dir(source: &OsStr) -> PathBuf {

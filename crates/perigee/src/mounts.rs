@@ -94,8 +94,17 @@ fn place_of(table: &[Mount], full: &Path) -> Option<Place> {
     })
 }
 
+/// What a mount does with a directory that has entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entries {
+    /// It is refused.
+    Refuse,
+    /// They are hidden while the mount is there.
+    Hide,
+}
+
 /// Checks that something can be mounted on `path`, and makes it absolute.
-pub fn check_mountpoint(path: &Path) -> Result<PathBuf, Failure> {
+pub fn check_mountpoint(path: &Path, entries: Entries) -> Result<PathBuf, Failure> {
     let what = || format!("cannot mount on `{}`", path.display());
     let fail = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => Failure::new(what(), "there is no such directory")
@@ -114,6 +123,7 @@ pub fn check_mountpoint(path: &Path) -> Result<PathBuf, Failure> {
     }
     match full.read_dir().map_err(fail)?.next() {
         None => Ok(full),
+        Some(_) if entries == Entries::Hide => Ok(full),
         Some(_) => Err(Failure::new(what(), "the directory is not empty")
             .hint("choose an empty directory: what is in it would be hidden")),
     }
@@ -216,21 +226,24 @@ mod tests {
     #[test]
     fn a_bad_mount_point_is_refused_with_a_sentence() {
         let temp = tempfile::tempdir().unwrap();
-        let missing = check_mountpoint(&temp.path().join("none")).unwrap_err();
+        let missing = check_mountpoint(&temp.path().join("none"), Entries::Refuse).unwrap_err();
         assert_eq!(missing.why, "there is no such directory");
         let file = temp.path().join("file");
         std::fs::write(&file, "").unwrap();
         assert_eq!(
-            check_mountpoint(&file).unwrap_err().why,
+            check_mountpoint(&file, Entries::Refuse).unwrap_err().why,
             "it is not a directory"
         );
         assert_eq!(
-            check_mountpoint(temp.path()).unwrap_err().why,
+            check_mountpoint(temp.path(), Entries::Refuse)
+                .unwrap_err()
+                .why,
             "the directory is not empty"
         );
-        let proc = check_mountpoint(Path::new("/proc")).unwrap_err();
+        let proc = check_mountpoint(Path::new("/proc"), Entries::Refuse).unwrap_err();
         assert_eq!(proc.why, "something is mounted there already");
+        assert!(check_mountpoint(temp.path(), Entries::Hide).is_ok());
         std::fs::remove_file(file).unwrap();
-        assert!(check_mountpoint(temp.path()).is_ok());
+        assert!(check_mountpoint(temp.path(), Entries::Refuse).is_ok());
     }
 }

@@ -1,4 +1,5 @@
 //! The binary as a script sees it: exit codes, errors, and a cluster's processes coming and going.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -33,7 +34,7 @@ fn wrong_usage_is_exit_code_two() {
         &["init", "--listen", "here"],
         &["join"],
         &["token", "--ttl", "soon"],
-        &["token", "--ttl", "30d"],
+        &["token", "--ttl", "31d"],
         &["mount", "/mnt", "-o", "bogus"],
         &["policy", "set", "/mnt"],
         &["policy", "set", "/mnt", "copies"],
@@ -173,4 +174,54 @@ fn a_mount_helper_by_name_fails_as_mount_expects() {
     assert_eq!(code(&output), Some(32));
     assert!(error(&output).contains("cannot find a cluster"));
     assert!(error(&call(&["x", "/mnt", "-o", "bogus"])).contains("`bogus`"));
+}
+
+#[test]
+fn a_cluster_comes_and_goes() {
+    let temp = tempfile::tempdir().unwrap();
+    let _down = Down(temp.path());
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let output = perigee(temp.path(), arguments);
+        assert!(matches!(code(&output), Some(0 | 3)), "{}", error(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let first = json(&["up", "--nodes", "2", "--json"]);
+    assert_eq!(first["nodes"][1]["started"], true);
+    let again = json(&["up", "--json"]);
+    assert_eq!(again["nodes"][0]["started"], false);
+    assert_eq!(again["nodes"][0]["pid"], first["nodes"][0]["pid"]);
+
+    let status = json(&["status", "--json"]);
+    let nodes = status["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 2);
+    for (node, started) in nodes.iter().zip(first["nodes"].as_array().unwrap()) {
+        assert_eq!(node["pid"], started["pid"]);
+        assert_eq!(node["state"], "up");
+        assert!(node["address"].as_str().unwrap().starts_with("127.0.0.1:"));
+    }
+    assert!(
+        json(&["token", "--json"])["token"]
+            .as_str()
+            .unwrap()
+            .starts_with("pgt1.")
+    );
+
+    let fewer = perigee(temp.path(), &["up", "--nodes", "1"]);
+    assert_eq!(code(&fewer), Some(1));
+    assert_eq!(code(&perigee(temp.path(), &["down"])), Some(0));
+    let gone = perigee(temp.path(), &["status"]);
+    assert!(
+        error(&gone).contains("no node runs here"),
+        "{}",
+        error(&gone)
+    );
+}
+
+/// Stops the cluster even when the test fails.
+struct Down<'a>(&'a Path);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        perigee(self.0, &["down"]);
+    }
 }

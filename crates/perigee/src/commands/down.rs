@@ -68,7 +68,7 @@ fn stop_all(layout: &Layout) -> Result<Vec<Line>, Failure> {
         }
         super::umount::clear_dead_mounts(&node.path)?;
     }
-    if layout.control().join(daemon::CONTROL_MARK).exists() {
+    if daemon::is_control(&layout.control()) {
         let stopped = process::terminate(&layout.control(), STOP_TIME)?;
         lines.push(line("control".to_owned(), stopped));
     }

@@ -3,6 +3,7 @@
 use super::JsonArg;
 use super::status::{fetch as fetch_status, node_name};
 use super::where_is::fetch;
+use crate::human;
 use crate::layout::Layout;
 use crate::output::Report;
 use clap::Args;
@@ -29,7 +30,10 @@ impl Explain {
         let status = fetch_status(&Layout::open(&place.data_dir)?, None)?;
         let lines = conclusions(&placement, &status);
         Report::either(self.json.json, &lines, || {
-            let lines: String = lines.iter().map(|line| format!("- {line}\n")).collect();
+            let lines: String = lines
+                .iter()
+                .map(|line| human::paragraph("- ", line))
+                .collect();
             format!("{}\n{lines}", self.path.display())
         })
     }

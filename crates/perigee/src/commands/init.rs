@@ -1,10 +1,11 @@
 //! `perigee init`: the first node of a cluster of several machines.
 
+use super::up::{check_address, join_node, start_missing};
 use super::{DirArg, JsonArg};
 use crate::config::{NodeConfig, check_name};
 use crate::layout::{Layout, make_private_dir};
 use crate::output::Report;
-use crate::{daemon, human};
+use crate::{daemon, human, process};
 use clap::Args;
 use perigee_proto::admin::{Answer, Failure, Request};
 use serde::Serialize;
@@ -61,27 +62,22 @@ impl Init {
             )
             .hint("`perigee up` starts it; for another cluster give another --dir"));
         }
-        let control = self.control_address()?;
+        let listen = check_address(self.listen)?;
+        let control = self.control_address(listen)?;
         let name = match self.name {
             Some(name) => name,
             None => host_name()?,
         };
         make_private_dir(&layout.dir)?;
-        let node = layout.node_dir(1);
-        daemon::init_control(&layout.control(), control)?;
-        let token = daemon::first_token(&layout.control())?;
-        super::up::start_missing(&layout)?;
         let config = NodeConfig {
             name,
-            listen: self.listen,
+            listen,
             control,
             site: self.site,
             storage: true,
             log: "info".to_owned(),
         };
-        super::up::join_node(&node, &config, &token)?;
-        let layout = Layout::open(&layout.dir)?;
-        super::up::start_missing(&layout)?;
+        let layout = make_cluster(&layout, &config).inspect_err(|_| unmake(&layout))?;
         let request = Request::Token {
             ttl_secs: TOKEN_TIME.as_secs(),
         };
@@ -106,17 +102,37 @@ impl Init {
         })
     }
 
-    fn control_address(&self) -> Result<SocketAddr, Failure> {
+    fn control_address(&self, listen: SocketAddr) -> Result<SocketAddr, Failure> {
         if let Some(address) = self.listen_control {
-            return Ok(address);
+            return check_address(address);
         }
-        match self.listen.port() {
-            0 | u16::MAX => Err(Failure::new(
-                format!("cannot listen on `{}`", self.listen),
-                "the port is a number from 1 to 65534",
-            )),
-            port => Ok(SocketAddr::new(self.listen.ip(), port + 1)),
+        match listen.port().checked_add(1) {
+            Some(port) => check_address(SocketAddr::new(listen.ip(), port)),
+            None => Err(Failure::new(
+                format!("cannot listen on `{listen}`"),
+                "there is no port above it for the control store",
+            )
+            .hint("give one with --listen-control")),
         }
+    }
+}
+
+fn make_cluster(layout: &Layout, config: &NodeConfig) -> Result<Layout, Failure> {
+    let token = daemon::init_control(&layout.dir, config.control)?;
+    start_missing(layout)?;
+    join_node(&layout.node_dir(1), config, &token)?;
+    let layout = Layout::open(&layout.dir)?;
+    start_missing(&layout)?;
+    Ok(layout)
+}
+
+/// Takes back a cluster that did not come to be, so that the next attempt finds an empty place.
+/// Neither directory was there before.
+fn unmake(layout: &Layout) {
+    for dir in [layout.node_dir(1).path, layout.control()] {
+        // the failure that led here is the one to report; what stays is named by the next attempt
+        let _ = process::terminate(&dir, Duration::from_secs(5));
+        let _ = std::fs::remove_dir_all(&dir);
     }
 }
 

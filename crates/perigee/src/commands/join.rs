@@ -60,14 +60,15 @@ impl Join {
             )
             .hint("`perigee up` starts its node; to join another cluster give another --dir"));
         }
+        let control = daemon::control_address(&self.token)?;
         let name = match self.name {
             Some(name) => name,
             None => host_name()?,
         };
         let config = NodeConfig {
             name,
-            listen: self.listen,
-            control: daemon::control_address(&self.token)?,
+            listen: super::up::check_address(self.listen)?,
+            control,
             site: self.site,
             storage: !self.no_storage,
             log: "info".to_owned(),

@@ -3,9 +3,10 @@
 use super::{DirArg, NodeArg};
 use crate::admin_client::{CHANGE_TIME, ask, unexpected};
 use crate::layout::{Layout, NodeDir};
-use crate::mount_options::MountOptions;
+use crate::mount_options::Options;
+use crate::mounts::{self, Entries};
 use crate::output::Report;
-use crate::{mounts, pid_file};
+use crate::pid_file;
 use clap::Args;
 use perigee_proto::admin::{AdminPath, Answer, Failure, Request};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,15 @@ Examples:
   perigee mount /mnt/other --node 2 -o ro
   in /etc/fstab: /var/lib/perigee/node-1 /mnt/perigee perigee _netdev 0 0
 
-Options: ro rw allow_other allow_user_only suid nosuid dev nodev exec noexec")]
+Options:
+  ro, rw              without or with changes
+  [no]exec            programs can be run, or not
+  [no]suid, [no]dev   set-id programs and device files work, or (default) not
+  [no]allow_other     other users may enter; by default when root mounts
+  noatime             no times of access (they change only when set, anyway)
+  nonempty            mount over a directory that has entries
+  nopassthrough       never hand whole local files to the kernel
+  threads=N, read_ahead_kb=N, max_background=N")]
 pub struct Mount {
     /// Where
     #[arg(value_name = "M")]
@@ -39,9 +48,9 @@ impl Mount {
     /// Mounts through a node of this machine.
     pub fn run(self) -> Result<Report, Failure> {
         let layout = self.dir.open()?;
-        let options = MountOptions::parse(&self.options)?;
+        let options = Options::parse(&self.options)?;
         let node = serving_node(&layout, self.node.node.or(options.node))?;
-        mount(&node, &self.mountpoint, &self.options)?;
+        mount(&node, &self.mountpoint, &options)?;
         Ok(Report::silent())
     }
 }
@@ -59,11 +68,16 @@ pub fn serving_node(layout: &Layout, number: Option<u32>) -> Result<NodeDir, Fai
 }
 
 /// Mounts on `mountpoint` through `node`, and returns when the mount answers.
-pub fn mount(node: &NodeDir, mountpoint: &Path, options: &[String]) -> Result<(), Failure> {
-    let mountpoint = mounts::check_mountpoint(mountpoint)?;
+pub fn mount(node: &NodeDir, mountpoint: &Path, options: &Options) -> Result<(), Failure> {
+    let entries = if options.mount.non_empty {
+        Entries::Hide
+    } else {
+        Entries::Refuse
+    };
+    let mountpoint = mounts::check_mountpoint(mountpoint, entries)?;
     let request = Request::Mount {
         mountpoint: AdminPath::from(&mountpoint),
-        options: options.to_vec(),
+        options: options.texts.clone(),
     };
     match ask(&node.path, &request, CHANGE_TIME)? {
         Answer::Done => Ok(()),
@@ -73,8 +87,8 @@ pub fn mount(node: &NodeDir, mountpoint: &Path, options: &[String]) -> Result<()
 
 /// For clap, so that an unknown option is wrong usage.
 fn parse_options(text: &str) -> Result<String, String> {
-    match MountOptions::parse(&[text]) {
+    match Options::parse(&[text]) {
         Ok(_) => Ok(text.to_owned()),
-        Err(failure) => Err(failure.hint.unwrap_or(failure.why)),
+        Err(failure) => Err(failure.why),
     }
 }

@@ -100,7 +100,7 @@ fn serve(dir: &std::path::Path, ready: &mut Ready) -> Result<(), Failure> {
         tokio::select! {
             () = admin.run() => {}
             () = stop.notified() => info!("stop was asked for"),
-            () = told.to_stop() => info!("signal to stop"),
+            () = told.stop_signal() => info!("signal to stop"),
         }
         running.stop().await
     })?;
@@ -138,7 +138,7 @@ impl Told {
     ///
     /// # Cancel safety
     /// No signal is lost: each is kept until the next call.
-    pub async fn to_stop(&mut self) {
+    pub async fn stop_signal(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

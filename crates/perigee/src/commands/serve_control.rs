@@ -29,10 +29,17 @@ impl ServeControl {
 
 fn serve(dir: &Path, ready: &mut Ready) -> Result<(), Failure> {
     logging::begin("info");
-    let claim = PidFile::claim(dir)?;
+    let what = || format!("cannot serve the control store in `{}`", dir.display());
+    let dir = dir
+        .canonicalize()
+        .map_err(|error| Failure::new(what(), error))?;
+    let Some(cluster) = dir.parent().filter(|_| daemon::is_control(&dir)) else {
+        return Err(Failure::new(what(), "there is none"));
+    };
+    let claim = PidFile::claim(&dir)?;
     runtime()?.block_on(async {
         let mut told = Told::new()?;
-        daemon::run_control(dir, || ready.report(), told.to_stop()).await
+        daemon::run_control(cluster, || ready.report(), told.stop_signal()).await
     })?;
     info!("control store stopped");
     drop(claim);

@@ -6,10 +6,10 @@ use crate::config::NodeConfig;
 use crate::human::{self, Align, Table};
 use crate::layout::Layout;
 use crate::output::{Outcome, Report};
-use crate::pid_file;
+use crate::{mounts, pid_file};
 use clap::Args;
 use perigee_proto::admin::{
-    Answer, ContainerStatus, ControlState, Failure, NodeState, Request, Status,
+    AdminPath, Answer, ContainerStatus, ControlState, Failure, NodeState, Request, Status,
 };
 use perigee_types::NodeId;
 use std::fmt::Write;
@@ -57,7 +57,9 @@ pub fn fetch(layout: &Layout, node: Option<u32>) -> Result<Status, Failure> {
         Answer::Status(status) => status,
         other => return Err(unexpected(&other)),
     };
-    // a node knows only its own process; its neighbours' are in their directories
+    // a node knows only its own process and mounts; its neighbours' are found in their directories
+    // and in the mount table
+    let table = mounts::table()?;
     for dir in &layout.nodes {
         let Ok(config) = NodeConfig::load(&dir.config()) else {
             continue;
@@ -69,6 +71,11 @@ pub fn fetch(layout: &Layout, node: Option<u32>) -> Result<Status, Failure> {
             .find(|node| node.name == config.name)
         {
             node.pid = pid;
+            let mounts = mounts::of_node(&table, &dir.path);
+            node.mounts = mounts
+                .iter()
+                .map(|mount| AdminPath::from(&mount.mountpoint))
+                .collect();
         }
     }
     Ok(status)
@@ -249,7 +256,7 @@ fn behind(container: &ContainerStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perigee_proto::admin::{AdminPath, ControlStatus, MemberLag, NodeStatus};
+    use perigee_proto::admin::{ControlStatus, MemberLag, NodeStatus};
     use perigee_types::{ContainerId, Epoch};
     use std::path::Path;
 
@@ -322,7 +329,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("/mnt/p through node-2"));
-        assert!(text.contains("and 19 containers more") || text.contains("and 19 "));
+        assert!(text.contains("and 19 containers more"));
     }
 
     #[test]

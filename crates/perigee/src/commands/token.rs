@@ -8,8 +8,10 @@ use clap::Args;
 use perigee_proto::admin::{Answer, Failure, Request};
 use std::time::Duration;
 
-/// Longer than anyone needs to walk to another machine; a token that lies about is a door left open.
-const TTL_MAX: Duration = Duration::from_secs(7 * 86_400);
+/// A person must be able to carry it to another machine; the control store takes no less.
+const TTL_MIN: Duration = Duration::from_secs(60);
+/// A token that lies about is a door left open; the control store takes no more.
+const TTL_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// Print a single-use token with which one machine can join.
 #[derive(Debug, Args)]
@@ -20,7 +22,7 @@ Examples:
 pub struct Token {
     #[command(flatten)]
     dir: DirArg,
-    /// How long it is good for: 90s, 15m, 2h, 7d at most
+    /// How long it is good for: 90s, 15m, 2h; from 1m to 30d
     #[arg(long, default_value = "1h", value_parser = parse_ttl)]
     ttl: Duration,
     #[command(flatten)]
@@ -46,8 +48,8 @@ impl Token {
 
 fn parse_ttl(text: &str) -> Result<Duration, String> {
     match human::parse_time(text)? {
-        Duration::ZERO => Err("a token needs some time".to_owned()),
-        ttl if ttl > TTL_MAX => Err("a token is good for 7d at most".to_owned()),
+        ttl if ttl < TTL_MIN => Err("a token is good for 1m at least".to_owned()),
+        ttl if ttl > TTL_MAX => Err("a token is good for 30d at most".to_owned()),
         ttl => Ok(ttl),
     }
 }

@@ -7,8 +7,10 @@ use super::{DirArg, JsonArg};
 use crate::admin_client::{CHANGE_TIME, ask, unexpected};
 use crate::config::NodeConfig;
 use crate::layout::{Layout, NODES_MAX, NodeDir, make_private_dir};
+use crate::mount_options::Options;
+use crate::mounts::{self, Entries};
 use crate::output::Report;
-use crate::{daemon, human, mounts, pid_file, process};
+use crate::{daemon, human, pid_file, process};
 use clap::Args;
 use perigee_proto::admin::{Answer, Failure, Request};
 use serde::Serialize;
@@ -16,6 +18,9 @@ use std::fs::{File, TryLockError};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// How long the token of a node of this machine is good for. It is used at once.
+const TOKEN_TIME: Duration = Duration::from_secs(600);
 
 /// Start a cluster on this machine, or what of it is not running.
 ///
@@ -68,7 +73,7 @@ impl Up {
         let (layout, started) = bring_up(&layout, wanted)?;
         if let Mountpoint::New(path) = &mountpoint {
             let first = first_node(&layout)?;
-            super::mount::mount(first, path, &[])?;
+            super::mount::mount(first, path, &Options::none()?)?;
         }
         let summary = Summary {
             nodes: layout
@@ -124,7 +129,7 @@ impl Up {
                 return Ok(Mountpoint::There(full));
             }
         }
-        mounts::check_mountpoint(path).map(Mountpoint::New)
+        mounts::check_mountpoint(path, Entries::Refuse).map(Mountpoint::New)
     }
 }
 
@@ -223,10 +228,10 @@ fn try_bring_up(
     wanted: u32,
     undo: &mut Undo,
 ) -> Result<(Layout, Vec<NodeDir>), Failure> {
-    let fresh = layout.nodes.is_empty();
-    if fresh && !layout.control().join(daemon::CONTROL_MARK).exists() {
-        daemon::init_control(&layout.control(), local_address(free_port()?))?;
-    }
+    let token = match layout.nodes.is_empty() {
+        true => Some(first_token(layout)?),
+        false => None,
+    };
     start_control(layout, undo)?;
     let mut nodes = layout.nodes.clone();
     let mut started = start_nodes(&nodes, undo)?;
@@ -236,15 +241,17 @@ fn try_bring_up(
         .filter(|node| !nodes.contains(node))
         .take(missing)
         .collect();
-    if nodes.is_empty() && !new.is_empty() {
+    if let (Some(token), false) = (token, new.is_empty()) {
         // the first is alone until it can be asked to let the others in
         let first = new.remove(0);
-        make_node(layout, &first, None)?;
+        make_node(&first, &token)?;
         started.extend(start_nodes(std::slice::from_ref(&first), undo)?);
         nodes.push(first);
     }
-    for node in &new {
-        make_node(layout, node, nodes.first())?;
+    if let Some(asked) = nodes.first() {
+        for node in &new {
+            make_node(node, &ask_token(asked)?)?;
+        }
     }
     started.extend(start_nodes(&new, undo)?);
     Ok((Layout::look(&layout.dir)?, started))
@@ -253,7 +260,7 @@ fn try_bring_up(
 /// Starts the control store where it is on this machine.
 fn start_control(layout: &Layout, undo: &mut Undo) -> Result<(), Failure> {
     let dir = layout.control();
-    if !dir.join(daemon::CONTROL_MARK).exists() || pid_file::running(&dir).is_some() {
+    if !daemon::is_control(&dir) || pid_file::running(&dir).is_some() {
         return Ok(());
     }
     let starting = process::start("serve-control", &dir)?;
@@ -280,32 +287,43 @@ fn start_nodes(nodes: &[NodeDir], undo: &mut Undo) -> Result<Vec<NodeDir>, Failu
     Ok(started)
 }
 
-/// Makes the data directory of a new node of this machine: a token from the cluster, then the join.
-fn make_node(layout: &Layout, node: &NodeDir, asked: Option<&NodeDir>) -> Result<(), Failure> {
-    let token = match asked {
-        None => daemon::first_token(&layout.control())?,
-        Some(asked) => {
-            let request = Request::Token { ttl_secs: 60 };
-            match ask(&asked.path, &request, CHANGE_TIME)? {
-                Answer::Token(token) => token.token,
-                other => return Err(unexpected(&other)),
-            }
-        }
+/// Makes the cluster if there is none, and a token for its first node.
+fn first_token(layout: &Layout) -> Result<String, Failure> {
+    let control = layout.control();
+    if !daemon::is_control(&control) {
+        return daemon::init_control(&layout.dir, local_address(free_port()?));
+    }
+    // an earlier call was cut off before it had a node; its control store may still run
+    process::terminate(&control, Duration::from_secs(5))?;
+    daemon::first_token(&layout.dir)
+}
+
+/// A token from a node that runs.
+fn ask_token(asked: &NodeDir) -> Result<String, Failure> {
+    let request = Request::Token {
+        ttl_secs: TOKEN_TIME.as_secs(),
     };
+    match ask(&asked.path, &request, CHANGE_TIME)? {
+        Answer::Token(token) => Ok(token.token),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Makes the data directory of a new node of this machine.
+fn make_node(node: &NodeDir, token: &str) -> Result<(), Failure> {
     let config = NodeConfig {
         name: node.name(),
         listen: local_address(free_port()?),
-        control: daemon::control_address(&token)?,
+        control: daemon::control_address(token)?,
         site: "default".to_owned(),
         storage: true,
         log: "info".to_owned(),
     };
-    join_node(node, &config, &token)
+    join_node(node, &config, token)
 }
 
 /// Joins the cluster and writes the data directory; the configuration last, for it marks a whole one.
 pub fn join_node(node: &NodeDir, config: &NodeConfig, token: &str) -> Result<(), Failure> {
-    make_private_dir(&node.path)?;
     daemon::join(&node.path, config, token)?;
     config.save(&node.config())
 }
@@ -322,6 +340,23 @@ pub fn first_node(layout: &Layout) -> Result<&NodeDir, Failure> {
 
 fn local_address(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Checks that nobody listens there; with port 0 chooses a port.
+pub fn check_address(address: SocketAddr) -> Result<SocketAddr, Failure> {
+    let what = format!("cannot listen on `{address}`");
+    if address.port() == 0 {
+        return Ok(SocketAddr::new(address.ip(), free_port()?));
+    }
+    match TcpListener::bind(address) {
+        Ok(_) => Ok(address),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            Err(Failure::new(what, "another program listens there")
+                .hint("choose another port; `ss -ltnp` shows which program it is"))
+        }
+        Err(error) => Err(Failure::new(what, error)
+            .hint("the address is one of this machine; `ip address` lists them")),
+    }
 }
 
 /// A port that nobody listens on. Below the range from which the kernel gives ports to outgoing

@@ -1,0 +1,70 @@
+//! The control store: made once, then run. It lies in `control` of the cluster's directory.
+
+use super::{block_on, failure};
+use perigee_control::process::{Control, init_control as make_control};
+use perigee_proto::admin::Failure;
+use perigee_types::Span;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// A file that every control store's directory has from its making on.
+const MARK: &str = "control.log";
+/// How long the first token is good for. It is used at once.
+const FIRST_TOKEN_TTL: Span = Span::from_millis(600_000);
+
+/// Whether `dir` is that of a control store.
+pub fn is_control(dir: &Path) -> bool {
+    dir.join(MARK).exists()
+}
+
+/// Makes a cluster with its authority and its control store, which will listen on `listen`, and a
+/// token for its first node.
+pub fn init_control(cluster: &Path, listen: SocketAddr) -> Result<String, Failure> {
+    let what = format!("cannot make a cluster in `{}`", cluster.display());
+    block_on(async {
+        let made = make_control(cluster, listen).await;
+        made.map(|new| new.token.to_string())
+            .map_err(|error| failure(what, &error))
+    })
+}
+
+/// A token from a control store that is not running: its cluster has no node yet to ask.
+pub fn first_token(cluster: &Path) -> Result<String, Failure> {
+    let what = || {
+        format!(
+            "cannot make a token for the cluster in `{}`",
+            cluster.display()
+        )
+    };
+    block_on(async {
+        let control = Control::start(cluster)
+            .await
+            .map_err(|error| failure(what(), &error))?;
+        let made = control.gatekeeper().create_token(FIRST_TOKEN_TTL).await;
+        control.stop().await;
+        made.map(|token| token.text)
+            .map_err(|error| failure(what(), &error))
+    })
+}
+
+/// Serves a control store until `shutdown` or the failure of its disk; calls `ready` when it listens.
+pub async fn run_control(
+    cluster: &Path,
+    ready: impl FnOnce() -> Result<(), Failure>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let what = || format!("cannot serve the control store in `{}`", cluster.display());
+    let control = Control::start(cluster)
+        .await
+        .map_err(|error| failure(what(), &error))?;
+    let result = match ready() {
+        Err(failure) => Err(failure),
+        Ok(()) => tokio::select! {
+            () = shutdown => Ok(()),
+            () = control.disk_failed() => Err(Failure::new(what(), "the disk beneath it failed")
+                .hint("mend the disk, then `perigee up`: what was acknowledged is there")),
+        },
+    };
+    control.stop().await;
+    result
+}

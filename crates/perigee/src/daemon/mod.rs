@@ -1,0 +1,74 @@
+//! The rooms that do the work, as the command line needs them: the control store, joining a
+//! cluster, and a node with its mounts.
+
+mod control;
+mod join;
+mod node;
+
+pub use control::{first_token, init_control, is_control, run_control};
+pub use join::{control_address, join};
+pub use node::start_node;
+
+use perigee_proto::admin::Failure;
+use std::error::Error;
+
+/// A failure with the whole chain of causes, each said once.
+fn failure(what: impl Into<String>, error: &dyn Error) -> Failure {
+    let mut why = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        // some errors say their cause themselves
+        if !why.contains(&text) {
+            why.push_str(": ");
+            why.push_str(&text);
+        }
+        cause = inner.source();
+    }
+    Failure::new(what, why)
+}
+
+/// Runs a short exchange from a command that is no daemon.
+fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new("cannot start the runtime", error))?
+        .block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failure;
+    use std::fmt;
+
+    #[derive(Debug)]
+    struct Step(&'static str, Option<Box<Step>>);
+
+    impl fmt::Display for Step {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl std::error::Error for Step {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            self.1.as_ref().map(|step| step.as_ref() as _)
+        }
+    }
+
+    #[test]
+    fn causes_are_said_once_each() {
+        let error = Step(
+            "cannot listen: address in use",
+            Some(Box::new(Step(
+                "address in use",
+                Some(Box::new(Step("os error 98", None))),
+            ))),
+        );
+        assert_eq!(
+            failure("cannot start", &error).why,
+            "cannot listen: address in use: os error 98"
+        );
+    }
+}

@@ -1,0 +1,354 @@
+//! A node and its mounts.
+
+use super::failure;
+use super::join::identity_dir;
+use crate::admin_server::AdminBackend;
+use crate::config::NodeConfig;
+use crate::mount_options::Options;
+use crate::mounts::SOURCE_PREFIX;
+use perigee_cluster::BoxFuture;
+use perigee_gateway::fuse::{self, Busy, Hooks, MountOptions, Mounted, UnmountError};
+use perigee_net::identity::Identity;
+use perigee_node::Node;
+use perigee_proto::admin::{
+    AdminPath, Answer, ControlState, Failure, Finding, PolicyValue, Request, Status, Token,
+};
+use perigee_types::{Errno, SessionId, Span};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::sync::RwLock;
+use tokio::task::spawn_blocking;
+use tracing::{info, warn};
+
+/// The policies that there are, with their defaults.
+const POLICIES: [(&str, &str); 1] = [("copies", "3")];
+
+/// Starts the node of a data directory. It serves its peers when this returns.
+pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, Failure> {
+    let what = || format!("cannot start `{}` on {}", config.name, config.listen);
+    let identity = Identity::load(&identity_dir(dir)).map_err(|error| failure(what(), &error))?;
+    let started = Node::start(perigee_node::NodeConfig {
+        data_dir: dir.to_path_buf(),
+        identity,
+        listen: config.listen,
+        control: config.control,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    });
+    let node = started.await.map_err(|error| failure(what(), &error))?;
+    Ok(RunningNode {
+        inner: Arc::new(Inner {
+            node: RwLock::new(Some(node)),
+            mounts: Mutex::default(),
+            source: format!("{SOURCE_PREFIX}{}", dir.display()),
+        }),
+    })
+}
+
+/// A node and its mounts.
+pub struct RunningNode {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// None once it stops.
+    node: RwLock<Option<Node>>,
+    mounts: Mutex<BTreeMap<PathBuf, Arc<Mounted>>>,
+    /// What the mount table shows as the source, by which the command line finds the node.
+    source: String,
+}
+
+impl RunningNode {
+    /// Unmounts everything, makes all data durable, and ends the node's tasks.
+    pub async fn stop(&self) -> Result<(), Failure> {
+        let mounts = std::mem::take(&mut *self.inner.mounts());
+        for (path, mounted) in mounts {
+            // files that are open there fail from now on: the node was told to stop
+            let unmounted = spawn_blocking(move || mounted.unmount(Busy::Detach)).await;
+            if let Ok(Err(error)) = unmounted {
+                warn!(path = %path.display(), %error, "mount is left behind");
+            }
+        }
+        if let Some(node) = self.inner.node.write().await.take() {
+            node.stop().await;
+        }
+        Ok(())
+    }
+}
+
+impl AdminBackend for RunningNode {
+    fn admin(&self, request: Request) -> BoxFuture<'static, Result<Answer, Failure>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.answer(request).await })
+    }
+}
+
+impl Inner {
+    /// The map is whole even when a thread that held it has panicked: each change is one call.
+    fn mounts(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Arc<Mounted>>> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn answer(self: Arc<Self>, request: Request) -> Result<Answer, Failure> {
+        if let Request::Umount { mountpoint, lazy } = request {
+            return self.umount(mountpoint.into(), lazy).await;
+        }
+        let guard = self.node.read().await;
+        let Some(node) = guard.as_ref() else {
+            return Err(Failure::new("cannot ask the node", "it is stopping"));
+        };
+        match request {
+            Request::Status => Ok(Answer::Status(self.status(node).await)),
+            Request::Mount {
+                mountpoint,
+                options,
+            } => self.mount(node, mountpoint.into(), &options).await,
+            Request::Where { path } => {
+                let placement = node.placement(&path).await;
+                placement
+                    .map(Answer::Where)
+                    .map_err(|errno| about(&path, errno))
+            }
+            Request::PolicyGet { path } => policy(node, &path).await,
+            Request::PolicySet { path, pairs } => {
+                set_policy(node, &path, pairs).await?;
+                policy(node, &path).await
+            }
+            Request::Token { ttl_secs } => token(node, ttl_secs).await,
+            Request::Doctor => Ok(Answer::Doctor(findings(&self.status(node).await))),
+            Request::Umount { .. } | Request::Stop => Ok(Answer::Done),
+        }
+    }
+
+    async fn status(&self, node: &Node) -> Status {
+        let mut status = node.status().await;
+        status.version = env!("CARGO_PKG_VERSION").to_owned();
+        let own = status.nodes.iter_mut().find(|known| known.id == node.id());
+        if let Some(own) = own {
+            let mut mounts = self.mounts();
+            mounts.retain(|_, mounted| !mounted.is_over());
+            own.mounts = mounts.keys().map(AdminPath::from).collect();
+        }
+        status
+    }
+
+    async fn mount(
+        self: &Arc<Self>,
+        node: &Node,
+        mountpoint: PathBuf,
+        options: &[String],
+    ) -> Result<Answer, Failure> {
+        let what = format!("cannot mount on `{}`", mountpoint.display());
+        let options = MountOptions {
+            source: self.source.clone(),
+            ..Options::parse(options)?.mount
+        };
+        let Some(session) = node.open_session() else {
+            return Err(Failure::new(what, "the node is stopping"));
+        };
+        let hooks = self.hooks(session.id(), &session);
+        let made = spawn_blocking(move || fuse::mount(session, &mountpoint, &options, hooks)).await;
+        match made {
+            Ok(Ok(mounted)) => {
+                self.mounts()
+                    .insert(mounted.path().to_path_buf(), Arc::new(mounted));
+                Ok(Answer::Done)
+            }
+            // it names the mount point itself
+            Ok(Err(error)) => Err(failure(what, &error)),
+            Err(error) => Err(Failure::new(what, error)),
+        }
+    }
+
+    /// The kernel's caches are told what others change; a mount that has ended gives up its leases.
+    fn hooks(self: &Arc<Self>, id: SessionId, session: &Arc<perigee_client::Session>) -> Hooks {
+        let session = Arc::downgrade(session);
+        let inner = Arc::downgrade(self);
+        let runtime = tokio::runtime::Handle::current();
+        Hooks {
+            attached: Box::new(move |attached| {
+                if let Some(session) = session.upgrade() {
+                    session.attach(attached.cache, attached.facts.names_can_be_forgotten);
+                }
+            }),
+            ended: Box::new(move |end| {
+                info!(?end, session = %id, "mount ended");
+                let handle = runtime.clone();
+                // a thread of its own: nobody waits for it, and it may wait for other nodes
+                runtime.spawn_blocking(move || handle.block_on(end_session(&inner, id)));
+            }),
+        }
+    }
+
+    async fn umount(&self, mountpoint: PathBuf, lazy: bool) -> Result<Answer, Failure> {
+        let what = format!("cannot unmount `{}`", mountpoint.display());
+        let Some(mounted) = self.mounts().get(&mountpoint).cloned() else {
+            return Err(Failure::new(what, "this node has no mount there")
+                .hint("`perigee status` lists the mounts"));
+        };
+        let busy = if lazy { Busy::Detach } else { Busy::Refuse };
+        match spawn_blocking(move || mounted.unmount(busy)).await {
+            Ok(Ok(())) => {
+                self.mounts().remove(&mountpoint);
+                Ok(Answer::Done)
+            }
+            Ok(Err(UnmountError::InUse { .. })) => {
+                let shown = mountpoint.display();
+                Err(Failure::new(what, "files are open there, or a program works in it").hint(
+                    format!("`fuser -vm '{shown}'` shows which; `perigee umount --lazy '{shown}'` does not wait"),
+                ))
+            }
+            Ok(Err(error)) => Err(failure(what, &error)),
+            Err(error) => Err(Failure::new(what, error)),
+        }
+    }
+}
+
+async fn end_session(inner: &Weak<Inner>, id: SessionId) {
+    let Some(inner) = inner.upgrade() else {
+        return;
+    };
+    if let Some(node) = inner.node.read().await.as_ref() {
+        node.end_session(id).await;
+    }
+}
+
+fn about(path: &AdminPath, errno: Errno) -> Failure {
+    Failure::new(format!("cannot look at `{path}` in the file system"), errno)
+}
+
+async fn token(node: &Node, ttl_secs: u64) -> Result<Answer, Failure> {
+    let ttl = Span::from_millis(ttl_secs.saturating_mul(1000));
+    match node.token(ttl).await {
+        Ok(token) => Ok(Answer::Token(Token { token, ttl_secs })),
+        Err(why) => Err(Failure::new("cannot make a token", why)),
+    }
+}
+
+async fn policy(node: &Node, path: &AdminPath) -> Result<Answer, Failure> {
+    let own = node
+        .policy(path)
+        .await
+        .map_err(|errno| about(path, errno))?;
+    let from = set_at(node, path, &own).await?;
+    let values = POLICIES.iter().map(|(key, default)| {
+        let set = own.iter().find(|(name, _)| name == key);
+        PolicyValue {
+            key: (*key).to_owned(),
+            value: set.map_or_else(|| (*default).to_owned(), |(_, value)| value.clone()),
+            from: set.is_some().then(|| from.clone()),
+        }
+    });
+    Ok(Answer::Policy(values.collect()))
+}
+
+/// The highest directory above `path` from which on the policy is `own`.
+async fn set_at(
+    node: &Node,
+    path: &AdminPath,
+    own: &[(String, String)],
+) -> Result<AdminPath, Failure> {
+    let mut at = path.as_path();
+    while let Some(parent) = at.parent() {
+        let above = AdminPath::from(parent);
+        if node
+            .policy(&above)
+            .await
+            .map_err(|errno| about(&above, errno))?
+            != own
+        {
+            break;
+        }
+        at = parent;
+    }
+    Ok(AdminPath::from(at))
+}
+
+async fn set_policy(
+    node: &Node,
+    path: &AdminPath,
+    pairs: Vec<(String, String)>,
+) -> Result<(), Failure> {
+    let what = || format!("cannot set a policy of `{path}`");
+    for (key, value) in &pairs {
+        check_policy(key, value).map_err(|why| {
+            Failure::new(what(), why).hint("`perigee policy get PATH` lists the policies")
+        })?;
+    }
+    let mut policy = node
+        .policy(path)
+        .await
+        .map_err(|errno| about(path, errno))?;
+    for (key, value) in pairs {
+        policy.retain(|(name, _)| *name != key);
+        if !value.is_empty() {
+            policy.push((key, value));
+        }
+    }
+    node.set_policy(path, policy)
+        .await
+        .map_err(|errno| match errno {
+            Errno::ENOTDIR => Failure::new(what(), "only directories have policies"),
+            errno => Failure::new(what(), errno),
+        })
+}
+
+/// Whether a policy can have this value; an empty one takes it back.
+fn check_policy(key: &str, value: &str) -> Result<(), String> {
+    if !POLICIES.iter().any(|(name, _)| *name == key) {
+        return Err(format!("there is no policy `{key}`"));
+    }
+    let most = perigee_cluster::model::CHAIN_LEN_MAX;
+    match value.parse::<usize>() {
+        Ok(copies) if (1..=most).contains(&copies) => Ok(()),
+        _ if value.is_empty() => Ok(()),
+        _ => Err(format!(
+            "`{key}` is a number from 1 to {most}, not `{value}`"
+        )),
+    }
+}
+
+fn findings(status: &Status) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.push(match status.control.state {
+        ControlState::Up => Finding::ok("the control store answers"),
+        ControlState::Away => Finding::warn(
+            format!(
+                "the control store at {} does not answer",
+                status.control.address
+            ),
+            "`perigee up` on its machine starts it; until then chains cannot change",
+        ),
+    });
+    let degraded = status.containers.iter().filter(|c| c.degraded).count();
+    findings.push(match degraded {
+        0 => Finding::ok("every container has its copies"),
+        some => Finding::warn(
+            format!(
+                "{some} of {} containers have fewer copies than wanted",
+                status.containers.len()
+            ),
+            "start the nodes that are down: `perigee status` names them",
+        ),
+    });
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_policy;
+
+    #[test]
+    fn a_policy_is_checked_before_it_is_set() {
+        assert!(check_policy("copies", "2").is_ok());
+        assert!(check_policy("copies", "").is_ok());
+        for (key, value) in [
+            ("copies", "0"),
+            ("copies", "many"),
+            ("copies", "99"),
+            ("colour", "1"),
+        ] {
+            assert!(check_policy(key, value).is_err(), "{key}={value}");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The outside suites, pjdfstest and fsx, on the mount of a three-node cluster of their own. Needs root.
+#   OPERATIONS   how many fsx does (default: 1,000,000)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+perigee=$(realpath "${1:-target/release/perigee}")
+work=$(mktemp -d "${TMPDIR:-/tmp}/perigee-suites.XXXXXX")
+export PERIGEE_DIR=$work/cluster
+
+clean_up() {
+    "$perigee" down >/dev/null 2>&1 || true
+    umount --lazy "$work/mount" 2>/dev/null || true
+    rm -rf --one-file-system "$work"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+
+# the suites act as other users, who must be able to get there
+chmod 755 "$work"
+mkdir "$work/mount"
+"$perigee" up --nodes 3 --mount "$work/mount"
+mkdir "$work/mount/pjdfstest" "$work/mount/fsx"
+scripts/suite-pjdfstest.sh "$work/mount/pjdfstest"
+scripts/suite-fsx.sh "$work/mount/fsx" "${OPERATIONS:-1000000}"
