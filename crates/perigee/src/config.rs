@@ -110,7 +110,7 @@ impl NodeConfig {
                 self.storage.to_string(),
             ),
             (
-                "log level: error, warn, info (the default), debug, trace",
+                "log level: error, warn, info (the default), debug, trace; $PERIGEE_LOG overrides it",
                 quote(&self.log),
             ),
         ];

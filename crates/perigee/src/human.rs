@@ -37,10 +37,16 @@ pub fn time(span: Duration) -> String {
         1_000..10_000 => format!("{:.1} ms", us as f64 / 1e3),
         10_000..1_000_000 => format!("{} ms", us / 1_000),
         1_000_000..60_000_000 => format!("{:.1} s", us as f64 / 1e6),
-        60_000_000..3_600_000_000 => {
-            format!("{} min {} s", us / 60_000_000, us / 1_000_000 % 60)
-        }
-        _ => format!("{} h {} min", us / 3_600_000_000, us / 60_000_000 % 60),
+        60_000_000..3_600_000_000 => two(us / 60_000_000, "min", us / 1_000_000 % 60, "s"),
+        _ => two(us / 3_600_000_000, "h", us / 60_000_000 % 60, "min"),
+    }
+}
+
+/// `2 min 5 s`, or `2 min` where nothing is over.
+fn two(large: u128, unit: &str, small: u128, small_unit: &str) -> String {
+    match small {
+        0 => format!("{large} {unit}"),
+        small => format!("{large} {unit} {small} {small_unit}"),
     }
 }
 
@@ -247,6 +253,7 @@ mod tests {
         assert_eq!(time(Duration::from_micros(850)), "850 us");
         assert_eq!(time(Duration::from_millis(12)), "12 ms");
         assert_eq!(time(Duration::from_secs(125)), "2 min 5 s");
+        assert_eq!(time(Duration::from_secs(3600)), "1 h");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(count(12), "12");
     }

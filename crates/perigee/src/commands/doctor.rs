@@ -10,8 +10,9 @@ use crate::output::{Outcome, Report};
 use crate::pid_file;
 use clap::Args;
 use perigee_proto::admin::{Answer, Failure, Finding, Level, Request};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Free space below which a node's disk is soon full.
@@ -78,9 +79,13 @@ fn finding_of(failure: &Failure) -> Finding {
 }
 
 fn fuse_device() -> Finding {
-    match Path::new("/dev/fuse").try_exists() {
-        Ok(true) => Finding::ok("the kernel has FUSE"),
-        _ => Finding::bad(
+    match access("/dev/fuse", Access::READ_OK | Access::WRITE_OK) {
+        Ok(()) => Finding::ok("the kernel has FUSE"),
+        Err(Errno::ACCESS | Errno::PERM) => Finding::bad(
+            "this user may not open /dev/fuse: only root can mount",
+            "`chmod 666 /dev/fuse` as root, which is what udev does by itself",
+        ),
+        Err(_) => Finding::bad(
             "there is no /dev/fuse: nothing can be mounted",
             "`modprobe fuse` as root; a container needs --device /dev/fuse --cap-add SYS_ADMIN",
         ),

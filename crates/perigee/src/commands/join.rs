@@ -4,7 +4,7 @@ use super::init::{host_name, parse_name};
 use super::{DirArg, JsonArg};
 use crate::config::NodeConfig;
 use crate::daemon;
-use crate::layout::{Layout, make_private_dir};
+use crate::layout::Layout;
 use crate::output::Report;
 use clap::Args;
 use perigee_proto::admin::Failure;
@@ -73,7 +73,6 @@ impl Join {
             storage: !self.no_storage,
             log: "info".to_owned(),
         };
-        make_private_dir(&layout.dir)?;
         super::up::join_node(&layout.node_dir(1), &config, &self.token)?;
         let layout = Layout::open(&layout.dir)?;
         super::up::start_missing(&layout)?;

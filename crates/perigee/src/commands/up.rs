@@ -1,7 +1,7 @@
 //! `perigee up`: a cluster on this machine, every node a process of its own.
 //!
-//! Idempotent: what runs is left alone. All or nothing: when something does not start, what this
-//! call has started is stopped again.
+//! Idempotent: what runs is left alone. When a process does not start, those that this call has
+//! started are stopped again.
 
 use super::{DirArg, JsonArg};
 use crate::admin_client::{CHANGE_TIME, ask, unexpected};

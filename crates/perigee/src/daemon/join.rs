@@ -28,7 +28,8 @@ pub fn control_address(token: &str) -> Result<SocketAddr, Failure> {
 
 fn parse(token: &str) -> Result<JoinToken, Failure> {
     token.parse().map_err(|error| {
-        failure("cannot use the token", &error).hint("copy it whole, as `perigee token` printed it")
+        failure("cannot use the token", &error)
+            .hint("`perigee token` on a node of the cluster prints a new one")
     })
 }
 

@@ -25,6 +25,12 @@ fn failure(what: impl Into<String>, error: &dyn Error) -> Failure {
         }
         cause = inner.source();
     }
+    let what = what.into();
+    // and some say what failed
+    let why = why
+        .strip_prefix(&format!("{what}: "))
+        .unwrap_or(&why)
+        .to_owned();
     Failure::new(what, why)
 }
 
@@ -70,5 +76,7 @@ mod tests {
             failure("cannot start", &error).why,
             "cannot listen: address in use: os error 98"
         );
+        let again = Step("cannot mount on `/m`: no", None);
+        assert_eq!(failure("cannot mount on `/m`", &again).why, "no");
     }
 }
