@@ -303,7 +303,10 @@ async fn look(env: &Arc<Env>) {
             env.note_owner(record.id, record.epoch, owner);
         }
         match env.container(record.id) {
-            Some(container) => container.step(Input::View(view)),
+            Some(container) if container.epoch() < view.epoch => {
+                container.step(Input::View(view));
+            }
+            Some(_) => {}
             None if record.chain.contains(&env.me) => open(env, record.id, view).await,
             None => {}
         }

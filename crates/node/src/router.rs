@@ -92,15 +92,25 @@ where
                     }
                 }
             }
-            Some(node) => match there(node).await {
-                Ok(value) => return Ok(value),
-                Err(AskError::NotOwner) => {}
-                Err(AskError::NotNow(why)) => debug!(%container, %node, %why, "owner not ready"),
-                Err(AskError::Refused(why)) => {
-                    warn!(%container, %node, %why, "owner refused");
-                    return Err(Errno::EIO.into());
+            Some(node) => {
+                let asked = there(node);
+                let answer = tokio::select! {
+                    answer = asked => answer,
+                    // The one who was asked may be dead: the new owner knows what it did.
+                    () = owner_is_not(&mut owners, container, node) => continue,
+                };
+                match answer {
+                    Ok(value) => return Ok(value),
+                    Err(AskError::NotOwner) => {}
+                    Err(AskError::NotNow(why)) => {
+                        debug!(%container, %node, %why, "owner not ready");
+                    }
+                    Err(AskError::Refused(why)) => {
+                        warn!(%container, %node, %why, "owner refused");
+                        return Err(Errno::EIO.into());
+                    }
                 }
-            },
+            }
             None => {}
         }
         if Instant::now() > deadline {
@@ -109,6 +119,20 @@ where
         }
         // A sender that is gone means that the node stops; the pause then bounds the loop.
         _ = tokio::time::timeout(PAUSE, owners.changed()).await;
+    }
+}
+
+/// Returns when a container's owner is another than `node`.
+async fn owner_is_not(
+    owners: &mut tokio::sync::watch::Receiver<crate::env::Owners>,
+    container: ContainerId,
+    node: NodeId,
+) {
+    let changed =
+        |owners: &crate::env::Owners| owners.get(&container).is_some_and(|(_, now)| *now != node);
+    if owners.wait_for(changed).await.is_err() {
+        // The node stops: the call that this races with ends the wait.
+        std::future::pending::<()>().await;
     }
 }
 

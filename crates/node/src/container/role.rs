@@ -3,7 +3,7 @@
 use super::drive::decode_batch;
 use super::{After, Container, Elsewhere, State};
 use perigee_replica::Role;
-use perigee_types::{ByteRange, ContainerId, InodeId, Seq};
+use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, Seq};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, info, warn};
@@ -54,6 +54,11 @@ impl Container {
             last: st.chain.last().seq,
             members: st.chain.member_progress(),
         }
+    }
+
+    /// The newest epoch that this node knows of.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.state.lock().chain.view().map_or(Epoch(0), |view| view.epoch)
     }
 
     /// How many of a file's bytes are current here.
