@@ -57,8 +57,8 @@ impl Identity {
 
 /// Perigee's processes whose command line names `word`, this one left out.
 ///
-/// Only executables with names that begin with `perigee` count, so that an editor or a pager which
-/// looks at the same files is never touched.
+/// Only executables with `perigee` in their names count, so that an editor or a pager which looks at
+/// the same files is never touched.
 #[must_use]
 pub fn mentioning(word: &str) -> Vec<Identity> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
@@ -80,7 +80,7 @@ pub fn mentioning(word: &str) -> Vec<Identity> {
 fn is_perigee(pid: i32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| {
         exe.file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"perigee"))
+            .is_some_and(|name| name.to_string_lossy().contains("perigee"))
     })
 }
 
