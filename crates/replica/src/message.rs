@@ -274,8 +274,9 @@ pub enum Output {
     ReadView,
     /// This node's part has changed.
     Role(Role),
-    /// Fetch the state from this node and install it, unless that is under way; then give
-    /// [`Input::StateInstalled`] or [`Input::StateFailed`].
+    /// Fetch the state from this node, unless that is under way. Install it if
+    /// [`Chain::accepts_state`](crate::Chain::accepts_state) says so, in turn with the writes of the log; then give
+    /// [`Input::StateInstalled`], or else [`Input::StateFailed`]. Until then the log is left alone.
     NeedState {
         /// The owner.
         from: NodeId,
@@ -334,12 +335,12 @@ pub enum Fault {
     /// Fatal: a write of the log failed.
     #[error("a write of the replication log failed")]
     PersistFailed,
-    /// Fatal: an installed state is older than what is committed here.
-    #[error("installed state ends at `{base}`, but `{committed}` is committed here")]
+    /// Fatal: an installed state is older than what is committed, or was acknowledged, here.
+    #[error("installed state ends at `{base}`, but `{committed}` was acknowledged here")]
     StateTooOld {
         /// Where the state ends.
         base: Version,
-        /// What is committed.
+        /// What must not be lost.
         committed: Seq,
     },
     /// The control store's view is older than one seen before: restored from a backup?

@@ -172,11 +172,15 @@ impl World {
         self.store.away_until = self.now + 2 * SECOND + self.rng.below(4 * SECOND);
         let restart = self.rng.chance(1, 2);
         for node in (0..self.nodes.len()).filter(|n| *n != owner) {
-            if !restart {
+            let knows = self.nodes[node]
+                .run
+                .as_ref()
+                .is_some_and(|r| r.chain.view().is_some());
+            if !restart && knows {
                 let life = self.nodes[node].incarnation;
                 let reply = StoreReply::View(view.clone());
                 self.after(1_000, Event::StoreAnswer { node, life, reply });
-            } else if self.nodes[node].run.is_some() {
+            } else if restart && self.nodes[node].run.is_some() {
                 self.crash(node);
                 let life = self.nodes[node].incarnation;
                 let delay = 1_000 + self.rng.below(100_000);
@@ -271,6 +275,7 @@ impl World {
             wiped: true,
             ..crate::disk::Disk::default()
         };
+        host.hears_since = self.now;
         let life = host.incarnation;
         let delay = 100_000 + self.rng.below(4_000_000);
         self.after(delay, Event::Start { node, life });

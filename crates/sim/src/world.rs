@@ -47,6 +47,7 @@ pub(crate) enum Event {
     Deliver {
         from: usize,
         to: usize,
+        sent: u64,
         packet: Packet,
     },
     Disk {
@@ -226,6 +227,7 @@ impl World {
             },
             disk: Disk::default(),
             incarnation: 0,
+            hears_since: 0,
             run: None,
             paused_until: 0,
             slow_disk_us: 0,
@@ -286,7 +288,16 @@ impl World {
             return self.at(until, event);
         }
         match event {
-            Event::Deliver { from, to, packet } => self.deliver(from, to, packet),
+            Event::Deliver {
+                from,
+                to,
+                sent,
+                packet,
+            } => {
+                if sent >= self.nodes[to].hears_since {
+                    self.deliver(from, to, packet);
+                }
+            }
             Event::Disk { node, life } => self.if_alive(node, life, Self::disk_done),
             Event::SyncDone { node, life, id } => {
                 self.if_alive(node, life, |w, n| w.sync_done(n, id));
@@ -339,6 +350,8 @@ impl World {
         self.calm = true;
         self.net = Network::healthy(self.nodes.len());
         self.store.away_until = 0;
+        self.chaos.store_loss = 0;
+        self.chaos.store_late = 0;
         for node in 0..self.nodes.len() {
             let host = &mut self.nodes[node];
             host.paused_until = 0;
@@ -356,14 +369,13 @@ impl World {
     /// Sends a packet through the network.
     pub(crate) fn send(&mut self, from: usize, to: usize, packet: Packet) {
         if from == to {
-            return self.after(1, Event::Deliver { from, to, packet });
+            return self.deliver_after(1, from, to, packet);
         }
         let [first, second] = self.net.deliveries(from, to, &mut self.rng);
         // A session layer executes a request once: that is not what is simulated here.
         let once = matches!(packet, Packet::Request { .. });
         if let Some(delay) = second.filter(|_| !once) {
-            let packet = packet.clone();
-            self.after(delay, Event::Deliver { from, to, packet });
+            self.deliver_after(delay, from, to, packet.clone());
         }
         if let Some(delay) = first {
             if self.nodes[to].run.is_none() && !self.net.cut[to][from] && self.chaos.hints {
@@ -377,8 +389,21 @@ impl World {
                     },
                 );
             }
-            self.after(delay, Event::Deliver { from, to, packet });
+            self.deliver_after(delay, from, to, packet);
         }
+    }
+
+    fn deliver_after(&mut self, delay: u64, from: usize, to: usize, packet: Packet) {
+        let sent = self.now;
+        self.after(
+            delay,
+            Event::Deliver {
+                from,
+                to,
+                sent,
+                packet,
+            },
+        );
     }
 
     /// Sends a request to the control store; it may get lost, and it may arrive very late.

@@ -216,6 +216,7 @@ impl Chain {
             durable = self.durable;
         }
         self.granted = Some(self.now);
+        self.acknowledged = self.acknowledged.max(durable);
         out.push(Output::Send {
             to: answer.to,
             message: Message::AppendAck {
@@ -281,9 +282,10 @@ impl Chain {
         if !self.installing {
             return;
         }
+        let accepted = self.accepts_state(base);
         self.installing = false;
-        if base.seq < self.committed {
-            let committed = self.committed;
+        if !accepted {
+            let committed = self.committed.max(self.acknowledged);
             return self.halt(Fault::StateTooOld { base, committed }, out);
         }
         self.log.reset(base);

@@ -25,6 +25,8 @@ pub(super) struct Peer {
     pub(super) heard: Tick,
     /// Since when it has made nothing durable although there was something to do.
     behind_since: Option<Tick>,
+    /// Acknowledgements of messages that were sent before this are another disk's.
+    since: Tick,
     /// Refusals of messages that were sent before this are old news.
     resent_at: Tick,
     /// Sent and not acknowledged: the last record and the bytes of each message.
@@ -44,6 +46,7 @@ impl Peer {
             acked: None,
             heard: now,
             behind_since: None,
+            since: Tick(0),
             resent_at: now,
             in_flight: VecDeque::new(),
             unreachable: false,
@@ -56,6 +59,17 @@ impl Peer {
         match self.standing {
             Standing::Member | Standing::Admitting { .. } => true,
             Standing::CatchingUp => false,
+        }
+    }
+
+    /// A joiner lost its disk: nothing counts that was heard of it, and what it acknowledged it must get again.
+    fn forget(&mut self, written: Seq, now: Tick) {
+        self.matched = Seq::ZERO;
+        self.data = Seq::ZERO;
+        self.acked = None;
+        self.since = now;
+        if let Standing::Admitting { frontier } = &mut self.standing {
+            *frontier = written;
         }
     }
 
@@ -252,7 +266,7 @@ impl Chain {
         let Some(peer) = self.peer_of(from, epoch) else {
             return;
         };
-        if durable > written || sent_at > now {
+        if durable > written || sent_at > now || sent_at < peer.since {
             return;
         }
         peer.heard = now;
@@ -293,9 +307,7 @@ impl Chain {
             return;
         }
         if common < peer.matched && peer.standing != Standing::Member {
-            // A joiner that lost its disk: nothing that was heard of it counts.
-            peer.matched = Seq::ZERO;
-            peer.data = Seq::ZERO;
+            peer.forget(written, now);
         }
         let next = common.max(peer.matched).next().min(written.next());
         if next > base.seq {
@@ -321,12 +333,11 @@ impl Chain {
     fn on_deposed(&mut self, promised: Epoch) {
         if let Part::Reign(reign) = &mut self.part
             && promised > reign.epoch
+            && !reign.deposed
             && !planted!(self, NoFence)
         {
-            if !reign.deposed {
-                reign.deposed = true;
-                reign.heartbeat_at = self.now;
-            }
+            reign.deposed = true;
+            reign.heartbeat_at = self.now;
         }
     }
 

@@ -214,14 +214,7 @@ impl World {
         self.running(node).pull.on_committed(through);
         self.release_held(node);
         if self.running(node).waiters.iter().any(|w| w.inode.is_some()) {
-            self.queue.push(
-                self.now,
-                Event::Deliver {
-                    from: node,
-                    to: node,
-                    packet: Packet::Synced { id: (0, 0) },
-                },
-            );
+            self.send(node, node, Packet::Announce);
         }
     }
 
@@ -530,7 +523,7 @@ impl World {
                 self.running(to).sync_waits.push(wait);
                 self.step(to, Input::Tick);
             }
-            Packet::Synced { id: (0, 0) } => self.step(to, Input::Announce),
+            Packet::Announce => self.step(to, Input::Announce),
             Packet::Synced { id } => self.member_synced(to, from, id),
             Packet::State => {
                 let run = self.running(to);
@@ -551,11 +544,12 @@ impl World {
         let twice = queued
             .into_iter()
             .any(|op| matches!(op, DiskOp::Install { .. }));
-        let run = self.running_ref(node);
-        // An answer of long ago: the log here has gone on.
-        let old = base.seq <= run.chain.committed();
-        if !run.installing || twice || old {
+        if twice {
             return;
+        }
+        if !self.running_ref(node).chain.accepts_state(base) {
+            self.running(node).installing = false;
+            return self.step(node, Input::StateFailed);
         }
         let mut pull = Pull::new();
         pull.on_state_installed(base, (0..FILES).map(inode));

@@ -75,6 +75,8 @@ pub enum Packet {
         /// Names the request.
         id: (u64, u32),
     },
+    /// To itself: tell the members what is committed.
+    Announce,
     /// Ask the owner for the state.
     State,
     /// The state.
@@ -220,6 +222,8 @@ pub struct Node {
     pub(crate) clock: Clock,
     pub(crate) disk: Disk,
     pub(crate) incarnation: u32,
+    /// Connections to the process before the disk was lost are gone: what was sent earlier does not arrive.
+    pub(crate) hears_since: u64,
     pub(crate) run: Option<Running>,
     pub(crate) paused_until: u64,
     pub(crate) slow_disk_us: u64,

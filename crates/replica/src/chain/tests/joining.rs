@@ -1,0 +1,155 @@
+use super::*;
+
+/// Two members and a joiner that has caught up with the log.
+fn with_joiner() -> Script {
+    let mut script = Script::running(2);
+    script.propose(1, "a").unwrap();
+    script.settle();
+    script.start(n(3), HardState::default());
+    script.input(n(3), Input::View(view(2, &[1, 2])));
+    script.input(n(1), Input::Candidate(n(3)));
+    script.pass(650, &[]);
+    script
+}
+
+#[test]
+fn a_joiner_is_listed_once_it_holds_records_and_data() {
+    let mut script = with_joiner();
+    assert_eq!(script.role(3), Role::Joining { owner: n(1) });
+    assert_eq!(script.log(3), script.log(1));
+    script.pass(1_000, &[]);
+    assert_eq!(script.host(1).proposed.len(), 1, "it has not the data");
+    assert!(!script.host(3).disk.complete);
+    script.input(n(3), Input::DataThrough(Seq(2)));
+    script.pass(350, &[]);
+    assert!(script.host(3).disk.complete);
+    assert_eq!(script.host(1).proposed[1], view(3, &[1, 2, 3]));
+    script.decide(n(1), CasOutcome::Won);
+    script.settle();
+    assert_eq!(script.role(1), Role::Owner { epoch: Epoch(3) });
+    let three = Role::Replica {
+        owner: n(1),
+        epoch: Epoch(3),
+    };
+    assert_eq!(script.role(3), three);
+}
+
+#[test]
+fn commits_and_leases_wait_for_a_joiner_that_may_be_listed() {
+    let mut script = with_joiner();
+    script.input(n(3), Input::DataThrough(Seq(2)));
+    script.pass(350, &[]);
+    script.decide(n(1), CasOutcome::Unknown);
+    script.propose(1, "b").unwrap();
+    script.pass(100, &[3]);
+    assert_eq!(script.committed(1), 2);
+    assert_eq!(
+        script.host(1).chain.counted().collect::<Vec<_>>(),
+        [n(2), n(3)]
+    );
+    script.pass(2_000, &[3]);
+    assert_eq!(
+        script.lease(1),
+        None,
+        "the joiner may be a member, and take over"
+    );
+}
+
+#[test]
+fn a_joiner_that_falls_silent_before_it_was_proposed_is_forgotten() {
+    let mut script = with_joiner();
+    script.propose(1, "b").unwrap();
+    script.pass(1_000, &[3]);
+    assert_eq!(script.committed(1), 2);
+    script.pass(1_500, &[3]);
+    assert_eq!(script.committed(1), 3);
+    assert_eq!(script.host(1).chain.member_progress().len(), 1);
+}
+
+#[test]
+fn a_joiner_that_lost_its_disk_while_it_was_listed_refuses() {
+    let mut script = with_joiner();
+    script.input(n(3), Input::DataThrough(Seq(2)));
+    script.pass(350, &[]);
+    script.start(n(3), HardState::default());
+    script.input(n(3), Input::View(view(2, &[1, 2])));
+    script.decide(n(1), CasOutcome::Won);
+    script.settle();
+    assert_eq!(script.role(3), Role::Outside);
+    script.pass(10, &[]);
+    assert_eq!(script.host(1).proposed[2], view(4, &[1, 2]));
+    script.pass(5_000, &[1, 2]);
+    assert!(
+        script.host(3).proposed.is_empty(),
+        "it does not take over either"
+    );
+}
+
+#[test]
+fn a_wiped_member_refuses_and_is_removed_and_comes_back() {
+    let mut script = Script::running(2);
+    script.propose(1, "a").unwrap();
+    script.settle();
+    script.start(n(2), HardState::default());
+    script.pass(310, &[]);
+    assert!(
+        script.wire.is_empty(),
+        "it says nothing before it knows the view"
+    );
+    script.input(n(2), Input::View(view(2, &[1, 2])));
+    script.pass(310, &[]);
+    assert_eq!(script.host(1).proposed[1], view(3, &[1]));
+    assert_eq!(script.host(2).disk, HardState::default());
+    script.decide(n(1), CasOutcome::Won);
+    script.input(n(1), Input::Candidate(n(2)));
+    script.pass(310, &[]);
+    assert_eq!(script.role(2), Role::Joining { owner: n(1) });
+    script.input(n(2), Input::DataThrough(Seq(3)));
+    script.pass(650, &[]);
+    assert_eq!(script.host(1).proposed[2], view(4, &[1, 2]));
+}
+
+#[test]
+fn a_joiner_behind_the_retained_log_fetches_the_state() {
+    let mut script = Script::running(1);
+    script.host(1).chain.limits.retain_bytes = 500;
+    script.host(1).chain.limits.retain_for_joiners_bytes = 500;
+    for _ in 0..40 {
+        script.propose(1, "0123456789").unwrap();
+    }
+    script.input(n(1), Input::Synced(Seq(40)));
+    script.propose(1, "0123456789").unwrap();
+    assert!(script.host(1).chain.base().seq > Seq(20));
+    script.start(n(2), HardState::default());
+    script.input(n(2), Input::View(view(2, &[1])));
+    script.input(n(1), Input::Candidate(n(2)));
+    script.pass(310, &[]);
+    assert!(script.host(2).needs_state);
+    let base = script.host(1).chain.committed_version();
+    script.host(2).disk.base = base;
+    script.input(n(2), Input::StateInstalled { base });
+    script.propose(1, "b").unwrap();
+    script.pass(310, &[]);
+    assert_eq!(script.host(2).chain.last(), script.host(1).chain.last());
+    assert_eq!(script.committed(2), 43);
+    assert_eq!(script.host(2).disk.entries.len(), 1);
+}
+
+#[test]
+fn a_state_older_than_what_is_committed_is_fatal() {
+    let mut script = with_joiner();
+    let message = Message::StateNeeded {
+        view: view(2, &[1, 2]),
+    };
+    let from = n(1);
+    script.input(n(3), Input::Receive { from, message });
+    let base = Version {
+        epoch: Epoch(2),
+        seq: Seq(1),
+    };
+    script.input(n(3), Input::StateInstalled { base });
+    assert!(matches!(
+        script.host(3).faults[..],
+        [Fault::StateTooOld { .. }]
+    ));
+}
