@@ -2,7 +2,7 @@
 
 use crate::fs::OpenFlags;
 use parking_lot::RwLock;
-use perigee_types::{Epoch, InodeId};
+use perigee_types::{ContainerId, Epoch, InodeId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +65,15 @@ impl Handles {
         let handle = self.open.write().remove(&number)?;
         self.end(handle.inode);
         Some(handle)
+    }
+
+    pub(crate) fn open_inodes(&self, container: ContainerId) -> Vec<InodeId> {
+        let inodes = self.inodes.read();
+        inodes
+            .keys()
+            .copied()
+            .filter(|inode| inode.container() == container)
+            .collect()
     }
 
     pub(crate) fn is_open(&self, inode: InodeId) -> bool {

@@ -71,7 +71,7 @@ impl Attempt {
         let op = Op::SetLock {
             inode: self.inode,
             session: self.session.id,
-            lock: self.lock.clone(),
+            lock: self.lock,
         };
         let session = self.session.clone();
         session.backend.execute(
@@ -105,7 +105,7 @@ impl Attempt {
                 // The program has gone on without it: give the lock back, then say so.
                 let unlock = FileLock {
                     exclusive: None,
-                    ..self.lock.clone()
+                    ..self.lock
                 };
                 let op = Op::SetLock {
                     inode: self.inode,

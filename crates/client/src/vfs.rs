@@ -110,6 +110,14 @@ impl Session {
         }
     }
 
+    /// A container has another owner, who does not know what this session's kernel holds: it
+    /// forgets the content of every open file there. Blocks as [`Session::revoke`].
+    pub fn forget_content(&self, container: perigee_types::ContainerId) {
+        let open = self.handles.open_inodes(container);
+        let touched: Vec<Touched> = open.into_iter().map(Touched::Data).collect();
+        self.revoke(&touched);
+    }
+
     /// Which of `inodes` this session has open, or is opening.
     #[must_use]
     pub fn open_among(&self, inodes: &[InodeId]) -> Vec<InodeId> {
@@ -173,7 +181,7 @@ impl Session {
         }
         let set = SetAttr {
             size: Some(0),
-            kill_privileges: true,
+            kill_privileges: caller.uid != 0,
             ..SetAttr::default()
         };
         self.execute(
@@ -226,7 +234,8 @@ impl Copy {
                         target,
                         At::Offset(at),
                         &bytes,
-                        true,
+                        // The kernel has done what is due before it asked.
+                        false,
                         Box::new(move |result| match result {
                             Ok(_) => {
                                 self.source.1 += len;
@@ -393,7 +402,7 @@ impl FileSystem for Session {
                 }
                 me.handles.begin(attr.inode);
                 let found = Found {
-                    attr: attr.clone(),
+                    attr,
                     home: None,
                     local: None,
                 };

@@ -108,15 +108,22 @@ impl Env {
     }
 
     /// Notes who owns a container; older news than what is known is ignored.
-    pub(crate) fn note_owner(&self, id: ContainerId, epoch: Epoch, owner: NodeId) {
+    pub(crate) fn note_owner(self: &Arc<Self>, id: ContainerId, epoch: Epoch, owner: NodeId) {
+        let mut before = None;
         self.owners
             .send_if_modified(|owners| match owners.get(&id) {
                 Some((known, who)) if *known > epoch || (*known == epoch && *who == owner) => false,
-                _ => {
+                known => {
+                    before = known.map(|(_, who)| *who);
                     owners.insert(id, (epoch, owner));
                     true
                 }
             });
+        if before.is_some_and(|before| before != owner) {
+            let env = self.clone();
+            self.runtime
+                .spawn_blocking(move || env.sessions.forget_content(id));
+        }
     }
 
     /// Calls a peer, and decodes its answer; the bytes beside it are the payload.

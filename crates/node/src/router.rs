@@ -28,6 +28,8 @@ use tracing::{debug, warn};
 
 /// How long a session's operation may look for an owner that answers.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the end of a session tries to tell an owner.
+const RELEASE: Duration = Duration::from_secs(1);
 /// How long one call to an owner may take.
 const CALL: Duration = Duration::from_secs(10);
 /// The pause before asking again, unless an owner changes first.
@@ -624,7 +626,8 @@ pub(crate) async fn revoke(env: &Arc<Env>, request: session::Revoke) -> Result<(
 pub(crate) async fn release_session(env: &Arc<Env>, container: ContainerId, session: SessionId) {
     let Some(router) = env.router() else { return };
     let request = router.request(session, Op::ReleaseSession { container, session });
-    if let Err(failed) = Router::route(env, &request).await {
-        warn!(%container, %session, ?failed, "locks of an ended session not released");
+    let released = tokio::time::timeout(RELEASE, Router::route(env, &request)).await;
+    if !matches!(released, Ok(Ok(_))) {
+        warn!(%container, %session, "locks of an ended session not released");
     }
 }

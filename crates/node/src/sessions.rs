@@ -3,7 +3,7 @@
 use parking_lot::RwLock;
 use perigee_client::Session;
 use perigee_meta::Touched;
-use perigee_types::{InodeId, NodeId, SessionId, Tick};
+use perigee_types::{ContainerId, InodeId, NodeId, SessionId, Tick};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -111,6 +111,19 @@ impl Sessions {
         self.end_reads(id, touched);
         if let Some(session) = self.get(id) {
             session.revoke(touched);
+        }
+    }
+
+    /// A container has another owner: no mount keeps content of its files unasked.
+    pub(crate) fn forget_content(&self, container: ContainerId) {
+        let sessions: Vec<_> = self.open.read().values().cloned().collect();
+        {
+            let mut reads = self.reads.write();
+            self.revision.fetch_add(1, Ordering::SeqCst);
+            reads.retain(|(_, inode), _| inode.container() != container);
+        }
+        for session in sessions {
+            session.forget_content(container);
         }
     }
 

@@ -12,6 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, warn};
 
+/// How long a change waits for the word of a session that may hold pages and has no lease: its
+/// node answers at once, or is dead, and then nobody reads those pages.
+const READER_WAIT: Span = Span::from_millis(2_000);
+
 /// One session's operation.
 #[derive(Clone)]
 pub(crate) struct Request {
@@ -253,9 +257,18 @@ impl Container {
         if touched.is_empty() {
             return;
         }
-        let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
-        for inode in inodes {
-            let holders: Vec<_> = st.leases.others(now, inode, session).collect();
+        for change in &touched {
+            let inode = leased_by(change);
+            let leases = st.leases.others(now, inode, session);
+            let mut holders: Vec<(SessionId, Tick)> = leases.collect();
+            if matches!(change, Touched::Data(_)) {
+                let readers = st.leases.take_readers(inode, session);
+                holders.extend(
+                    readers
+                        .into_iter()
+                        .map(|reader| (reader, now + READER_WAIT)),
+                );
+            }
             for (holder, until) in holders {
                 if holder.node() == self.env.me {
                     continue;

@@ -363,6 +363,7 @@ impl Container {
         len: u32,
         grant: bool,
     ) -> Result<(Bytes, Span), Failed> {
+        self.state.lock().leases.note_reader(inode, session);
         self.settle_writes(inode).await?;
         let me = self.clone();
         let read = self

@@ -26,6 +26,9 @@ struct Grant {
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     grants: BTreeMap<InodeId, Vec<Grant>>,
+    /// Sessions of other nodes that have read an inode's content, and whose kernels may hold pages
+    /// of it for longer than any lease: a mapped page is never asked about again.
+    readers: BTreeMap<InodeId, Vec<SessionId>>,
     contended: BTreeMap<InodeId, Tick>,
 }
 
@@ -69,6 +72,29 @@ impl Leases {
             .map(|grant| (grant.session, grant.until))
     }
 
+    /// `session` of another node is given content of `inode`.
+    pub(crate) fn note_reader(&mut self, inode: InodeId, session: SessionId) {
+        let readers = self.readers.entry(inode).or_default();
+        if !readers.contains(&session) {
+            readers.push(session);
+        }
+    }
+
+    /// Takes the other sessions that may hold pages of `inode`: each is to be told of a change,
+    /// once, since it asks again before it has new ones.
+    pub(crate) fn take_readers(&mut self, inode: InodeId, session: SessionId) -> Vec<SessionId> {
+        let Some(readers) = self.readers.get_mut(&inode) else {
+            return Vec::new();
+        };
+        let others = readers
+            .extract_if(.., |reader| *reader != session)
+            .collect();
+        if readers.is_empty() {
+            self.readers.remove(&inode);
+        }
+        others
+    }
+
     /// `session` has forgotten `inode`, because another one changed it.
     pub(crate) fn revoked(&mut self, now: Tick, inode: InodeId, session: SessionId) {
         if let Some(grants) = self.grants.get_mut(&inode) {
@@ -92,6 +118,7 @@ impl Leases {
     /// The container has another owner now: leases are its to give.
     pub(crate) fn clear(&mut self) {
         self.grants.clear();
+        self.readers.clear();
         self.contended.clear();
     }
 }

@@ -31,7 +31,7 @@ impl Container {
                     Some(current) => CasOutcome::Lost(current),
                     None => CasOutcome::Unknown,
                 },
-                Err(ChangeError::Store(StoreError::Unknown { .. })) => CasOutcome::Unknown,
+                Err(ChangeError::Store(StoreError::Unknown)) => CasOutcome::Unknown,
                 Err(error) => {
                     warn!(container = %me.id, %error, "chain not changed");
                     CasOutcome::Unavailable

@@ -238,7 +238,7 @@ impl Container {
 /// The error for a program when this node's own store failed.
 pub(crate) fn store_errno(error: &perigee_store::StoreError) -> Errno {
     match error {
-        perigee_store::StoreError::NoSpace { .. } => Errno::ENOSPC,
+        perigee_store::StoreError::NoSpace => Errno::ENOSPC,
         perigee_store::StoreError::ReadOnly { .. } => Errno::EROFS,
         _ => Errno::EIO,
     }

@@ -58,7 +58,11 @@ impl Container {
 
     /// The newest epoch that this node knows of.
     pub(crate) fn epoch(&self) -> Epoch {
-        self.state.lock().chain.view().map_or(Epoch(0), |view| view.epoch)
+        self.state
+            .lock()
+            .chain
+            .view()
+            .map_or(Epoch(0), |view| view.epoch)
     }
 
     /// How many of a file's bytes are current here.
