@@ -57,5 +57,10 @@ plants! {
     RevertUnlogged = "a new owner keeps older bytes and does not tell the members";
     UnsyncedTrusted = "a restarted node trusts bytes that were never synced";
     SyncUnfenced = "a member tells the owner of an older epoch that its data is on disk";
+    StaleFrontier = "a joiner that lost its disk is admitted by what the lost one had acknowledged";
+    StateDiscardsAcked = "an installed state replaces records that were acknowledged";
+    ContentTooOld = "bytes that include an owner's newest writes are given out as of the last commit";
+    CommitsForgotten = "a restarted node serves bytes of later records than it knows to be committed";
+    EmptyStorageTrusted = "a node that joins counts as complete from its first promise";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

@@ -33,7 +33,7 @@ pub struct Fetch {
     pub id: FetchId,
     /// The object.
     pub inode: InodeId,
-    /// The bytes; an end of `u64::MAX` means the end of the object.
+    /// The bytes; an end of `u64::MAX` means the end of the object. An answer may cover a first part only.
     pub range: ByteRange,
     /// An answer as of an earlier version is of no use.
     pub needed: Version,
@@ -477,7 +477,7 @@ impl Pull {
                     range,
                     needed,
                 });
-                room.take(range.len());
+                room.take(range.len().min(FETCH_LEN_MAX));
                 at = range.end;
             }
         }
@@ -511,3 +511,6 @@ fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
         DataCommand::Removed { inode } => (*inode, ByteRange::new(0, u64::MAX)),
     }
 }
+
+#[cfg(test)]
+mod tests;

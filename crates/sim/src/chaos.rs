@@ -115,8 +115,19 @@ impl World {
     }
 
     /// A node proposes a chain: a good moment to cut it off, or to end it.
-    pub(crate) fn aim_at_proposal(&mut self, node: usize) {
+    pub(crate) fn aim_at_proposal(&mut self, node: usize, joiner: Option<usize>) {
         if self.calm || !self.rng.chance(self.chaos.aim / 2, 1000) {
+            return;
+        }
+        if let Some(joiner) = joiner
+            && self.rng.chance(1, 3)
+        {
+            // It may be listed at any time from now on, and nobody can find out: it must not lose anything.
+            self.store.away_until = self.now + SECOND + self.rng.below(5 * SECOND);
+            if self.rng.chance(1, 2) {
+                let delay = self.rng.below(3 * SECOND);
+                self.after(delay, Event::Wipe { node: joiner });
+            }
             return;
         }
         match self.rng.below(4) {
@@ -125,6 +136,12 @@ impl World {
             2 => self.cut_from_store(node),
             _ => self.pause_node(node),
         }
+    }
+
+    /// Whom a proposal would list that is not listed.
+    pub(crate) fn joiner_of(&self, view: &ChainView) -> Option<usize> {
+        let mut gained = view.chain.iter().filter(|n| !self.store.view.lists(**n));
+        gained.next().copied().map(host_of)
     }
 
     fn kill(&mut self, node: usize) {
@@ -255,7 +272,10 @@ impl World {
     }
 
     /// Loses a disk for good, if another member of every chain that may come has what this one had.
-    fn wipe(&mut self, node: usize) {
+    pub(crate) fn wipe(&mut self, node: usize) {
+        if self.calm {
+            return;
+        }
         let keeps = |host: &Node| !host.disk.wiped && host.disk.hard.complete;
         let survives = |chain: &[perigee_types::NodeId]| {
             chain

@@ -9,7 +9,7 @@ use crate::network::Network;
 use crate::node::{Clock, Node, Packet, Session};
 use crate::oracle::{Mark, Marks, Oracle, Violation};
 use crate::queue::Queue;
-use perigee_replica::{ChainView, Limits, Plant, Timing};
+use perigee_replica::{ChainView, Limits, Message, Plant, Timing};
 use perigee_types::{Epoch, NodeId, Rng, Span};
 
 /// How long a driver waits for the control store before it calls the outcome unknown.
@@ -101,6 +101,9 @@ pub(crate) enum Event {
     OpTimeout {
         node: usize,
         id: u64,
+    },
+    Wipe {
+        node: usize,
     },
     Amnesia {
         owner: usize,
@@ -200,7 +203,7 @@ impl World {
             plant: options.plant,
             timing,
             limits,
-            codec: options.seed % 8 == 0,
+            codec: options.seed.is_multiple_of(8),
             calm: false,
             next_token: 0,
             next_request: 0,
@@ -328,6 +331,7 @@ impl World {
                 }
             }
             Event::Kill { node, life } => self.if_alive(node, life, Self::kill_now),
+            Event::Wipe { node } => self.wipe(node),
             Event::Amnesia { owner, view } => self.forget(owner, &view),
             Event::Step { node } => self.client_step(node),
             Event::OpTimeout { node, id } => self.finish(node, id, Outcome::Unknown),
@@ -376,6 +380,14 @@ impl World {
         let once = matches!(packet, Packet::Request { .. });
         if let Some(delay) = second.filter(|_| !once) {
             self.deliver_after(delay, from, to, packet.clone());
+        }
+        let rare = matches!(packet, Packet::Chain(Message::StateNeeded { .. }));
+        if rare && self.net.tail > 0 {
+            // Rare messages get their share of lateness.
+            for _ in 0..4 {
+                let delay = self.rng.below(4 * SECOND);
+                self.deliver_after(delay, from, to, packet.clone());
+            }
         }
         if let Some(delay) = first {
             if self.nodes[to].run.is_none() && !self.net.cut[to][from] && self.chaos.hints {
@@ -468,6 +480,14 @@ impl World {
         }
     }
 
+    /// Whether a proposal that may still win lists a node.
+    pub(crate) fn may_be_listed(&self, id: NodeId) -> bool {
+        let next = self.store.view.epoch.next();
+        self.under_way
+            .iter()
+            .any(|view| view.epoch == next && view.lists(id))
+    }
+
     /// Proposals that may still win.
     pub(crate) fn open_proposals(&self) -> Vec<ChainView> {
         let next = self.store.view.epoch.next();
@@ -547,6 +567,7 @@ impl Event {
             | Self::Start { .. }
             | Self::Kill { .. }
             | Self::OpTimeout { .. }
+            | Self::Wipe { .. }
             | Self::Amnesia { .. }
             | Self::Chaos
             | Self::CalmBegins

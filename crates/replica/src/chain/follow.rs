@@ -128,6 +128,9 @@ impl Chain {
         follow.heard = true;
         let rises = answer.epoch > self.promised;
         self.promised = self.promised.max(answer.epoch);
+        if planted!(self, EmptyStorageTrusted) && self.storage == Storage::Partial {
+            self.storage = Storage::Completing;
+        }
         let (conflict, new_from) = match self.log.fit(run.prev, &run.entries) {
             Fit::Gap => return self.misfit(rises, answer, Misfit::Gap, out),
             Fit::Mismatch => {
@@ -215,6 +218,10 @@ impl Chain {
         if planted!(self, AckUnmatched) {
             durable = self.durable;
         }
+        if self.installing && !planted!(self, StateDiscardsAcked) {
+            // The state that is on its way replaces these records: no more of them is promised.
+            durable = durable.min(self.acknowledged);
+        }
         self.granted = Some(self.now);
         self.acknowledged = self.acknowledged.max(durable);
         out.push(Output::Send {
@@ -261,6 +268,9 @@ impl Chain {
 
     /// Applies what the owner says is committed, as far as it is equal and on disk here.
     pub(super) fn follow_commit(&mut self, out: &mut Vec<Output>) {
+        if self.installing {
+            return;
+        }
         if let Part::Follow(follow) = &self.part {
             let through = follow.commit.min(follow.matched).min(self.durable);
             self.commit_through(through, out);

@@ -63,12 +63,12 @@ impl Peer {
     }
 
     /// A joiner lost its disk: nothing counts that was heard of it, and what it acknowledged it must get again.
-    fn forget(&mut self, written: Seq, now: Tick) {
+    fn forget(&mut self, written: Option<Seq>, now: Tick) {
         self.matched = Seq::ZERO;
         self.data = Seq::ZERO;
         self.acked = None;
         self.since = now;
-        if let Standing::Admitting { frontier } = &mut self.standing {
+        if let (Standing::Admitting { frontier }, Some(written)) = (&mut self.standing, written) {
             *frontier = written;
         }
     }
@@ -289,6 +289,7 @@ impl Chain {
         out: &mut Vec<Output>,
     ) {
         let (now, base, written) = (self.now, self.log.base(), self.written);
+        let stale = planted!(self, StaleFrontier);
         let Some(peer) = self.peer_of(from, epoch) else {
             return;
         };
@@ -307,7 +308,7 @@ impl Chain {
             return;
         }
         if common < peer.matched && peer.standing != Standing::Member {
-            peer.forget(written, now);
+            peer.forget(if stale { None } else { Some(written) }, now);
         }
         let next = common.max(peer.matched).next().min(written.next());
         if next > base.seq {

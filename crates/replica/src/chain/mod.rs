@@ -350,6 +350,11 @@ impl Chain {
     #[must_use]
     pub fn content_version(&self) -> Version {
         match &self.part {
+            Part::Reign(reign)
+                if planted!(self, ContentTooOld) && !reign.has_begun(self.committed) =>
+            {
+                self.committed_version()
+            }
             Part::Reign(reign) if reign.has_newest(self.committed) => self.log.last(),
             Part::Reign(_) | Part::Follow(_) => self.committed_version(),
         }
@@ -381,7 +386,12 @@ impl Chain {
     /// node has acknowledged would be lost. If not, give [`Input::StateFailed`].
     #[must_use]
     pub fn accepts_state(&self, base: Version) -> bool {
-        self.installing && base.seq >= self.committed.max(self.acknowledged)
+        let kept = if planted!(self, StateDiscardsAcked) {
+            self.committed
+        } else {
+            self.committed.max(self.acknowledged)
+        };
+        self.installing && base.seq >= kept
     }
 
     /// The nodes, without this one, that commits wait for: also an fsync must. Empty unless this node reigns.

@@ -33,7 +33,9 @@ impl World {
             limits,
         };
         let mut hard = host.disk.hard.clone();
-        hard.committed = hard.committed.max(host.disk.objects.through);
+        if plant != Some(Plant::CommitsForgotten) {
+            hard.committed = hard.committed.max(host.disk.objects.through);
+        }
         let chain = Chain::new(config, hard, true, local).with_plant(plant);
         let run = restart(&host.disk, chain, plant);
         host.run = Some(run);
@@ -263,8 +265,9 @@ impl World {
         let run = self.running(node);
         let id = run.fresh_id();
         run.cas = Some(id);
+        let joiner = self.joiner_of(&view);
         self.ask_store(node, StoreRequest::Cas { id, expect, view });
-        self.aim_at_proposal(node);
+        self.aim_at_proposal(node, joiner);
     }
 
     fn read_view(&mut self, node: usize) {

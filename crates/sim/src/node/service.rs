@@ -262,9 +262,12 @@ impl World {
         }
     }
 
-    /// Whether `node` is a member in the control store's current view, and still has what it should have.
+    /// Whether `node` is a member in the control store's current view, or may be in the next one, and still has what
+    /// it should have.
     pub(crate) fn is_trusted_member(&self, node: usize) -> bool {
-        self.store.view.lists(id_of(node)) && !self.nodes[node].disk.wiped
+        let id = id_of(node);
+        let listed = self.store.view.lists(id) || self.may_be_listed(id);
+        listed && !self.nodes[node].disk.wiped
     }
 }
 
