@@ -69,11 +69,11 @@ impl Objects {
         Ok(object)
     }
 
-    /// The handle of an inode, recovered or not.
+    /// The handle of an inode, recovered or not. One whose removal is not on disk yet is removed:
+    /// waiting for that here would hang a callback of the committer.
     pub(crate) fn get_any(&self, inode: InodeId) -> Result<Arc<Object>, StoreError> {
         if self.leaving.has(inode) {
-            // Its old record must not be taken for a new one's.
-            self.core.kv.commit(WriteBatch::new())?;
+            return Err(StoreError::Removed { inode });
         }
         let mut shard = self.shard(inode).lock();
         if let Some(object) = shard.get(&inode) {
@@ -130,7 +130,10 @@ impl Objects {
 
     /// Removes an object's file now, and its keys with the next commit.
     pub(crate) fn remove(&self, inode: InodeId) -> Result<(), StoreError> {
-        let object = self.get_any(inode)?;
+        let object = match self.get_any(inode) {
+            Err(StoreError::Removed { .. }) => return Ok(()),
+            found => found?,
+        };
         let (retired, gone) = object.retire();
         self.set_recovered(inode);
         self.shard(inode).lock().remove(&inode);

@@ -184,21 +184,22 @@ const FILES_KEPT: usize = 4096;
 impl Container {
     /// The file's data on this node.
     pub(crate) fn file(&self, inode: InodeId) -> Result<Arc<File>, perigee_store::StoreError> {
-        let mut files = self.files.lock();
-        if let Some(file) = files.get(&inode) {
+        if let Some(file) = self.files.lock().get(&inode) {
             return Ok(file.clone());
         }
         let object = self.env.store.object(inode)?;
-        let file = Arc::new(File {
-            still: RwLock::new(()),
-            append: Mutex::new(()),
-            object,
-        });
+        let mut files = self.files.lock();
         if files.len() >= FILES_KEPT {
             files.retain(|_, file| Arc::strong_count(file) > 1);
         }
-        files.insert(inode, file.clone());
-        Ok(file)
+        let file = files.entry(inode).or_insert_with(|| {
+            Arc::new(File {
+                still: RwLock::new(()),
+                append: Mutex::new(()),
+                object,
+            })
+        });
+        Ok(file.clone())
     }
 
     fn forget_file(&self, inode: InodeId) {

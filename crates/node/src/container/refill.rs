@@ -7,7 +7,7 @@ use bytes::Bytes;
 use perigee_proto::message::data::{Fetch as Ask, Fetched as Got, Region, SyncData};
 use perigee_replica::{Entry, Input, Role};
 use perigee_replica::{Fetch, Fetched, Origin};
-use perigee_store::StoreError;
+use perigee_store::{Object, StoreError};
 use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -346,7 +346,7 @@ impl Container {
         if let Some(data) = part.intersect(ByteRange::new(start, end)) {
             let from = (data.start - start) as usize;
             let slice = &bytes[from..from + data.len() as usize];
-            file.object.install(data, slice, as_of, None)?;
+            put(&file.object, data, slice, as_of)?;
         }
         let len = file.object.len()?;
         let beyond = ByteRange::new(part.start.max(end), part.end.min(len));
@@ -355,8 +355,7 @@ impl Container {
             let mut at = beyond.start;
             while at < beyond.end {
                 let piece = ByteRange::new(at, beyond.end.min(at + PIECE));
-                file.object
-                    .install(piece, &vec![0; piece.len() as usize], as_of, None)?;
+                put(&file.object, piece, &vec![0; piece.len() as usize], as_of)?;
                 at = piece.end;
             }
         }
@@ -466,6 +465,22 @@ impl Container {
         }
         failed
     }
+}
+
+/// Puts fetched bytes in place. An object that does not know that it lacks some of them learns it
+/// first: the map of this room is the one that decided to fetch.
+fn put(
+    object: &Arc<Object>,
+    range: ByteRange,
+    data: &[u8],
+    as_of: Version,
+) -> Result<(), StoreError> {
+    let parts = object.install(range, data, as_of, None)?;
+    if parts.iter().map(|part| part.len()).sum::<u64>() < range.len() {
+        object.invalidate(range, as_of)?;
+        object.install(range, data, as_of, None)?;
+    }
+    Ok(())
 }
 
 /// What one request asks of a range.
