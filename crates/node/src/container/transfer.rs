@@ -209,7 +209,8 @@ impl Container {
             st.distrusted_through = base.seq;
             st.held.clear();
             st.marks = WriteBatch::default();
-            st.pull.on_state_installed(base, files.iter().map(|(inode, size)| (*inode, *size)));
+            st.pull
+                .on_state_installed(base, files.iter().map(|(inode, size)| (*inode, *size)));
             (st.chain.promised(), st.complete)
         };
         let stored = Stored {
