@@ -186,21 +186,21 @@ impl Pull {
         }
     }
 
-    /// A state up to `base` was installed in place of the log: every object's bytes, of which `objects` are the
-    /// numbers, must be fetched as of it.
+    /// A state up to `base` was installed in place of the log: the bytes of every object must be fetched as of it.
+    /// `objects` are their numbers and lengths; the driver has made the files that long, and removed all others.
     pub fn on_state_installed(
         &mut self,
         base: Version,
-        objects: impl IntoIterator<Item = InodeId>,
+        objects: impl IntoIterator<Item = (InodeId, u64)>,
     ) {
         self.objects.clear();
         self.pending.clear();
         self.unsynced = 0;
         self.outstanding.clear();
         self.wanted.clear();
-        let all = ByteRange::new(0, u64::MAX);
-        for inode in objects {
+        for (inode, len) in objects.into_iter().filter(|(_, len)| *len > 0) {
             let object = self.objects.entry(inode).or_default();
+            let all = ByteRange::new(0, len);
             object
                 .invalid
                 .invalidate_since(all, base, Version::default());
@@ -382,8 +382,8 @@ impl Pull {
     }
 
     /// An owner gives up on `range`, since no member has it: what is in place here is the content from now on.
-    /// Returns the parts that this concerns. The owner logs each as written ([`Origin::Own`]), which makes it valid:
-    /// a member that returns may still have what was lost.
+    /// Returns the parts that this concerns. The owner logs each of them, as it is, as written ([`Origin::Own`]): that
+    /// makes it valid here, and invalid on a member that returns and may still have what was lost.
     ///
     /// Only bytes of writes that were never synced, and never shown to another host, can be lost by this.
     #[must_use]

@@ -2,16 +2,30 @@
 //! about to change, which is where replication protocols are wrong.
 
 use crate::control::StoreReply;
+use crate::law;
 use crate::network::Network;
 use crate::node::Node;
 use crate::oracle::Mark;
-use crate::world::{Event, SECOND, World, host_of};
+use crate::world::{Event, SECOND, Scenario, World, host_of, id_of};
 use perigee_replica::ChainView;
 use perigee_types::Rng;
 
-/// The seed's taste.
+/// What a seed is fond of: some faults need things to come together that rarely do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taste {
+    /// Nothing.
+    Even,
+    /// Short logs and slow disks: joiners that fetch the state while the log goes on.
+    Laggards,
+    /// One block that all write, and owners that end before all have heard.
+    HotBlock,
+}
+
+/// What a seed draws.
 #[derive(Debug)]
 pub struct Chaos {
+    /// Its taste.
+    pub taste: Taste,
     /// How long it lasts.
     pub length_us: u64,
     /// The mean pause between two strikes.
@@ -24,6 +38,8 @@ pub struct Chaos {
     pub store_loss: u64,
     /// In 1,000: requests that arrive after they were given up.
     pub store_late: u64,
+    /// How much longer bytes may take than records.
+    pub bytes_us: u64,
     /// The longest pause of a session.
     pub think_us: u64,
 }
@@ -32,19 +48,22 @@ impl Chaos {
     /// Drawn from the seed.
     pub fn new(rng: &mut Rng) -> Self {
         let calm_store = rng.chance(1, 2);
+        let taste = [Taste::Even, Taste::Even, Taste::Laggards, Taste::HotBlock];
         Self {
+            taste: taste[rng.below(4) as usize],
             length_us: (12 + rng.below(20)) * SECOND,
             pause_us: [400_000, 1_500_000, 4_000_000][rng.below(3) as usize],
             aim: [0, 200, 600][rng.below(3) as usize],
             hints: rng.chance(1, 3),
             store_loss: if calm_store { 0 } else { 200 },
             store_late: if calm_store { 0 } else { 150 },
+            bytes_us: [1, 60_000, 500_000][rng.below(3) as usize],
             think_us: [150_000, 600_000, 1_200_000][rng.below(3) as usize],
         }
     }
 
     /// Sets the network's lasting faults.
-    pub fn taste(&self, net: &mut Network, rng: &mut Rng) {
+    pub fn spoil(&self, net: &mut Network, rng: &mut Rng) {
         net.loss = [0, 0, 20, 100][rng.below(4) as usize];
         net.repeat = [0, 30, 200][rng.below(3) as usize];
         net.tail = [0, 0, 20, 120][rng.below(4) as usize];
@@ -64,10 +83,20 @@ impl World {
         if self.calm {
             return;
         }
+        if self.scenario == Scenario::StoreAway {
+            let first = law::control_store::AWAY_SINCE_US.saturating_sub(self.now);
+            self.store.away_until = if first == 0 { u64::MAX } else { 0 };
+            return self.after(first + 1, Event::Chaos);
+        }
         let pause = self.chaos.pause(&mut self.rng);
         self.after(pause, Event::Chaos);
         let node = self.rng.below(self.nodes.len() as u64) as usize;
-        match self.rng.below(23) {
+        match self.chaos.taste {
+            Taste::Laggards if self.rng.chance(1, 3) => return self.slow_disk(node),
+            Taste::HotBlock if self.rng.chance(1, 3) => return self.half_told(),
+            Taste::Even | Taste::Laggards | Taste::HotBlock => {}
+        }
+        match self.rng.below(27) {
             0..=3 => self.kill(node),
             4 => self.kill_all(),
             5 | 6 => self.isolate(node),
@@ -80,7 +109,8 @@ impl World {
             17 => self.nodes[node].fail_next_write = true,
             18 => self.wipe(node),
             19 => self.cut_from_store(node),
-            20 => self.old_guard(),
+            20 | 23 | 24 => self.old_guard(),
+            25 | 26 => self.half_told(),
             21 => {
                 if let Some(owner) = self.store.view.owner().map(host_of) {
                     self.isolate(owner);
@@ -94,9 +124,20 @@ impl World {
         }
     }
 
+    /// Whether nothing is to go wrong.
+    fn is_kind(&self) -> bool {
+        self.calm || self.scenario == Scenario::StoreAway
+    }
+
     /// The chain has just changed: a good moment.
     pub(crate) fn aim_at_change(&mut self) {
-        if self.calm || !self.rng.chance(self.chaos.aim, 1000) {
+        if self.is_kind() {
+            return;
+        }
+        if self.rng.chance(1, 6) {
+            self.cut_briefly();
+        }
+        if !self.rng.chance(self.chaos.aim, 1000) {
             return;
         }
         let view = &self.store.view;
@@ -114,20 +155,33 @@ impl World {
         }
     }
 
+    /// A member proposes itself: the old owner may be back before the proposal arrives. Returns whether it is late.
+    pub(crate) fn aim_at_takeover(&mut self, node: usize, view: &ChainView) -> bool {
+        let takeover = view.owner() == Some(id_of(node)) && self.store.view.owner() != view.owner();
+        let late = takeover && !self.is_kind() && self.rng.chance(1, 8);
+        if late {
+            self.net.heal();
+        }
+        late
+    }
+
     /// A node proposes a chain: a good moment to cut it off, or to end it.
     pub(crate) fn aim_at_proposal(&mut self, node: usize, joiner: Option<usize>) {
-        if self.calm || !self.rng.chance(self.chaos.aim / 2, 1000) {
+        if self.is_kind() {
             return;
         }
         if let Some(joiner) = joiner
-            && self.rng.chance(1, 3)
+            && self.rng.chance(1, 12)
         {
             // It may be listed at any time from now on, and nobody can find out: it must not lose anything.
             self.store.away_until = self.now + SECOND + self.rng.below(5 * SECOND);
-            if self.rng.chance(1, 2) {
+            if self.rng.chance(2, 3) {
                 let delay = self.rng.below(3 * SECOND);
                 self.after(delay, Event::Wipe { node: joiner });
             }
+            return;
+        }
+        if !self.rng.chance(self.chaos.aim / 2, 1000) {
             return;
         }
         match self.rng.below(4) {
@@ -178,6 +232,18 @@ impl World {
         let later = 3 * SECOND + self.rng.below(3 * SECOND);
         let view = self.store.view.clone();
         self.after(later, Event::Amnesia { owner, view });
+    }
+
+    /// An owner ends when only some members have its last records.
+    fn half_told(&mut self) {
+        let Some(owner) = self.store.view.owner().map(host_of) else {
+            return;
+        };
+        let other = self.rng.below(self.nodes.len() as u64) as usize;
+        self.net.cut[owner][other] = true;
+        let life = self.nodes[owner].incarnation;
+        let delay = self.rng.below(2 * SECOND);
+        self.after(delay, Event::Kill { node: owner, life });
     }
 
     /// See [`Self::old_guard`].
@@ -232,6 +298,17 @@ impl World {
             self.net.cut[from][to] = true;
         }
         self.log(51, node, || format!("is cut one way, outward: {outward}"));
+    }
+
+    /// A new owner's first words to one member are lost.
+    fn cut_briefly(&mut self) {
+        let Some(from) = self.store.view.owner().map(host_of) else {
+            return;
+        };
+        let to = self.rng.below(self.nodes.len() as u64) as usize;
+        self.net.cut[from][to] = true;
+        let delay = 5_000 + self.rng.below(400_000);
+        self.after(delay, Event::Mend { from, to });
     }
 
     fn cut_pair(&mut self, node: usize) {

@@ -17,4 +17,4 @@ pub mod queue;
 pub mod world;
 
 pub use oracle::{Mark, Marks, Violation};
-pub use world::{Options, Report, run};
+pub use world::{Options, Report, Scenario, run};

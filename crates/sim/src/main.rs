@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use perigee_replica::Plant;
-use perigee_sim::{Mark, Marks, Options, Report, run};
+use perigee_sim::{Mark, Marks, Options, Report, Scenario, run};
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -69,7 +69,13 @@ fn one(
     trace: bool,
     out: &mut impl Write,
 ) -> std::io::Result<ExitCode> {
-    let report = run(Options { seed, plant, trace });
+    let scenario = Scenario::Chaos;
+    let report = run(Options {
+        scenario,
+        seed,
+        plant,
+        trace,
+    });
     writeln!(
         out,
         "seed {seed}: {} events, hash {:016x}",
@@ -89,6 +95,7 @@ fn many(
     let (mut broken, mut events) = (0, 0);
     for seed in arguments.from..arguments.from + arguments.seeds {
         let options = Options {
+            scenario: Scenario::Chaos,
             seed,
             plant,
             trace: false,
@@ -126,6 +133,7 @@ fn plants(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCo
         let seeds = arguments.from..arguments.from + arguments.seeds;
         let found = seeds.clone().find_map(|seed| {
             let report = run(Options {
+                scenario: Scenario::Chaos,
                 seed,
                 plant: Some(plant),
                 trace: false,

@@ -28,8 +28,8 @@ pub struct Record {
     pub puts: Vec<(u8, u64)>,
     /// Blocks that change, and what they hold then.
     pub data: Vec<(u8, u64)>,
-    /// Whether a new owner logs what it fell back to.
-    pub reverts: bool,
+    /// The ranges that a new owner fell back on, if this is such a record.
+    pub fallback: Vec<(InodeId, ByteRange)>,
 }
 
 impl Record {
@@ -51,10 +51,11 @@ impl Record {
 
     /// Its data commands.
     pub fn commands(&self) -> impl Iterator<Item = DataCommand> + '_ {
-        self.data.iter().map(|(block, _)| DataCommand::Written {
-            inode: file_of(usize::from(*block)),
-            range: range_of(usize::from(*block)),
-        })
+        let blocks = self.data.iter().map(|(block, _)| usize::from(*block));
+        let blocks = blocks.map(|block| (file_of(block), range_of(block)));
+        let written = |(inode, range)| DataCommand::Written { inode, range };
+        let own = blocks.filter(|_| self.fallback.is_empty());
+        own.chain(self.fallback.iter().copied()).map(written)
     }
 }
 
@@ -111,6 +112,9 @@ pub enum Outcome {
     /// Nobody can say.
     Unknown,
 }
+
+/// The length of each file in bytes.
+pub const FILE_LEN: u64 = BLOCKS_PER_FILE as u64 * BLOCK_LEN;
 
 /// The inode number of a block's file.
 #[must_use]

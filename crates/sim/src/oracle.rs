@@ -49,7 +49,7 @@ impl Oracle {
 
     /// Notes where tokens come from.
     pub fn note_proposed(&mut self, version: Version, record: &Record) {
-        for (_, token) in record.data.iter().filter(|_| !record.reverts) {
+        for (_, token) in record.data.iter().filter(|_| record.fallback.is_empty()) {
             self.origin.insert(*token, version);
         }
     }

@@ -1,6 +1,6 @@
 //! The simulated world: time, hosts, network, control store, and the loop that lets one thing happen after another.
 
-use crate::chaos::Chaos;
+use crate::chaos::{Chaos, Taste};
 use crate::control::{Store, StoreReply, StoreRequest};
 use crate::disk::Disk;
 use crate::law;
@@ -17,9 +17,20 @@ const STORE_PATIENCE_US: u64 = 1_000_000;
 /// How long after the chaos everything must be well.
 const CALM_US: u64 = 24_000_000;
 
+/// What happens in a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scenario {
+    /// Everything that can go wrong.
+    Chaos,
+    /// All is well, but the control store is away after the first seconds.
+    StoreAway,
+}
+
 /// What to simulate.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
+    /// What happens.
+    pub scenario: Scenario,
     /// Everything follows from it.
     pub seed: u64,
     /// A deliberate fault.
@@ -105,6 +116,10 @@ pub(crate) enum Event {
     Wipe {
         node: usize,
     },
+    Mend {
+        from: usize,
+        to: usize,
+    },
     Amnesia {
         owner: usize,
         view: ChainView,
@@ -127,6 +142,7 @@ pub struct World {
     pub(crate) store: Store,
     pub(crate) oracle: Oracle,
     pub(crate) marks: Marks,
+    pub(crate) scenario: Scenario,
     pub(crate) chaos: Chaos,
     pub(crate) plant: Option<Plant>,
     pub(crate) timing: Timing,
@@ -175,16 +191,31 @@ impl World {
         let timing = Timing::default();
         let nodes = (0..count).map(|_| Self::host(&mut rng, &timing)).collect();
         let small = rng.chance(1, 2);
+        let tiny = chaos.taste == Taste::Laggards;
         let limits = Limits {
-            retain_bytes: if small { 800 } else { 4_000 },
-            retain_for_joiners_bytes: if small { 1_600 } else { 16_000 },
+            retain_bytes: if tiny {
+                150
+            } else if small {
+                800
+            } else {
+                4_000
+            },
+            retain_for_joiners_bytes: if tiny {
+                300
+            } else if small {
+                1_600
+            } else {
+                16_000
+            },
             append_bytes: if rng.chance(1, 2) { 1 } else { 400 },
             window_bytes: if rng.chance(1, 3) { 200 } else { 1_600 },
         };
         let members = 1 + rng.below(count as u64);
         let chain = (1..=members).map(|n| NodeId(n as u32)).collect();
         let mut net = Network::healthy(count);
-        chaos.taste(&mut net, &mut rng);
+        if options.scenario == Scenario::Chaos {
+            chaos.spoil(&mut net, &mut rng);
+        }
         Self {
             now: 0,
             queue: Queue::default(),
@@ -197,6 +228,7 @@ impl World {
                 },
                 away_until: 0,
             },
+            scenario: options.scenario,
             oracle: Oracle::default(),
             marks: Marks::default(),
             chaos,
@@ -332,6 +364,7 @@ impl World {
             }
             Event::Kill { node, life } => self.if_alive(node, life, Self::kill_now),
             Event::Wipe { node } => self.wipe(node),
+            Event::Mend { from, to } => self.net.cut[from][to] = false,
             Event::Amnesia { owner, view } => self.forget(owner, &view),
             Event::Step { node } => self.client_step(node),
             Event::OpTimeout { node, id } => self.finish(node, id, Outcome::Unknown),
@@ -356,6 +389,7 @@ impl World {
         self.store.away_until = 0;
         self.chaos.store_loss = 0;
         self.chaos.store_late = 0;
+        self.chaos.bytes_us = 1;
         for node in 0..self.nodes.len() {
             let host = &mut self.nodes[node];
             host.paused_until = 0;
@@ -405,6 +439,13 @@ impl World {
         }
     }
 
+    /// Sends a packet that takes `extra` longer.
+    pub(crate) fn send_slowly(&mut self, extra: u64, from: usize, to: usize, packet: Packet) {
+        if let [Some(delay), _] = self.net.deliveries(from, to, &mut self.rng) {
+            self.deliver_after(delay + extra, from, to, packet);
+        }
+    }
+
     fn deliver_after(&mut self, delay: u64, from: usize, to: usize, packet: Packet) {
         let sent = self.now;
         self.after(
@@ -420,6 +461,12 @@ impl World {
 
     /// Sends a request to the control store; it may get lost, and it may arrive very late.
     pub(crate) fn ask_store(&mut self, node: usize, request: StoreRequest) {
+        let late = self.rng.chance(self.chaos.store_late, 1000);
+        self.ask_store_at(node, request, late);
+    }
+
+    /// The same, where the request is late for sure or not at all.
+    pub(crate) fn ask_store_at(&mut self, node: usize, request: StoreRequest, late: bool) {
         let life = self.nodes[node].incarnation;
         if let StoreRequest::Cas { id, .. } = request
             && self.store.away_until > self.now
@@ -435,7 +482,6 @@ impl World {
         self.after(STORE_PATIENCE_US, Event::StoreTimeout { node, life, id });
         let lost = self.net.store_cut[node] || self.rng.chance(self.chaos.store_loss, 1000);
         if !lost {
-            let late = self.rng.chance(self.chaos.store_late, 1000);
             let delay = self.net.delay(&mut self.rng);
             let delay = if late {
                 self.rng.below(6_000_000)
@@ -528,6 +574,12 @@ impl World {
     pub(crate) fn random_op(&mut self) -> Op {
         use crate::model::{BLOCKS, FILES, KEYS};
         let token = self.fresh_token();
+        if self.chaos.taste == Taste::HotBlock && self.rng.chance(2, 3) {
+            return match self.rng.below(4) {
+                0 => Op::Fsync { file: 0 },
+                _ => Op::Write { block: 0, token },
+            };
+        }
         match self.rng.below(10) {
             0 | 1 => Op::Put {
                 key: self.rng.below(KEYS as u64) as u8,
@@ -568,6 +620,7 @@ impl Event {
             | Self::Kill { .. }
             | Self::OpTimeout { .. }
             | Self::Wipe { .. }
+            | Self::Mend { .. }
             | Self::Amnesia { .. }
             | Self::Chaos
             | Self::CalmBegins

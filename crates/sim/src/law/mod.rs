@@ -2,6 +2,7 @@
 
 pub mod coherent;
 pub mod control_store;
+pub mod home;
 pub mod no_wrong_bytes;
 pub mod one_owner;
 pub mod replicated;

@@ -31,7 +31,7 @@ pub(crate) fn on_committed(world: &mut World, node: usize, version: Version, rec
             world.oracle.accuse(world.now, LAW, what);
         }
     }
-    if record.reverts {
+    if !record.fallback.is_empty() {
         for (block, token) in &record.data {
             check_kept(world, usize::from(*block), *token, "a fallback");
         }

@@ -130,21 +130,15 @@ impl World {
         };
         let parts = run.pull.fall_back(asking.inode, asking.range);
         run.stirred = true;
-        let blocks: Vec<usize> = parts
-            .iter()
-            .flat_map(|p| blocks_in(asking.inode, *p))
-            .collect();
-        if blocks.is_empty() {
+        if parts.is_empty() {
             return;
         }
         self.note(Mark::Revert);
-        let data = blocks
-            .iter()
-            .map(|b| (*b as u8, self.content(node, *b)))
-            .collect();
+        let blocks = parts.iter().flat_map(|part| blocks_in(asking.inode, *part));
+        let data = blocks.map(|b| (b as u8, self.content(node, b))).collect();
         let record = Record {
             data,
-            reverts: true,
+            fallback: parts.iter().map(|part| (asking.inode, *part)).collect(),
             ..Record::default()
         };
         self.log(31, node, || format!("falls back: {record:?}"));
@@ -205,7 +199,8 @@ impl World {
                 .collect();
             FetchAnswer::Bytes { as_of, tokens }
         };
-        self.send(node, to, Packet::Fetched { id, answer });
+        let slow = self.rng.below(self.chaos.bytes_us);
+        self.send_slowly(slow, node, to, Packet::Fetched { id, answer });
     }
 
     pub(crate) fn fetched(

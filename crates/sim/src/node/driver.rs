@@ -1,18 +1,14 @@
 //! Drives the chain: what a daemon's replication task does.
 
 use super::{Packet, Running, SyncWait};
-use crate::control::{StoreReply, StoreRequest};
 use crate::disk::{DiskOp, apply};
 use crate::law;
-use crate::model::{Committed, FILES, Record, file_of, inode, range_of};
+use crate::model::{FILE_LEN, FILES, Record, file_of, inode, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of, id_of};
-use perigee_replica::{
-    CasOutcome, Chain, ChainView, Config, Entry, Fault, Input, Message, Origin, Output, Plant,
-    Pull, Refusal, Role,
-};
-use perigee_types::{Epoch, Seq, Tick, Version};
-use std::collections::{BTreeMap, VecDeque};
+use perigee_replica::{Entry, Fault, Input, Message, Origin, Output, Plant, Pull, Refusal, Role};
+use perigee_types::{Seq, Tick, Version};
+use std::collections::BTreeMap;
 
 /// How often a driver looks after its duties: placement, lost requests, syncing.
 const DUTY_US: u64 = 500_000;
@@ -21,48 +17,6 @@ const DUTY_US: u64 = 500_000;
 const BACKLOG_US: u64 = 4_000_000;
 
 impl World {
-    /// A process starts, and reads the view.
-    pub(crate) fn boot(&mut self, node: usize) {
-        self.log(10, node, || "start".into());
-        let (limits, timing, plant) = (self.limits, self.timing, self.plant);
-        let local = self.local(node);
-        let host = &mut self.nodes[node];
-        let config = Config {
-            me: id_of(node),
-            timing,
-            limits,
-        };
-        let mut hard = host.disk.hard.clone();
-        if plant != Some(Plant::CommitsForgotten) {
-            hard.committed = hard.committed.max(host.disk.objects.through);
-        }
-        let chain = Chain::new(config, hard, true, local).with_plant(plant);
-        let run = restart(&host.disk, chain, plant);
-        host.run = Some(run);
-        self.reset_expected(node);
-        law::no_wrong_bytes::check(self, node);
-        let life = self.nodes[node].incarnation;
-        self.after(DUTY_US / 5, Event::Duty { node, life });
-        self.read_view(node);
-        self.step(node, Input::Tick);
-    }
-
-    /// A process ends at once.
-    pub(crate) fn crash(&mut self, node: usize) {
-        self.log(11, node, || "crash".into());
-        self.note(Mark::Crash);
-        let host = &mut self.nodes[node];
-        host.incarnation += 1;
-        host.run = None;
-        host.paused_until = 0;
-        host.disk_free_at = 0;
-        host.disk.crash(&mut self.rng);
-        if let Some(id) = host.session.waiting_for {
-            self.finish(node, id, crate::model::Outcome::Unknown);
-        }
-        law::replicated::check_members(self, "after a crash");
-    }
-
     pub(crate) fn local(&self, node: usize) -> Tick {
         self.nodes[node].clock.at(self.now)
     }
@@ -258,65 +212,6 @@ impl World {
         run.data_unsaid = true;
     }
 
-    fn propose_view(&mut self, node: usize, expect: Epoch, view: ChainView) {
-        self.log(15, node, || {
-            format!("proposes {} {:?}", view.epoch, view.chain)
-        });
-        let run = self.running(node);
-        let id = run.fresh_id();
-        run.cas = Some(id);
-        let joiner = self.joiner_of(&view);
-        self.ask_store(node, StoreRequest::Cas { id, expect, view });
-        self.aim_at_proposal(node, joiner);
-    }
-
-    fn read_view(&mut self, node: usize) {
-        let run = self.running(node);
-        if !run.reading {
-            run.reading = true;
-            self.ask_store(node, StoreRequest::Read);
-        }
-    }
-
-    pub(crate) fn store_answer(&mut self, node: usize, reply: StoreReply) {
-        let Some(run) = &mut self.nodes[node].run else {
-            return;
-        };
-        let outcome = match reply {
-            StoreReply::View(view) => {
-                run.reading = false;
-                return self.step(node, Input::View(view));
-            }
-            StoreReply::Won(id) if run.cas == Some(id) => CasOutcome::Won,
-            StoreReply::Lost(id, view) if run.cas == Some(id) => CasOutcome::Lost(view),
-            StoreReply::Unavailable(id) if run.cas == Some(id) => CasOutcome::Unavailable,
-            StoreReply::Won(_) | StoreReply::Lost(..) | StoreReply::Unavailable(_) => return,
-        };
-        run.cas = None;
-        self.log(16, node, || format!("decided {outcome:?}"));
-        self.step(node, Input::ViewDecided(outcome));
-    }
-
-    pub(crate) fn store_timeout(&mut self, node: usize, id: Option<u64>) {
-        let Some(run) = &mut self.nodes[node].run else {
-            return;
-        };
-        match id {
-            Some(id) if run.cas == Some(id) => {
-                run.cas = None;
-                self.note(Mark::UnknownCas);
-                self.step(node, Input::ViewDecided(CasOutcome::Unknown));
-            }
-            Some(_) => {}
-            None => {
-                run.reading = false;
-                if run.chain.view().is_none() {
-                    self.read_view(node);
-                }
-            }
-        }
-    }
-
     pub(crate) fn refused_by(&mut self, node: usize, by: usize) {
         self.step(node, Input::Unreachable(id_of(by)));
     }
@@ -391,17 +286,6 @@ impl World {
         }
     }
 
-    /// The process cannot know what the disk holds now: it ends, and starts again from what is there.
-    fn write_failed(&mut self, node: usize) {
-        self.note(Mark::FailedWrite);
-        self.nodes[node].fail_next_write = false;
-        self.step(node, Input::PersistFailed);
-        self.crash(node);
-        let life = self.nodes[node].incarnation;
-        let delay = 100_000 + self.rng.below(3_000_000);
-        self.after(delay, Event::Start { node, life });
-    }
-
     fn installed(&mut self, node: usize, base: Version) {
         self.note(Mark::StateTransfer);
         self.log(19, node, || format!("installed state up to {base}"));
@@ -413,7 +297,8 @@ impl World {
         run.fed = base.seq;
         run.installing = false;
         run.held.clear();
-        run.pull.on_state_installed(base, (0..FILES).map(inode));
+        run.pull
+            .on_state_installed(base, (0..FILES).map(|f| (inode(f), FILE_LEN)));
         run.stirred = true;
         run.data_unsaid = true;
         if let Some(job) = &mut run.sync {
@@ -421,21 +306,6 @@ impl World {
         }
         self.reset_expected(node);
         self.step(node, Input::StateInstalled { base });
-    }
-
-    /// What the blocks must hold by the committed history up to what this node has applied.
-    fn reset_expected(&mut self, node: usize) {
-        let applied = self.running(node).applied;
-        let mut expected = [0; crate::model::BLOCKS];
-        for Committed { version, record } in &self.oracle.committed {
-            if version.seq > applied {
-                break;
-            }
-            for (block, token) in &record.data {
-                expected[usize::from(*block)] = *token;
-            }
-        }
-        self.running(node).expected = expected;
     }
 
     /// Placement, lost requests, syncing.
@@ -555,7 +425,7 @@ impl World {
             return self.step(node, Input::StateFailed);
         }
         let mut pull = Pull::new();
-        pull.on_state_installed(base, (0..FILES).map(inode));
+        pull.on_state_installed(base, (0..FILES).map(|f| (inode(f), FILE_LEN)));
         let mut invalid = BTreeMap::new();
         for file in (0..FILES).map(inode) {
             if let Some(map) = pull.invalid(file) {
@@ -570,55 +440,6 @@ impl World {
                 invalid,
             },
         );
-    }
-}
-
-/// The process's memory, made of what the disk holds.
-fn restart(disk: &crate::disk::Disk, chain: Chain, plant: Option<Plant>) -> Running {
-    let mut registers = disk.registers;
-    let mut pull = Pull::new();
-    for (inode, map) in &disk.objects.invalid {
-        pull.restore(*inode, map.clone());
-    }
-    let applied = chain.committed();
-    let last = chain.last().seq;
-    for entry in chain.entries(Seq(1), last) {
-        let record = Record::decode(&entry.payload);
-        if entry.version.seq <= applied {
-            apply(&mut registers, &record);
-        }
-        let trusted = plant == Some(Plant::UnsyncedTrusted);
-        if entry.version.seq > disk.objects.through && !trusted {
-            for command in record.commands() {
-                pull.on_command(entry.version, &command, Origin::Unsynced);
-            }
-        }
-    }
-    pull.on_committed(applied);
-    Running {
-        chain,
-        pull,
-        registers,
-        newest: registers,
-        expected: [0; crate::model::BLOCKS],
-        applied,
-        fed: last,
-        own: VecDeque::new(),
-        unwritten: VecDeque::new(),
-        reign: None,
-        waiters: Vec::new(),
-        held: BTreeMap::new(),
-        asking: BTreeMap::new(),
-        sync: None,
-        sync_waits: Vec::new(),
-        next_id: 0,
-        cas: None,
-        reading: false,
-        installing: false,
-        invalid_next: Vec::new(),
-        armed: u64::MAX,
-        stirred: true,
-        data_unsaid: true,
     }
 }
 

@@ -3,7 +3,9 @@
 
 pub mod data;
 pub mod driver;
+pub mod life;
 pub mod service;
+pub mod store;
 
 use crate::disk::{Disk, ObjectMap};
 use crate::model::{Blocks, Op, Outcome, Record, Registers};
@@ -236,7 +238,9 @@ pub struct Node {
 #[derive(Debug, Default)]
 pub struct Session {
     pub(crate) waiting_for: Option<u64>,
-    pub(crate) began: Seq,
+    pub(crate) began_at: u64,
+    /// Whether it was executed on this host, and needs no other one's disk.
+    pub(crate) at_home: bool,
 }
 
 impl Running {

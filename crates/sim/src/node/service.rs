@@ -33,7 +33,8 @@ impl World {
         self.log(40, node, || format!("session: {op:?} is request {id}"));
         let session = &mut self.nodes[node].session;
         session.waiting_for = Some(id);
-        session.began = self.oracle.acked;
+        session.began_at = self.now;
+        session.at_home = false;
         self.after(OP_PATIENCE_US, Event::OpTimeout { node, id });
         let local = self.local(node);
         let run = self.running_ref(node);
@@ -104,8 +105,9 @@ impl World {
         let durable = matches!(op, Op::Fsync { .. });
         let shown = self.planted(Plant::RemoteReadUnreplicated) && !durable;
         if (who == Waiting::Home && !durable) || shown {
-            // At home nothing is waited for: no message to another host stands on the path.
-            if who != Waiting::Home {
+            if who == Waiting::Home {
+                self.nodes[node].session.at_home = true;
+            } else {
                 law::replicated::acknowledge(self, node, version, &[]);
             }
             return self.answer(node, who, id, Outcome::Ok(value));
@@ -220,6 +222,8 @@ impl World {
             return;
         }
         session.waiting_for = None;
+        law::home::check(self, node);
+        law::control_store::check_outcome(self, node, outcome);
         self.log(41, node, || format!("request {id}: {outcome:?}"));
         match outcome {
             Outcome::Ok(_) => {

@@ -1,0 +1,133 @@
+//! Starts and ends of a process, and what a start finds on the disk.
+
+use super::Running;
+use crate::disk::{Disk, apply};
+use crate::law;
+use crate::model::{BLOCKS, Committed, Outcome, Record};
+use crate::oracle::Mark;
+use crate::world::{Event, World, id_of};
+use perigee_replica::{Chain, Config, Input, Origin, Plant, Pull};
+use perigee_types::Seq;
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long after a start the driver first looks after its duties.
+const FIRST_DUTY_US: u64 = 100_000;
+
+impl World {
+    /// A process starts, and reads the view.
+    pub(crate) fn boot(&mut self, node: usize) {
+        self.log(10, node, || "start".into());
+        let (limits, timing, plant) = (self.limits, self.timing, self.plant);
+        let local = self.local(node);
+        let host = &mut self.nodes[node];
+        let config = Config {
+            me: id_of(node),
+            timing,
+            limits,
+        };
+        let mut hard = host.disk.hard.clone();
+        if plant != Some(Plant::CommitsForgotten) {
+            hard.committed = hard.committed.max(host.disk.objects.through);
+        }
+        let chain = Chain::new(config, hard, true, local).with_plant(plant);
+        let run = restart(&host.disk, chain, plant);
+        host.run = Some(run);
+        self.reset_expected(node);
+        law::no_wrong_bytes::check(self, node);
+        let life = self.nodes[node].incarnation;
+        self.after(FIRST_DUTY_US, Event::Duty { node, life });
+        self.read_view(node);
+        self.step(node, Input::Tick);
+    }
+
+    /// A process ends at once.
+    pub(crate) fn crash(&mut self, node: usize) {
+        self.log(11, node, || "crash".into());
+        self.note(Mark::Crash);
+        let host = &mut self.nodes[node];
+        host.incarnation += 1;
+        host.run = None;
+        host.paused_until = 0;
+        host.disk_free_at = 0;
+        host.disk.crash(&mut self.rng);
+        if let Some(id) = host.session.waiting_for {
+            self.finish(node, id, Outcome::Unknown);
+        }
+        law::replicated::check_members(self, "after a crash");
+    }
+
+    /// The process cannot know what the disk holds now: it ends, and starts again from what is there.
+    pub(crate) fn write_failed(&mut self, node: usize) {
+        self.note(Mark::FailedWrite);
+        self.nodes[node].fail_next_write = false;
+        self.step(node, Input::PersistFailed);
+        self.crash(node);
+        let life = self.nodes[node].incarnation;
+        let delay = 100_000 + self.rng.below(3_000_000);
+        self.after(delay, Event::Start { node, life });
+    }
+
+    /// What the blocks must hold by the committed history up to what this node has applied.
+    pub(crate) fn reset_expected(&mut self, node: usize) {
+        let applied = self.running(node).applied;
+        let mut expected = [0; BLOCKS];
+        for Committed { version, record } in &self.oracle.committed {
+            if version.seq > applied {
+                break;
+            }
+            for (block, token) in &record.data {
+                expected[usize::from(*block)] = *token;
+            }
+        }
+        self.running(node).expected = expected;
+    }
+}
+
+/// The process's memory, made of what the disk holds.
+fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
+    let mut registers = disk.registers;
+    let mut pull = Pull::new();
+    for (inode, map) in &disk.objects.invalid {
+        pull.restore(*inode, map.clone());
+    }
+    let applied = chain.committed();
+    let last = chain.last().seq;
+    for entry in chain.entries(Seq(1), last) {
+        let record = Record::decode(&entry.payload);
+        if entry.version.seq <= applied {
+            apply(&mut registers, &record);
+        }
+        let trusted = plant == Some(Plant::UnsyncedTrusted);
+        if entry.version.seq > disk.objects.through && !trusted {
+            for command in record.commands() {
+                pull.on_command(entry.version, &command, Origin::Unsynced);
+            }
+        }
+    }
+    pull.on_committed(applied);
+    Running {
+        chain,
+        pull,
+        registers,
+        newest: registers,
+        expected: [0; BLOCKS],
+        applied,
+        fed: last,
+        own: VecDeque::new(),
+        unwritten: VecDeque::new(),
+        reign: None,
+        waiters: Vec::new(),
+        held: BTreeMap::new(),
+        asking: BTreeMap::new(),
+        sync: None,
+        sync_waits: Vec::new(),
+        next_id: 0,
+        cas: None,
+        reading: false,
+        installing: false,
+        invalid_next: Vec::new(),
+        armed: u64::MAX,
+        stirred: true,
+        data_unsaid: true,
+    }
+}

@@ -1,0 +1,107 @@
+//! A fixed share of the histories that `sim` runs by the million, and each deliberate fault once.
+
+use perigee_replica::Plant;
+use perigee_sim::{Mark, Marks, Options, Report, Scenario, run};
+
+fn history(seed: u64, plant: Option<Plant>) -> Report {
+    run(Options {
+        scenario: Scenario::Chaos,
+        seed,
+        plant,
+        trace: false,
+    })
+}
+
+#[test]
+fn no_law_is_broken_and_everything_worth_seeing_is_met() {
+    let mut marks = Marks::default();
+    for seed in 1..=300 {
+        let report = history(seed, None);
+        assert_eq!(report.violation, None, "replay: sim --seed {seed} --trace");
+        marks.add(&report.marks);
+    }
+    for (mark, text) in Mark::ALL {
+        assert!(marks.0[*mark as usize] > 0, "never met: {text}");
+    }
+}
+
+#[test]
+fn one_seed_is_one_history() {
+    for seed in 1..=40 {
+        assert_eq!(history(seed, None), history(seed, None));
+    }
+    assert_ne!(history(1, None).hash, history(2, None).hash);
+}
+
+#[test]
+fn operations_go_on_while_the_control_store_is_away() {
+    let mut done = 0;
+    for seed in 1..=30 {
+        let report = run(Options {
+            scenario: Scenario::StoreAway,
+            seed,
+            plant: None,
+            trace: false,
+        });
+        assert_eq!(report.violation, None, "seed {seed}");
+        done += report.marks.0[Mark::RemoteOk as usize];
+    }
+    assert!(done > 1_000, "only {done} operations");
+}
+
+/// Each deliberate fault, and the first seed that finds it. After a change of the simulator: `sim --plants`.
+const FOUND_BY: &[(Plant, u64)] = &[
+    (Plant::NoFence, 89),
+    (Plant::AckBeforePersist, 1),
+    (Plant::PromiseNotPersisted, 195),
+    (Plant::RemoteReadUnreplicated, 1),
+    (Plant::CommitWithoutAll, 1),
+    (Plant::JoinerListedEarly, 3),
+    (Plant::JoinerNotAwaited, 5),
+    (Plant::LeaseWithoutJoiner, 265),
+    (Plant::LongLease, 29),
+    (Plant::EagerTakeover, 14),
+    (Plant::GrantWhileProposing, 3924),
+    (Plant::FetchedWithoutAsOf, 6),
+    (Plant::DurableIsEnough, 84),
+    (Plant::NoInvalidationOnTruncation, 8),
+    (Plant::RestartedOwnerKeepsEpoch, 1),
+    (Plant::EpochBackward, 591),
+    (Plant::WipedMemberVotes, 13),
+    (Plant::UnknownIsLost, 79),
+    (Plant::AckUnmatched, 1856),
+    (Plant::DurableAfterTruncation, 158),
+    (Plant::RevertUnlogged, 1),
+    (Plant::UnsyncedTrusted, 1),
+    (Plant::SyncUnfenced, 994),
+    (Plant::StaleFrontier, 1159),
+    (Plant::StateDiscardsAcked, 257),
+    (Plant::ContentTooOld, 22),
+    (Plant::CommitsForgotten, 4),
+    (Plant::EmptyStorageTrusted, 200),
+    (Plant::FsyncLocalOnly, 1),
+];
+
+#[test]
+fn every_deliberate_fault_is_found() {
+    for &plant in Plant::ALL {
+        let seed = FOUND_BY
+            .iter()
+            .find(|(p, _)| *p == plant)
+            .map(|(_, seed)| *seed);
+        let Some(seed) = seed else {
+            panic!("no seed finds {}: {}", plant.name(), plant.text());
+        };
+        let report = history(seed, Some(plant));
+        let name = plant.name();
+        assert!(
+            report.violation.is_some(),
+            "seed {seed} finds {name} no more: see `sim --plants`"
+        );
+        assert_eq!(
+            history(seed, None).violation,
+            None,
+            "seed {seed} without {name}"
+        );
+    }
+}
