@@ -114,6 +114,11 @@ impl Sessions {
         }
     }
 
+    /// Makes every mount of this node forget. Blocks as [`Sessions::revoke`].
+    pub(crate) fn revoke_all(&self, touched: &[Touched]) {
+        self.revoke_others(self.own(), touched);
+    }
+
     /// A container has another owner: no mount keeps content of its files unasked.
     pub(crate) fn forget_content(&self, container: ContainerId) {
         let sessions: Vec<_> = self.open.read().values().cloned().collect();

@@ -345,6 +345,15 @@ impl Container {
         }
     }
 
+    /// Until when a session may keep what it is shown now. `until`: the owner's own lease.
+    pub(super) fn lease_limit(&self, now: Tick, session: SessionId, until: Tick) -> Tick {
+        if session.node() == self.env.me {
+            now + super::lease::TERM_AT_HOME
+        } else {
+            until.min(now + super::lease::TERM)
+        }
+    }
+
     /// Gives the session leases on what the reply shows; says for how long.
     fn grant(
         &self,
@@ -361,10 +370,11 @@ impl Container {
             Op::ReadDir { inode, .. } => Some(*inode),
             _ => None,
         };
-        let mut ttl = super::lease::TERM;
+        let limit = self.lease_limit(now, session, until);
+        let mut ttl = limit.since(now);
         let mut give = |st: &mut State, inode: InodeId| {
             if inode.container() == self.id {
-                ttl = ttl.min(st.leases.grant(now, inode, session, until));
+                ttl = ttl.min(st.leases.grant(now, inode, session, limit));
             }
         };
         match reply {

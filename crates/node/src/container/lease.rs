@@ -5,12 +5,17 @@
 //! said that it forgot. Invariant: while a session's lease stands, no other session's change of
 //! that inode has been acknowledged without this session having forgotten first.
 
-use perigee_types::{InodeId, SessionId, Span, Tick};
+use perigee_types::{InodeId, NodeId, SessionId, Span, Tick};
 use std::collections::BTreeMap;
 
 /// The longest time that a kernel keeps names and attributes without asking again. It bounds how
 /// long a change can be held up by a host that has died.
 pub(crate) const TERM: Span = Span::from_millis(2_000);
+
+/// The same for a mount of the owner's own host: nothing changes there without this process, which
+/// tells the kernel at once, also when the owner's own lease ends. It bounds how long a host keeps
+/// old names when its daemon is stopped as a process and another node takes over meanwhile.
+pub(crate) const TERM_AT_HOME: Span = Span::from_millis(30_000);
 
 /// For how long nobody gets a lease on an inode that several sessions are changing: each change
 /// would only pay for taking it back.
@@ -33,8 +38,8 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Lets `session` keep `inode` until `limit` or the end of the term, whichever is first, and
-    /// says for how long; zero while the inode is contended.
+    /// Lets `session` keep `inode` until `limit`, and says for how long; zero while the inode is
+    /// contended.
     pub(crate) fn grant(
         &mut self,
         now: Tick,
@@ -45,7 +50,7 @@ impl Leases {
         if self.contended.get(&inode).is_some_and(|until| *until > now) {
             return Span::ZERO;
         }
-        let until = (now + TERM).min(limit);
+        let until = limit;
         if until <= now {
             return Span::ZERO;
         }
@@ -106,6 +111,15 @@ impl Leases {
         self.contended.insert(inode, now + CONTENTION);
     }
 
+    /// The inodes that sessions of `node` may keep.
+    pub(crate) fn held_by(&self, node: NodeId) -> Vec<InodeId> {
+        let held = self
+            .grants
+            .iter()
+            .filter(|(_, grants)| grants.iter().any(|grant| grant.session.node() == node));
+        held.map(|(inode, _)| *inode).collect()
+    }
+
     /// Drops what has ended by itself.
     pub(crate) fn sweep(&mut self, now: Tick) {
         self.grants.retain(|_, grants| {
@@ -140,7 +154,7 @@ mod tests {
     fn a_lease_counts_until_its_last_microsecond() {
         let mut leases = Leases::default();
         assert_eq!(
-            leases.grant(Tick(0), inode(), session(1), Tick(u64::MAX)),
+            leases.grant(Tick(0), inode(), session(1), Tick(TERM.0)),
             TERM
         );
         let held = |leases: &Leases, at| leases.others(Tick(at), inode(), session(2)).count();
@@ -176,9 +190,6 @@ mod tests {
             Span::ZERO
         );
         let later = Tick(10) + CONTENTION;
-        assert_eq!(
-            leases.grant(later, inode(), session(1), Tick(u64::MAX)),
-            TERM
-        );
+        assert_eq!(leases.grant(later, inode(), session(1), later + TERM), TERM);
     }
 }

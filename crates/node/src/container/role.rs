@@ -2,6 +2,7 @@
 
 use super::drive::decode_batch;
 use super::{After, Container, Elsewhere, State};
+use perigee_meta::Touched;
 use perigee_replica::Role;
 use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, Seq};
 use std::sync::Arc;
@@ -107,6 +108,9 @@ impl Container {
         }
         info!(container = %self.id, from = ?st.role, to = ?role, "role");
         st.role = role;
+        if !matches!(role, Role::Owner { .. } | Role::Reconciling { .. }) {
+            self.forget_at_home(st, after);
+        }
         match role {
             Role::Owner { epoch } => {
                 if !st.reigning {
@@ -124,6 +128,22 @@ impl Container {
         }
         st.pull.on_source_changed();
         self.refill.notify_one();
+    }
+
+    /// This node does not speak for the container now: its own mounts keep nothing unasked.
+    fn forget_at_home(&self, st: &State, after: &mut After) {
+        let held = st.leases.held_by(self.env.me);
+        if held.is_empty() {
+            return;
+        }
+        let mut touched: Vec<Touched> = held.iter().copied().map(Touched::Attr).collect();
+        let name = Vec::new();
+        touched.extend(held.first().map(|dir| Touched::Name { dir: *dir, name }));
+        let env = self.env.clone();
+        after.push(move || {
+            let runtime = env.runtime.clone();
+            runtime.spawn_blocking(move || env.sessions.revoke_all(&touched));
+        });
     }
 
     /// Takes over what the log holds as the state that operations see.

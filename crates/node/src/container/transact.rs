@@ -186,7 +186,8 @@ impl Container {
             // Another host sees only what is replicated: the slow way waits for that.
             return None;
         }
-        let ttl = st.leases.grant(now, *parent, request.session, until);
+        let limit = self.lease_limit(now, request.session, until);
+        let ttl = st.leases.grant(now, *parent, request.session, limit);
         Some(Ok((
             Reply::Inodes(vec![InodeId::new(*container, index)]),
             ttl,
