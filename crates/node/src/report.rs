@@ -179,6 +179,38 @@ impl Node {
         Ok(token.text)
     }
 
+    /// Sets how many copies every container of the cluster has, as far as there are nodes; owners
+    /// bring in or dismiss members until it is so.
+    ///
+    /// # Errors
+    /// The control store's reason.
+    pub async fn set_copies(&self, copies: u8) -> Result<(), String> {
+        use perigee_cluster::{Policy, change, key, transition};
+        let control = self.env.control.as_ref();
+        let policy = Policy { copies };
+        change(control, |directory| {
+            transition::set_policy(directory, key::DEFAULT_POLICY, policy.clone())
+        })
+        .await
+        .map_err(|error| error.to_string())?;
+        let ids: Vec<_> = self
+            .env
+            .directory
+            .read()
+            .containers
+            .keys()
+            .copied()
+            .collect();
+        for id in ids {
+            change(control, |directory| {
+                transition::set_copies(directory, id, copies)
+            })
+            .await
+            .map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
     /// The policy in force at a path.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use perigee_store::{Space, WriteBatch};
 use perigee_types::{Batch, Epoch, InodeId, NodeId, Seq, Span, Tick, Version};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use tracing::{error, warn};
+use tracing::error;
 
 /// For how long records of programs on this node gather before they are sent, when nobody waits.
 const LINGER: Span = Span::from_millis(5);
@@ -20,8 +20,9 @@ const LINGER: Span = Span::from_millis(5);
 /// Committed effects gather until there are this many, or the linger is over.
 const APPLY_MAX: usize = 2_000;
 
-/// More records than this that are not replicated yet: programs wait.
-pub(super) const BACKLOG_MAX: usize = 200_000;
+/// More records than this that are not replicated yet: programs wait. All of them must fit into the
+/// store's queue, since whoever holds the lock must not wait for it.
+pub(super) const BACKLOG_MAX: usize = 20_000;
 
 /// How often what has ended by itself is looked for.
 const SWEEP: Span = Span::from_millis(500);
@@ -382,11 +383,7 @@ impl Container {
 
     /// Whether so much waits for replication that programs should wait too.
     pub(super) fn is_backed_up(&self, st: &State) -> bool {
-        let backed_up = st.overlay.len() > BACKLOG_MAX;
-        if backed_up {
-            warn!(container = %self.id, records = st.overlay.len(), "replication lags: writers wait");
-        }
-        backed_up
+        st.overlay.len() > BACKLOG_MAX
     }
 }
 

@@ -205,7 +205,11 @@ impl Container {
         let _still = file.still.read();
         let offset = {
             let mut st = self.state.lock();
-            Self::reign(&st, self.env.clock.now())?;
+            let now = self.env.clock.now();
+            Self::reign(&st, now)?;
+            if now < st.changes_from {
+                return Err(Elsewhere::NotReady.into());
+            }
             if !local {
                 st.foreign.insert(request.session);
                 if let Some(range) = self.repeated_write(&st, request)? {

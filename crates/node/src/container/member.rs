@@ -72,7 +72,8 @@ impl Container {
         }
     }
 
-    /// Finds a node to bring into the chain when it has fewer members than it should.
+    /// Finds a node to bring into the chain when it has fewer members than it should, or dismisses
+    /// one when it has more.
     pub(crate) fn seek_member(self: &Arc<Self>, directory: &Directory) {
         let Some(record) = directory.container(self.id) else {
             return;
@@ -94,8 +95,17 @@ impl Container {
             )
         };
         let live = directory.live_storage().count();
-        let wanted = usize::from(record.copies).min(live);
-        if !seeking || chain.len() >= wanted {
+        // A chain that is longer than there are live nodes is the protocol's to shorten.
+        let wanted = usize::from(record.copies).min(live.max(chain.len()));
+        if !seeking || chain.len() == wanted {
+            return;
+        }
+        if chain.len() > wanted {
+            // The owner is first; the last came last.
+            if let Some(node) = chain.last().filter(|_| chain.len() > 1) {
+                info!(container = %self.id, %node, "dismissing a member");
+                self.step(Input::Dismiss(*node));
+            }
             return;
         }
         if let Some(node) = choose(directory, &chain) {

@@ -275,6 +275,19 @@ async fn set_policy(
             Failure::new(what(), why).hint("`perigee policy get PATH` lists the policies")
         })?;
     }
+    if path.as_path() != std::path::Path::new("/") {
+        let why = "the number of copies holds for the whole file system";
+        return Err(Failure::new(what(), why).hint("set it at the root of the mount"));
+    }
+    for (_, value) in &pairs {
+        // checked above: a number, or empty for the default
+        let copies = value
+            .parse()
+            .unwrap_or(perigee_cluster::Policy::default().copies);
+        node.set_copies(copies)
+            .await
+            .map_err(|why| Failure::new(what(), why))?;
+    }
     let mut policy = node
         .policy(path)
         .await
