@@ -85,8 +85,11 @@ impl World {
         }
         if self.scenario == Scenario::StoreAway {
             let first = law::control_store::AWAY_SINCE_US.saturating_sub(self.now);
-            self.store.away_until = if first == 0 { u64::MAX } else { 0 };
-            return self.after(first + 1, Event::Chaos);
+            if first > 0 {
+                return self.after(first, Event::Chaos);
+            }
+            self.store.away_until = u64::MAX;
+            return;
         }
         let pause = self.chaos.pause(&mut self.rng);
         self.after(pause, Event::Chaos);

@@ -25,12 +25,25 @@ struct Arguments {
     /// Switch on a deliberate fault.
     #[arg(long)]
     plant: Option<String>,
+    /// Nothing goes wrong, but that the control store is away.
+    #[arg(long)]
+    store_away: bool,
     /// Find each deliberate fault, and print a table.
     #[arg(long)]
     plants: bool,
     /// Run each seed twice, and compare.
     #[arg(long)]
     twice: bool,
+}
+
+impl Arguments {
+    fn scenario(&self) -> Scenario {
+        if self.store_away {
+            Scenario::StoreAway
+        } else {
+            Scenario::Chaos
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -58,7 +71,7 @@ fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<Exit
         return plants(arguments, out);
     }
     if let Some(seed) = arguments.seed {
-        return one(seed, plant, arguments.trace, out);
+        return one(seed, plant, arguments, out);
     }
     many(arguments, plant, out)
 }
@@ -66,10 +79,10 @@ fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<Exit
 fn one(
     seed: u64,
     plant: Option<Plant>,
-    trace: bool,
+    arguments: &Arguments,
     out: &mut impl Write,
 ) -> std::io::Result<ExitCode> {
-    let scenario = Scenario::Chaos;
+    let (scenario, trace) = (arguments.scenario(), arguments.trace);
     let report = run(Options {
         scenario,
         seed,
@@ -95,7 +108,7 @@ fn many(
     let (mut broken, mut events) = (0, 0);
     for seed in arguments.from..arguments.from + arguments.seeds {
         let options = Options {
-            scenario: Scenario::Chaos,
+            scenario: arguments.scenario(),
             seed,
             plant,
             trace: false,

@@ -187,7 +187,11 @@ impl World {
     fn new(options: Options) -> Self {
         let mut rng = Rng::new(options.seed ^ 0x5045_5249_4745_4521);
         let count = [3, 3, 3, 4, 5][rng.below(5) as usize];
-        let chaos = Chaos::new(&mut rng);
+        let mut chaos = Chaos::new(&mut rng);
+        if options.scenario == Scenario::StoreAway {
+            chaos.store_loss = 0;
+            chaos.store_late = 0;
+        }
         let timing = Timing::default();
         let nodes = (0..count).map(|_| Self::host(&mut rng, &timing)).collect();
         let small = rng.chance(1, 2);
