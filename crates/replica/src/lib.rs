@@ -3,6 +3,24 @@
 //!
 //! Pure: no clock, file, socket or thread. A driver feeds inputs and performs the outputs in order. Read
 //! [`chain`] first, then [`message`], [`pull`] and [`region`].
+//!
+//! # What a driver must keep
+//!
+//! Most of these have a planted fault that leaves them out, and histories that find it.
+//!
+//! - Writes finish in order. What `Truncated` names is invalid on disk no later than the write after it; the state
+//!   applied through `trim_through` is durable no later than that write.
+//! - A committed record is applied once its `Committed` arrives, and nothing else is. At a start,
+//!   `HardState::committed` covers every record whose effects the disk has.
+//! - The first view of a process is read from the control store after the process has started. Each proposal gets one
+//!   answer; a time-out is `Unknown`.
+//! - An owner's bytes reach a file only after their record is on its disk, or where the disk says that the region is
+//!   suspect. At a start, commands after the last `Synced` are [`Origin::Unsynced`].
+//! - Another host is shown, and an fsync acknowledges, only what is committed and whose bytes every node of
+//!   [`Chain::counted`] has synced. A member answers such a request only to the owner of its own epoch.
+//! - Bytes leave a node as of [`Chain::content_version`], and are installed when [`Chain::holds`] says `Yes`.
+//! - A new owner logs what it falls back on. That it asks each member first loses less; no law needs it.
+//! - A fetched state is installed only while [`Chain::accepts_state`] says so, when its turn among the writes comes.
 #![forbid(unsafe_code)]
 
 pub mod chain;

@@ -14,6 +14,7 @@ pub mod network;
 pub mod node;
 pub mod oracle;
 pub mod queue;
+mod wire;
 pub mod world;
 
 pub use oracle::{Mark, Marks, Violation};

@@ -301,3 +301,17 @@ fn what_never_left_a_deposed_owner_is_dropped() {
     assert_eq!(script.log(1), [(2, 1)]);
     assert_eq!(script.role(1), Role::Outside);
 }
+
+#[test]
+fn an_owner_that_goes_on_gives_out_bytes_as_of_its_last_record() {
+    let mut script = Script::running(3);
+    script.propose(1, "a").unwrap();
+    script.wire.clear();
+    script.input(n(1), Input::Dismiss(n(3)));
+    script.decide(n(1), CasOutcome::Won);
+    assert_eq!(script.role(1), Role::Reconciling { epoch: Epoch(3) });
+    let chain = &script.hosts[&n(1)].chain;
+    assert_eq!(chain.content_version(), chain.last());
+    let chain = &script.hosts[&n(2)].chain;
+    assert_eq!(chain.content_version(), chain.committed_version());
+}

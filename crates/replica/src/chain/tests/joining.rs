@@ -153,3 +153,33 @@ fn a_state_older_than_what_is_committed_is_fatal() {
         [Fault::StateTooOld { .. }]
     ));
 }
+
+#[test]
+fn a_late_call_for_the_state_discards_nothing_that_was_acknowledged() {
+    let mut script = with_joiner();
+    script.slow = vec![n(3)];
+    script.propose(1, "b").unwrap();
+    script.settle();
+    let message = Message::StateNeeded {
+        view: view(2, &[1, 2]),
+    };
+    let from = n(1);
+    script.input(n(3), Input::Receive { from, message });
+    let state = |seq| Version {
+        epoch: Epoch(2),
+        seq: Seq(seq),
+    };
+    assert!(script.host(3).chain.accepts_state(state(2)));
+    script.persist(n(3));
+    script.settle();
+    let durable = script.host(1).chain.member_progress()[1].durable;
+    assert_eq!(
+        durable,
+        Seq(2),
+        "what the state may replace is not promised"
+    );
+    assert!(!script.host(3).chain.accepts_state(state(1)));
+    script.input(n(3), Input::StateFailed);
+    script.pass(310, &[]);
+    assert_eq!(script.committed(1), 3);
+}
