@@ -4,11 +4,11 @@
 //! only by compare-and-set; a record is committed when every member has it on disk; the owner's lease comes
 //! from the members' answers, not from the control store. Log matching is Raft's. What keeps it safe:
 //!
-//! - Nothing is answered before what the answer promises is on disk ([`follow`]).
+//! - Nothing is answered before what the answer promises is on disk (`follow`).
 //! - A member that has proposed itself grants nothing until its proposal is decided, and proposes only when
-//!   every lease that it granted has run out ([`change`]).
-//! - A node acts as owner only in an epoch that it won in this process lifetime ([`lead`]).
-//! - From the moment when a joiner may be listed, commits and leases wait for it too ([`join`]).
+//!   every lease that it granted has run out (`change`).
+//! - A node acts as owner only in an epoch that it won in this process lifetime (`lead`).
+//! - From the moment when a joiner may be listed, commits and leases wait for it too (`join`).
 //!
 //! Reading order: this file, `follow`, `lead`, `change`, `join`.
 
