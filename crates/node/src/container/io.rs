@@ -230,10 +230,9 @@ impl Container {
         if range.end > FILE_LEN_MAX {
             return Err(Errno::EFBIG.into());
         }
-        file.object.write(offset, data).map_err(|error| {
-            debug!(%inode, %error, "write failed");
-            store_errno(&error)
-        })?;
+        file.object
+            .write(offset, data)
+            .map_err(|error| self.read_failed(inode, &error))?;
         self.note_write(request, range, local, after)
     }
 
@@ -345,11 +344,7 @@ impl Container {
                 return answer(Err(elsewhere.into()));
             }
             let bytes = self.read_object(inode, offset, len);
-            return answer(
-                bytes
-                    .map(|bytes| (bytes, Span::ZERO))
-                    .map_err(Failed::Errno),
-            );
+            return answer(bytes.map(|bytes| (bytes, Span::ZERO)));
         }
         let me = self.clone();
         self.env.runtime.spawn(async move {
@@ -438,11 +433,15 @@ impl Container {
 
     /// This node's copy, when all that is asked for is valid here.
     pub(crate) fn read_copy(&self, inode: InodeId, offset: u64, len: u32) -> Option<Bytes> {
-        self.file(inode)
-            .ok()?
-            .object
-            .read_bytes(offset, len as usize)
-            .ok()
+        let file = self.file(inode).ok()?;
+        match file.object.read_bytes(offset, len as usize) {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                // The owner is asked instead; what is corrupt here is fetched meanwhile.
+                self.read_failed(inode, &error);
+                None
+            }
+        }
     }
 
     /// The whole file as a local one that the kernel may read by itself.
@@ -456,15 +455,12 @@ impl Container {
         inode: InodeId,
         offset: u64,
         len: u32,
-    ) -> Result<Bytes, Errno> {
-        let file = self.file(inode).map_err(|error| store_errno(&error))?;
-        match file.object.read_bytes(offset, len as usize) {
-            Ok(bytes) => Ok(bytes),
-            Err(error) => {
-                error!(container = %self.id, %inode, offset, len, %error, "read failed");
-                Err(store_errno(&error))
-            }
-        }
+    ) -> Result<Bytes, Failed> {
+        let file = self
+            .file(inode)
+            .map_err(|error| self.read_failed(inode, &error))?;
+        let read = file.object.read_bytes(offset, len as usize);
+        read.map_err(|error| self.read_failed(inode, &error))
     }
 
     /// Finds data or a hole at the owner.

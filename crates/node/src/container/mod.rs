@@ -8,6 +8,7 @@
 mod dirty;
 mod drive;
 mod execute;
+mod heal;
 mod io;
 mod lease;
 mod member;
@@ -155,6 +156,8 @@ pub(crate) struct State {
     unsettled: BTreeSet<InodeId>,
     /// When leases were last swept.
     swept: Tick,
+    /// Files with blocks here that are not what was written.
+    damaged: BTreeMap<InodeId, heal::Damage>,
     /// This storage has held everything that a member must hold.
     complete: bool,
     /// A state transfer to this node is under way.

@@ -94,6 +94,7 @@ impl Container {
             held: BTreeMap::new(),
             unsettled: BTreeSet::new(),
             swept: now,
+            damaged: BTreeMap::new(),
             complete: stored.complete,
             receiving: false,
             orphans: BTreeSet::new(),

@@ -235,7 +235,7 @@ impl Container {
         let owns = matches!(st.role, Role::Owner { .. });
         for fetch in &left {
             st.pull.on_fetch_failed(fetch.id);
-            if owns {
+            if owns && !self.note_lost(&mut st, fetch.inode) {
                 self.revert(&mut st, fetch.inode, fetch.range);
             }
         }
@@ -331,6 +331,7 @@ impl Container {
             }
         }
         st.unsettled.insert(inode);
+        self.note_healed(st, inode);
     }
 
     fn install_part(

@@ -53,12 +53,20 @@ impl Container {
         let mut after = After::default();
         let version = {
             let mut st = self.state.lock();
-            Self::reign(&st, self.env.clock.now())?;
-            self.record_writes(&mut st, inode, Vec::new(), &mut after);
-            if st.dirty.get(inode).is_some() {
-                return Err(Elsewhere::NotReady.into());
+            match Self::reign(&st, self.env.clock.now()) {
+                Ok(_) => {
+                    self.record_writes(&mut st, inode, Vec::new(), &mut after);
+                    if st.dirty.get(inode).is_some() {
+                        return Err(Elsewhere::NotReady.into());
+                    }
+                    st.chain.last()
+                }
+                // Not the owner: the owner itself may ask, for what it lacks.
+                Err(elsewhere) => match self.member_version(&st, inode, range) {
+                    Some(version) => version,
+                    None => return Err(elsewhere.into()),
+                },
             }
-            st.chain.last()
         };
         after.run();
         let start = payload.len();
@@ -71,6 +79,8 @@ impl Container {
                 Ok(read) => read,
                 Err(error) => {
                     payload.truncate(start);
+                    // Corrupt bytes are noted, and fetched from others.
+                    self.read_failed(inode, &error);
                     return Ok((unreadable(inode, &error), version));
                 }
             };

@@ -1,0 +1,94 @@
+//! Blocks that are not what was written: never shown, and fetched from another member (law 7).
+
+use super::{Container, Elsewhere, Failed, State, store_errno};
+use perigee_store::StoreError;
+use perigee_types::{ByteRange, Errno, InodeId, Version};
+use tracing::{error, warn};
+
+/// How it stands with a file whose bytes here were found corrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Damage {
+    /// Other members are being asked.
+    Healing,
+    /// No member has what is missing.
+    Lost,
+}
+
+impl Container {
+    /// What a failed read of this node's copy means to whoever asked.
+    pub(super) fn read_failed(&self, inode: InodeId, failed: &StoreError) -> Failed {
+        match failed {
+            StoreError::Corrupt { ranges, .. } => {
+                warn!(container = %self.id, %inode, %failed, "corrupt blocks: fetching good ones");
+                self.mark_corrupt(inode, ranges)
+            }
+            StoreError::Invalid { ranges, .. } => self.wanted(inode, ranges),
+            StoreError::Removed { .. } => Errno::ESTALE.into(),
+            other => {
+                error!(container = %self.id, %inode, error = %other, "read failed");
+                store_errno(other).into()
+            }
+        }
+    }
+
+    /// Corrupt bytes are invalid from now on, until good ones are here.
+    fn mark_corrupt(&self, inode: InodeId, ranges: &[ByteRange]) -> Failed {
+        let mut st = self.state.lock();
+        self.distrust_writes(&mut st, inode, ranges);
+        st.damaged.entry(inode).or_insert(Damage::Healing);
+        self.refill.notify_one();
+        Self::answer_for(&st, inode)
+    }
+
+    /// Somebody waits for bytes that this node lacks.
+    fn wanted(&self, inode: InodeId, ranges: &[ByteRange]) -> Failed {
+        let mut st = self.state.lock();
+        for range in ranges {
+            st.pull.want(inode, *range);
+        }
+        self.refill.notify_one();
+        Self::answer_for(&st, inode)
+    }
+
+    /// Asking again helps while other members are being asked.
+    fn answer_for(st: &State, inode: InodeId) -> Failed {
+        let alone = st.chain.counted().next().is_none();
+        match st.damaged.get(&inode) {
+            Some(Damage::Lost) => Errno::EIO.into(),
+            Some(Damage::Healing) if alone => Errno::EIO.into(),
+            Some(Damage::Healing) | None => Elsewhere::NotReady.into(),
+        }
+    }
+
+    /// Everything that was missing of a file is here again.
+    pub(super) fn note_healed(&self, st: &mut State, inode: InodeId) {
+        if st.damaged.contains_key(&inode) && st.pull.invalid(inode).is_none() {
+            st.damaged.remove(&inode);
+            warn!(container = %self.id, %inode, "corrupt blocks were replaced");
+        }
+    }
+
+    /// No member could give what is missing. Says whether that is damage, which must not be taken
+    /// for the file's content.
+    pub(super) fn note_lost(&self, st: &mut State, inode: InodeId) -> bool {
+        let Some(damage) = st.damaged.get_mut(&inode) else {
+            return false;
+        };
+        if *damage == Damage::Healing {
+            error!(container = %self.id, %inode, "no member has a good copy of corrupt blocks");
+        }
+        *damage = Damage::Lost;
+        true
+    }
+
+    /// The version as of which a member that does not own may give its valid bytes.
+    pub(super) fn member_version(
+        &self,
+        st: &State,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> Option<Version> {
+        let replica = matches!(st.role, perigee_replica::Role::Replica { .. });
+        (replica && st.pull.is_valid(inode, range)).then(|| st.chain.committed_version())
+    }
+}
