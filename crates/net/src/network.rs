@@ -245,7 +245,7 @@ impl fmt::Debug for Network {
 
 fn spawn(shared: &Arc<Shared>, task: impl Future<Output = ()> + Send + 'static) {
     let inside = shared.tasks.enter();
-    tokio::spawn(async move {
+    shared.runtime.spawn(async move {
         task.await;
         drop(inside);
     });

@@ -18,6 +18,8 @@ use crate::service::Service;
 use crate::stats::{Counters, PeerCounters};
 
 pub(crate) struct Shared {
+    /// Where tasks run: a cast may come from a thread that the runtime does not know.
+    pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) name: PeerName,
     pub(crate) cluster: ClusterId,
     /// The number of this process: random, so that its calls are never taken for those of an earlier one.
@@ -78,6 +80,7 @@ pub(crate) struct Parts {
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         Arc::new(Self {
+            runtime: tokio::runtime::Handle::current(),
             name: parts.name,
             cluster: parts.cluster,
             incarnation: parts.incarnation,

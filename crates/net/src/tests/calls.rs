@@ -275,3 +275,13 @@ async fn round_trips_are_measured() {
     .await;
     assert!(rtt(&first, n(2)).unwrap() < Duration::from_secs(1));
 }
+
+#[tokio::test]
+async fn a_thread_outside_the_runtime_may_make_the_first_cast_to_a_peer() {
+    let (first, second) = Cluster::new().pair(|_| {}).await;
+    let net = first.net.clone();
+    let outside =
+        std::thread::spawn(move || net.cast(n(2), call(0, "from outside"), Priority::Data));
+    outside.join().unwrap();
+    until("cast", || second.probe.casts.lock().len() == 1).await;
+}

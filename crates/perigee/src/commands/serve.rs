@@ -41,6 +41,7 @@ pub fn run_daemon(
     if detached {
         process::detach().map_err(|error| Failure::new("cannot leave the terminal", error))?;
     }
+    die_whole();
     let mut ready = Ready {
         detached,
         reported: false,
@@ -54,6 +55,17 @@ pub fn run_daemon(
         let _ = process::report_ready(Err(failure));
     }
     result.map(|()| Report::silent())
+}
+
+/// A daemon that has lost a thread to a defect must not go on with the others: its peers would take
+/// it for alive. It ends, and they take over.
+fn die_whole() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        tracing::error!(%panic, "a defect of this program: the daemon ends");
+        std::process::abort();
+    }));
 }
 
 /// The word that a daemon serves.
