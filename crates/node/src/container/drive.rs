@@ -39,7 +39,8 @@ pub(super) struct Stored {
     pub(super) base: Version,
     /// The key-value state includes every record up to here.
     pub(super) applied: Version,
-    /// The data commands up to here have been carried out, and their marks are on disk.
+    /// What the data commands up to here did is on disk. What later ones did is uncertain after a
+    /// restart.
     pub(super) data_done: Seq,
 }
 
@@ -153,7 +154,7 @@ impl Container {
             committed: st.chain.committed(),
             base: st.chain.base(),
             applied,
-            data_done: st.extracted,
+            data_done: st.synced,
         };
         batch.put(Space::Local(self.id), HARD, &perigee_proto::encode(&stored));
         st.persisting += 1;

@@ -89,6 +89,6 @@ impl Container {
         range: ByteRange,
     ) -> Option<Version> {
         let replica = matches!(st.role, perigee_replica::Role::Replica { .. });
-        (replica && st.pull.is_valid(inode, range)).then(|| st.chain.committed_version())
+        (replica && st.pull.is_valid(inode, range)).then(|| st.chain.content_version())
     }
 }

@@ -536,19 +536,25 @@ impl Container {
     async fn sync_members(self: &Arc<Self>, inode: InodeId, through: Seq) -> Result<(), Failed> {
         let mut done: Vec<NodeId> = Vec::new();
         loop {
-            let left: Vec<NodeId> = {
+            let (epoch, left): (_, Vec<NodeId>) = {
                 let st = self.state.lock();
-                Self::reign(&st, self.env.clock.now())?;
-                self.others(&st)
+                let (epoch, _) = Self::reign(&st, self.env.clock.now())?;
+                let left = self
+                    .others(&st)
                     .into_iter()
                     .filter(|node| !done.contains(node))
-                    .collect()
+                    .collect();
+                (epoch, left)
             };
             if left.is_empty() {
                 return Ok(());
             }
             let asks = left.into_iter().map(|node| async move {
-                let request = SyncData { inode, through };
+                let request = SyncData {
+                    inode,
+                    through,
+                    epoch,
+                };
                 let deadline = Duration::from_secs(2);
                 (
                     node,

@@ -154,6 +154,8 @@ pub(crate) struct State {
     held: BTreeMap<FetchId, (u64, Bytes, Version)>,
     /// Files with bytes that may not be on this node's disk.
     unsettled: BTreeSet<InodeId>,
+    /// What committed records up to here did to the data is on disk, or marked there as missing.
+    synced: Seq,
     /// When leases were last swept.
     swept: Tick,
     /// Files with blocks here that are not what was written.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use perigee_replica::Pull;
 use perigee_replica::{Chain, ChainView, Config, Entry, HardState, Input, Limits, Role, Timing};
 use perigee_store::{Space, StoreError, WriteBatch};
-use perigee_types::{Batch, ContainerId, Epoch, Tick};
+use perigee_types::{Batch, ContainerId, Epoch, Seq, Tick};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -93,6 +93,7 @@ impl Container {
             marks: WriteBatch::default(),
             held: BTreeMap::new(),
             unsettled: BTreeSet::new(),
+            synced: stored.data_done,
             swept: now,
             damaged: BTreeMap::new(),
             complete: stored.complete,
@@ -109,12 +110,12 @@ impl Container {
             files: Mutex::new(HashMap::new()),
             snapshots: Mutex::new(transfer::Snapshots::default()),
         });
-        container.replay(&entries);
+        container.replay(&entries, stored.data_done);
         Ok(container)
     }
 
     /// Takes up again what was committed and not applied, and what of the data is uncertain.
-    fn replay(self: &Arc<Self>, entries: &[Entry]) {
+    fn replay(self: &Arc<Self>, entries: &[Entry], synced: Seq) {
         let mut after = After::default();
         {
             let mut st = self.state.lock();
@@ -122,10 +123,22 @@ impl Container {
             st.overlay.clear(applied);
             let uncertain: Vec<Entry> = entries
                 .iter()
-                .filter(|entry| entry.version.seq > applied)
+                .filter(|entry| entry.version.seq > synced)
                 .cloned()
                 .collect();
             self.note_logged(&mut st, &uncertain);
+            for entry in uncertain
+                .iter()
+                .filter(|entry| entry.version.seq <= applied)
+            {
+                match super::drive::decode_batch(&entry.payload) {
+                    Ok(batch) => self.obey(&mut st, entry.version, &batch.data),
+                    Err(error) => {
+                        tracing::error!(container = %self.id, %error, "record unreadable");
+                    }
+                }
+            }
+            st.pull.on_committed(applied);
             let committed = st.chain.committed();
             if committed > applied {
                 self.note_committed(&mut st, committed, &mut after);

@@ -390,11 +390,20 @@ impl Container {
     }
 
     /// Whether everything of a file that was committed up to `through` is in place here.
-    fn has(&self, inode: InodeId, through: Seq) -> Result<bool, Elsewhere> {
+    fn has(&self, request: &SyncData) -> Result<bool, Elsewhere> {
+        let SyncData {
+            inode,
+            through,
+            epoch,
+        } = *request;
         let mut st = self.state.lock();
-        match st.role {
-            Role::Replica { .. } | Role::Joining { .. } => {}
-            _ => return Err(Elsewhere::NotReady),
+        let follows = match st.role {
+            Role::Replica { epoch: now, .. } => now == epoch,
+            Role::Joining { .. } => true,
+            _ => false,
+        };
+        if !follows {
+            return Err(Elsewhere::NotReady);
         }
         let all = ByteRange::new(0, u64::MAX);
         if st.chain.committed() < through {
@@ -412,7 +421,7 @@ impl Container {
     pub(crate) async fn sync_data(self: &Arc<Self>, request: &SyncData) -> Result<(), Failed> {
         loop {
             let progress = self.progress.notified();
-            if self.has(request.inode, request.through)? {
+            if self.has(request)? {
                 break;
             }
             // Whoever asks has a deadline of its own; this only bounds a missed word.
@@ -434,19 +443,21 @@ impl Container {
                 }
             };
             tokio::time::sleep(pause.as_duration()).await;
-            let (through, inodes) = {
+            let (through, extracted, inodes) = {
                 let mut st = self.state.lock();
                 let committed = st.chain.committed();
                 let through = st.pull.complete_through(committed);
-                if through <= reported {
+                if through <= reported && st.extracted <= st.synced {
                     continue;
                 }
-                (through, std::mem::take(&mut st.unsettled))
+                (through, st.extracted, std::mem::take(&mut st.unsettled))
             };
             let failed = self.settle_all(&inodes).await;
             if failed.is_empty() {
                 reported = through;
+                self.state.lock().synced = extracted;
                 self.step(Input::DataThrough(through));
+                self.step(Input::Synced(extracted));
             } else {
                 self.state.lock().unsettled.extend(failed);
             }

@@ -59,7 +59,7 @@ impl Container {
                     if st.dirty.get(inode).is_some() {
                         return Err(Elsewhere::NotReady.into());
                     }
-                    st.chain.last()
+                    st.chain.content_version()
                 }
                 // Not the owner: the owner itself may ask, for what it lacks.
                 Err(elsewhere) => match self.member_version(&st, inode, range) {

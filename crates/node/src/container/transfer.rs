@@ -158,6 +158,9 @@ impl Container {
                 .await
                 .map_err(|error| error.to_string())?
                 .0;
+            if !self.state.lock().chain.accepts_state(page.base) {
+                return Err("it is not wanted any more".to_owned());
+            }
             for (key, value) in &page.rows {
                 if let Some((inode, size)) = file_of(self.id, key, value) {
                     files.insert(inode, size);
@@ -204,6 +207,7 @@ impl Container {
             let mut st = self.state.lock();
             st.applied = base;
             st.extracted = base.seq;
+            st.synced = base.seq;
             st.unapplied.clear();
             st.overlay.clear(base.seq);
             st.distrusted_through = base.seq;

@@ -1,6 +1,6 @@
 //! File content and state between the members of a chain.
 
-use perigee_types::{ByteRange, ContainerId, InodeId, Seq, Version};
+use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, Seq, Version};
 use serde::{Deserialize, Serialize};
 
 /// A replica asks the owner for regions that it marked invalid. Reading only: a repeat is harmless.
@@ -43,6 +43,9 @@ pub struct SyncData {
     pub inode: InodeId,
     /// The log place whose data must be there.
     pub through: Seq,
+    /// The owner's reign: a member of another one must not answer, since a new owner may have
+    /// fallen back from what this one asks for.
+    pub epoch: Epoch,
 }
 
 /// The member has it on its disk.
