@@ -66,7 +66,6 @@ services! {
     0x0202 write(file::Write) -> file::Written, Data, Same;
     0x0203 sync(file::Sync) -> file::Synced, Meta, Same;
     0x0204 seek(file::Seek) -> file::Sought, Meta, Same;
-    0x0205 open(file::Open) -> file::Opened, Meta, Same;
     // owner to a session's host
     0x0210 revoke(session::Revoke) -> session::Revoked, Control, Same;
     0x0211 still_open(session::StillOpen) -> session::Open, Meta, Same;

@@ -1,26 +1,7 @@
 //! Reading and writing files at their owner.
 
-use perigee_meta::Attr;
 use perigee_types::{ByteRange, Errno, InodeId, OpId, SessionId};
 use serde::{Deserialize, Serialize};
-
-/// Opens a file: the owner says what the caller may keep.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Open {
-    /// The mount that opens.
-    pub session: SessionId,
-    /// The file.
-    pub inode: InodeId,
-}
-
-/// The file is there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opened {
-    /// Its attributes, or why it cannot be opened.
-    pub attr: Result<Attr, Errno>,
-    /// For how long the session may read its own node's valid copy, microseconds; 0: not.
-    pub read_ttl_us: u64,
-}
 
 /// Reads at the owner; the payload of the answer is the content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
