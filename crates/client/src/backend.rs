@@ -3,7 +3,7 @@
 use crate::fs::{Done, Seek, Space};
 use bytes::Bytes;
 use perigee_meta::{Attr, Op, Reply};
-use perigee_types::{ByteRange, Epoch, InodeId, SessionId, WallTime};
+use perigee_types::{ByteRange, Epoch, Errno, InodeId, SessionId, WallTime};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,15 @@ pub struct Found {
     pub local: Option<Arc<OwnedFd>>,
 }
 
+/// A program that has, or may make, a shared map of a file's backing file that it can write to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapWriter {
+    /// From now on the file may change unseen.
+    Comes,
+    /// Its descriptor and its maps are gone.
+    Goes,
+}
+
 /// Runs operations wherever their owner is, and hides its changes: a call is answered with a
 /// result, or after a bounded time (30 s) with an error.
 pub trait Backend: Send + Sync + 'static {
@@ -51,6 +60,14 @@ pub trait Backend: Send + Sync + 'static {
     );
     /// Makes what was acknowledged of this inode durable on every current replica.
     fn sync(&self, inode: InodeId, done: Done<()>);
+    /// Notes that a program of this session may change a local file unseen, or no longer does. Each
+    /// `Goes` follows a `Comes`; what changed is found and ordered at the latest then.
+    fn map_writer(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        writer: MapWriter,
+    ) -> Result<(), Errno>;
     /// `lseek(2)` over holes.
     fn seek(&self, inode: InodeId, offset: u64, what: Seek, done: Done<u64>);
     /// Space of the whole file system.

@@ -44,7 +44,9 @@ pub enum OpenMode {
         /// Pages that the kernel holds from earlier opens may be used.
         keep: bool,
     },
-    /// Through the daemon, without page cache.
+    /// Through the daemon; a page cache would only hold what nobody reads through this open file.
+    Uncached,
+    /// Through the daemon, which must see each call as the program makes it.
     Direct,
     /// Reads, writes and maps go to this backing file; the daemon sees none of them.
     Passthrough(Arc<OwnedFd>),
@@ -207,6 +209,9 @@ pub trait FileSystem: Send + Sync {
     );
     /// One descriptor of an open file was closed; `owner` held the process's fcntl locks.
     fn flush(&self, inode: InodeId, handle: u64, owner: u64, done: Done<()>);
+    /// An open file became one whose maps go to the backing file, next to live passthrough opens:
+    /// until its release the file may change unseen. Called before the program has it.
+    fn maps_unseen(&self, inode: InodeId, handle: u64) -> Result<(), Errno>;
     /// The last descriptor was closed. `flock_owner`: whose flock ends with it.
     fn release(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>);
     /// Makes what was written durable on every current replica.

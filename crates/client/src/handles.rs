@@ -5,13 +5,26 @@ use parking_lot::RwLock;
 use perigee_types::{ContainerId, Epoch, InodeId};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One open file or directory.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) inode: InodeId,
     pub(crate) flags: OpenFlags,
+    unseen: AtomicBool,
+}
+
+impl Handle {
+    /// Its maps may change the file unseen from now on; says whether that is new.
+    pub(crate) fn begin_unseen(&self) -> bool {
+        !self.unseen.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether its maps may have changed the file unseen.
+    pub(crate) fn is_unseen(&self) -> bool {
+        self.unseen.load(Ordering::Acquire)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -50,9 +63,14 @@ impl Handles {
     /// Makes a handle of an opening that [`Handles::begin`] has noted.
     pub(crate) fn insert(&self, inode: InodeId, flags: OpenFlags) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open
-            .write()
-            .insert(number, Arc::new(Handle { inode, flags }));
+        self.open.write().insert(
+            number,
+            Arc::new(Handle {
+                inode,
+                flags,
+                unseen: AtomicBool::new(false),
+            }),
+        );
         number
     }
 

@@ -1,6 +1,6 @@
 //! One mount's session: system calls turned into operations on names and bytes.
 
-use crate::backend::{At, Backend, Found};
+use crate::backend::{At, Backend, Found, MapWriter};
 use crate::fs::{
     Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, KernelCache, LockKind, NewNode,
     OpenFlags, OpenMode, Opened, RenameMode, Seek, SetAttr, Space,
@@ -146,7 +146,12 @@ impl Session {
         let keep = self.handles.keep_pages(inode, found.home);
         let mode = match &found.local {
             _ if flags.append => OpenMode::Direct,
-            Some(file) if !flags.write && !flags.direct => OpenMode::Passthrough(file.clone()),
+            _ if flags.write && !flags.read => OpenMode::Uncached,
+            Some(file) if !flags.write && !flags.direct => {
+                // Who maps the backing file changes it without a word to the page cache.
+                self.handles.forget(inode);
+                OpenMode::Passthrough(file.clone())
+            }
             _ => OpenMode::Cached { keep },
         };
         Opened {
@@ -519,8 +524,22 @@ impl FileSystem for Session {
         locks::release(self, inode, owner, LockKind::Posix, done);
     }
 
+    fn maps_unseen(&self, inode: InodeId, handle: u64) -> Result<(), Errno> {
+        let handle = self.handle(handle)?;
+        // A shared map that can be written to needs both.
+        if handle.flags.read && handle.flags.write && handle.begin_unseen() {
+            self.backend.map_writer(self.id, inode, MapWriter::Comes)?;
+        }
+        Ok(())
+    }
+
     fn release(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
-        self.handles.remove(handle);
+        let closed = self.handles.remove(handle);
+        if closed.is_some_and(|handle| handle.is_unseen())
+            && let Err(errno) = self.backend.map_writer(self.id, inode, MapWriter::Goes)
+        {
+            tracing::error!(%inode, %errno, "stores through a map cannot be taken in");
+        }
         if let Some(owner) = flock_owner {
             // The descriptor is gone: nobody is left to hear of an error, and the locks of a
             // session end with it in any case.

@@ -6,7 +6,7 @@ use crate::env::{AskError, Env};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_client::Backend;
-use perigee_client::backend::{At, Found};
+use perigee_client::backend::{At, Found, MapWriter};
 use perigee_client::fs::{Done, Seek, Space};
 use perigee_meta::{NewNode, Op, Reply};
 use perigee_proto::Rpc;
@@ -560,6 +560,24 @@ impl Backend for Router {
                 Err(failed) => Err(errno(failed)),
             });
         });
+    }
+
+    fn map_writer(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        writer: MapWriter,
+    ) -> Result<(), Errno> {
+        // It was this node's own file that the kernel was given, so its container is here.
+        let container = self.env.container(inode.container()).ok_or(Errno::EIO)?;
+        match writer {
+            MapWriter::Comes => container.map_writer_comes(session, inode),
+            MapWriter::Goes => {
+                let runtime = &self.env.runtime;
+                runtime.spawn_blocking(move || container.map_writer_goes(inode));
+                Ok(())
+            }
+        }
     }
 
     fn seek(&self, inode: InodeId, offset: u64, what: Seek, done: Done<u64>) {

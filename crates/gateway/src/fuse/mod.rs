@@ -18,6 +18,6 @@ mod waiting;
 mod wire;
 
 pub use mount::{Busy, MountError, Mounted, UnmountError, mount};
-pub use open_modes::{Counts, Mode};
+pub use open_modes::{Counts, Mode, Wish};
 pub use options::{MountOptions, OptionError};
 pub use session::{Attached, Hooks, KernelFacts, SessionEnd};

@@ -1,7 +1,7 @@
 //! The open files of a mount: which mode each was given, and the backing file of each inode.
 
 use super::device::Device;
-use super::open_modes::{Counts, Mode};
+use super::open_modes::{Counts, Mode, Wish};
 use super::wire::{OpenReply, fopen};
 use parking_lot::Mutex;
 use perigee_client::fs::{OpenMode, Opened};
@@ -18,6 +18,13 @@ pub(crate) struct OpenFiles {
     /// Whether the kernel agreed to passthrough.
     passthrough: bool,
     inodes: Mutex<HashMap<InodeId, Inode>>,
+}
+
+/// What became of an open.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) reply: OpenReply,
+    pub(crate) mode: Mode,
 }
 
 /// The open files of one inode.
@@ -40,7 +47,7 @@ impl OpenFiles {
     }
 
     /// Fits an opened file in beside the others of its inode. Its handle must be new there.
-    pub(crate) fn open(&self, inode: InodeId, opened: &Opened) -> OpenReply {
+    pub(crate) fn open(&self, inode: InodeId, opened: &Opened) -> Placed {
         let mut inodes = self.inodes.lock();
         let entry = inodes.entry(inode).or_default();
         let wish = wish(&opened.mode);
@@ -51,9 +58,7 @@ impl OpenFiles {
                 mode = Counts::without_backing(wish);
             }
         }
-        if mode != wish {
-            debug!(%inode, ?wish, ?mode, "open file fitted in beside others");
-        }
+        debug!(%inode, ?wish, ?mode, "open file");
         let before = entry.modes.insert(opened.handle, mode);
         debug_assert!(
             before.is_none(),
@@ -62,10 +67,13 @@ impl OpenFiles {
         );
         entry.counts.add(mode);
         let backing = entry.backing.filter(|_| mode.is_backed()).unwrap_or(0);
-        OpenReply {
-            handle: opened.handle,
-            flags: flags(mode, &opened.mode),
-            backing,
+        Placed {
+            reply: OpenReply {
+                handle: opened.handle,
+                flags: flags(mode, &opened.mode),
+                backing,
+            },
+            mode,
         }
     }
 
@@ -100,19 +108,20 @@ impl OpenFiles {
     }
 }
 
-fn wish(mode: &OpenMode) -> Mode {
+fn wish(mode: &OpenMode) -> Wish {
     match mode {
-        OpenMode::Cached { .. } => Mode::Cached,
-        OpenMode::Direct => Mode::Direct,
-        OpenMode::Passthrough(_) => Mode::Passthrough,
-        OpenMode::DirectBeside(_) => Mode::Beside,
+        OpenMode::Cached { .. } => Wish::Cached,
+        OpenMode::Uncached => Wish::Uncached,
+        OpenMode::Direct => Wish::Direct,
+        OpenMode::Passthrough(_) => Wish::Passthrough,
+        OpenMode::DirectBeside(_) => Wish::Beside,
     }
 }
 
 fn backing(mode: &OpenMode) -> Option<&Arc<OwnedFd>> {
     match mode {
         OpenMode::Passthrough(file) | OpenMode::DirectBeside(file) => Some(file),
-        OpenMode::Cached { .. } | OpenMode::Direct => None,
+        OpenMode::Cached { .. } | OpenMode::Uncached | OpenMode::Direct => None,
     }
 }
 
@@ -132,6 +141,9 @@ pub(crate) fn directory_flags(mode: &OpenMode) -> u32 {
     match mode {
         OpenMode::Cached { keep: true } => fopen::CACHE_DIR | fopen::KEEP_CACHE,
         OpenMode::Cached { keep: false } => fopen::CACHE_DIR,
-        OpenMode::Direct | OpenMode::Passthrough(_) | OpenMode::DirectBeside(_) => 0,
+        OpenMode::Uncached
+        | OpenMode::Direct
+        | OpenMode::Passthrough(_)
+        | OpenMode::DirectBeside(_) => 0,
     }
 }

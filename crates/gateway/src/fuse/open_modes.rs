@@ -30,6 +30,21 @@ impl Mode {
     }
 }
 
+/// What the file system would like an open file to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wish {
+    /// Through the daemon, with page cache.
+    Cached,
+    /// Through the daemon; a page cache would be of no use, and does no harm.
+    Uncached,
+    /// Through the daemon, which must see each call as the program makes it.
+    Direct,
+    /// Past the daemon, to the backing file.
+    Passthrough,
+    /// Reads and writes through the daemon, maps to the backing file.
+    Beside,
+}
+
 /// The live opens of one inode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Counts {
@@ -43,24 +58,30 @@ impl Counts {
     ///
     /// Beside backed opens everything is backed; without any, a backed open waits until the last
     /// other one is closed, and goes through the daemon meanwhile: one that would have passed it by
-    /// is cached if the inode is cached already; the others are direct, which is coherent with all.
+    /// is cached if the inode is cached already. A cached open does not begin beside a direct one:
+    /// pages that it reads while that one writes could be old, and would stay.
     #[must_use]
-    pub const fn plan(&self, wish: Mode) -> Mode {
+    pub const fn plan(&self, wish: Wish) -> Mode {
         match wish {
-            Mode::Cached | Mode::Direct if self.backed > 0 => Mode::Beside,
-            Mode::Cached | Mode::Direct => wish,
-            Mode::Passthrough if self.cached > 0 => Mode::Cached,
-            Mode::Passthrough | Mode::Beside if self.cached > 0 || self.direct > 0 => Mode::Direct,
-            Mode::Passthrough | Mode::Beside => wish,
+            Wish::Cached | Wish::Uncached | Wish::Direct if self.backed > 0 => Mode::Beside,
+            Wish::Passthrough if self.backed > 0 => Mode::Passthrough,
+            Wish::Beside if self.backed > 0 => Mode::Beside,
+            Wish::Cached | Wish::Uncached | Wish::Passthrough if self.cached > 0 => Mode::Cached,
+            Wish::Cached | Wish::Passthrough if self.direct > 0 => Mode::Direct,
+            Wish::Cached => Mode::Cached,
+            Wish::Passthrough => Mode::Passthrough,
+            Wish::Beside if self.cached > 0 || self.direct > 0 => Mode::Direct,
+            Wish::Beside => Mode::Beside,
+            Wish::Uncached | Wish::Direct => Mode::Direct,
         }
     }
 
     /// What an open becomes when its backing file cannot be registered and no backed open lives.
     #[must_use]
-    pub const fn without_backing(wish: Mode) -> Mode {
+    pub const fn without_backing(wish: Wish) -> Mode {
         match wish {
-            Mode::Cached | Mode::Passthrough => Mode::Cached,
-            Mode::Direct | Mode::Beside => Mode::Direct,
+            Wish::Cached | Wish::Passthrough => Mode::Cached,
+            Wish::Uncached | Wish::Direct | Wish::Beside => Mode::Direct,
         }
     }
 
@@ -102,7 +123,14 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const WISHES: [Mode; 4] = [Mode::Cached, Mode::Direct, Mode::Passthrough, Mode::Beside];
+    const WISHES: [Wish; 5] = [
+        Wish::Cached,
+        Wish::Uncached,
+        Wish::Direct,
+        Wish::Passthrough,
+        Wish::Beside,
+    ];
+    const MODES: [Mode; 4] = [Mode::Cached, Mode::Direct, Mode::Passthrough, Mode::Beside];
     const OPENS_MAX: usize = 6;
 
     /// The kernel's account of one inode, after `fs/fuse/iomode.c`: opens, and whether each counts
@@ -196,14 +224,20 @@ mod tests {
     #[test]
     fn alone_every_wish_is_granted() {
         for wish in WISHES {
-            assert_eq!(Counts::default().plan(wish), wish);
+            let granted = match wish {
+                Wish::Cached => Mode::Cached,
+                Wish::Uncached | Wish::Direct => Mode::Direct,
+                Wish::Passthrough => Mode::Passthrough,
+                Wish::Beside => Mode::Beside,
+            };
+            assert_eq!(Counts::default().plan(wish), granted);
         }
     }
 
     #[test]
     fn writes_that_the_daemon_must_see_never_pass_it_by() {
-        for first in WISHES {
-            for wish in [Mode::Cached, Mode::Direct, Mode::Beside] {
+        for first in MODES {
+            for wish in [Wish::Cached, Wish::Uncached, Wish::Direct, Wish::Beside] {
                 let mut counts = Counts::default();
                 counts.add(first);
                 assert_ne!(counts.plan(wish), Mode::Passthrough);
@@ -212,13 +246,25 @@ mod tests {
     }
 
     #[test]
+    fn no_page_is_cached_while_a_direct_open_may_write_unless_it_was_there_first() {
+        let mut counts = Counts::default();
+        counts.add(Mode::Direct);
+        assert_eq!(counts.plan(Wish::Cached), Mode::Direct);
+        assert_eq!(counts.plan(Wish::Passthrough), Mode::Direct);
+        let mut counts = Counts::default();
+        counts.add(Mode::Cached);
+        assert_eq!(counts.plan(Wish::Uncached), Mode::Cached);
+        assert_eq!(counts.plan(Wish::Direct), Mode::Direct);
+    }
+
+    #[test]
     fn closing_the_last_open_makes_room_for_any_mode() {
-        for first in WISHES {
+        for first in MODES {
             let mut counts = Counts::default();
             counts.add(first);
             counts.remove(first);
             assert!(counts.is_empty());
-            assert_eq!(counts.plan(Mode::Passthrough), Mode::Passthrough);
+            assert_eq!(counts.plan(Wish::Passthrough), Mode::Passthrough);
         }
     }
 }

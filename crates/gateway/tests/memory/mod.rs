@@ -344,6 +344,10 @@ impl FileSystem for MemoryFs {
         done(Ok(()));
     }
 
+    fn maps_unseen(&self, _inode: InodeId, _handle: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+
     fn release(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
         if let Some(owner) = flock_owner {
             self.locks.drop_flock(inode, owner);

@@ -406,6 +406,7 @@ impl Container {
 
     /// Waits until every write to the file that was acknowledged so far is on every member.
     pub(super) async fn settle_writes(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+        self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
         let waits = self.state.lock().data_last.get(&inode).copied();
         if let Some(seq) = waits {
@@ -442,11 +443,6 @@ impl Container {
                 None
             }
         }
-    }
-
-    /// The whole file as a local one that the kernel may read by itself.
-    pub(crate) fn whole_file(&self, _: &Attr) -> Option<Arc<std::os::fd::OwnedFd>> {
-        None
     }
 
     /// Reads this node's copy; bytes that are corrupt or missing here come from another member.
@@ -487,6 +483,7 @@ impl Container {
 
     /// fsync: returns when every current member has it on disk.
     pub(crate) async fn sync(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+        self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
         let (seq, kind) = {
             let st = self.state.lock();

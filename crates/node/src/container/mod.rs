@@ -20,6 +20,7 @@ mod role;
 mod serve;
 mod transact;
 mod transfer;
+mod unseen;
 mod view;
 
 use crate::env::Env;
@@ -180,6 +181,7 @@ pub(crate) struct Container {
     /// A record was committed, or bytes came in.
     progress: Notify,
     files: Mutex<HashMap<InodeId, Arc<File>>>,
+    unseen: unseen::UnseenWrites,
     snapshots: Mutex<transfer::Snapshots>,
 }
 

@@ -108,6 +108,7 @@ impl Container {
             refill: Notify::new(),
             progress: Notify::new(),
             files: Mutex::new(HashMap::new()),
+            unseen: super::unseen::UnseenWrites::default(),
             snapshots: Mutex::new(transfer::Snapshots::default()),
         });
         container.replay(&entries, stored.data_done);

@@ -3,9 +3,10 @@
 use super::{Call, node_attr};
 use crate::fuse::device::Delivery;
 use crate::fuse::notify::node_of;
+use crate::fuse::open_modes::Mode;
 use crate::fuse::reply::Reply;
 use crate::fuse::session::Session;
-use crate::fuse::wire::{self, Body};
+use crate::fuse::wire::{self, Body, OpenReply};
 use perigee_client::fs::{Allocate, Entry, OpenFlags, Opened, Seek};
 use perigee_types::{ByteRange, Errno, InodeId};
 use std::sync::Arc;
@@ -156,15 +157,21 @@ impl Call<'_> {
 
 impl Session {
     fn give_open(&self, reply: Reply, inode: InodeId, opened: &Opened) {
-        let body = Body::open(self.files.open(inode, opened));
-        if reply.body(&body) == Delivery::Gone {
+        let open = match self.place(inode, opened) {
+            Ok(open) => open,
+            Err(error) => return reply.error(error),
+        };
+        if reply.body(&Body::open(open)) == Delivery::Gone {
             self.take_back(inode, opened.handle);
         }
     }
 
     fn give_created(&self, reply: Reply, entry: &Entry, opened: &Opened) {
         let inode = entry.attr.inode;
-        let open = self.files.open(inode, opened);
+        let open = match self.place(inode, opened) {
+            Ok(open) => open,
+            Err(error) => return reply.error(error),
+        };
         let name_ttl = self.kernel.name_ttl(entry.ttl);
         let attr = node_attr(&entry.attr);
         let body = Body::create(node_of(inode), entry.ttl, name_ttl, &attr, open);
@@ -172,6 +179,19 @@ impl Session {
             self.take_back(inode, opened.handle);
             self.fs.forget(inode, 1);
         }
+    }
+
+    /// Fits an opened file in beside the others of its inode, and tells the file system when maps
+    /// of it pass the daemon by.
+    fn place(&self, inode: InodeId, opened: &Opened) -> Result<OpenReply, Errno> {
+        let placed = self.files.open(inode, opened);
+        if placed.mode == Mode::Beside
+            && let Err(error) = self.fs.maps_unseen(inode, opened.handle)
+        {
+            self.take_back(inode, opened.handle);
+            return Err(error);
+        }
+        Ok(placed.reply)
     }
 
     /// The kernel no longer wanted the file that was opened for it, and will not release it.

@@ -1,4 +1,5 @@
-//! Shared memory maps: stores show on the other host after msync, and its writes show in the map.
+//! Shared memory maps: stores show on the other host after msync, or after fsync where another program
+//! of the host reads the file past the daemon, and the other host's writes show in the map.
 
 use super::{Case, Pair, equal};
 use crate::ensure;
@@ -11,6 +12,7 @@ pub(super) const CASES: &[Case] = &[
     ("mmap-store", stores_show),
     ("mmap-sees-writes", writes_show),
     ("mmap-both", both_map),
+    ("mmap-beside-readers", beside_readers),
 ];
 
 const BYTES: usize = 128 * 1_024;
@@ -86,4 +88,51 @@ fn both_map(pair: &Pair) -> Checked {
         )?;
     }
     Ok(())
+}
+
+/// A program that holds a large file open for reading may read it past the daemon; another one that
+/// writes and maps it must not go unnoticed for that.
+fn beside_readers(pair: &Pair) -> Checked {
+    const LARGE: usize = 8 * BYTES;
+    let mut content = vec![3; LARGE];
+    pair.write("f", &content)?;
+    let held = pair.prime("f")?;
+    let reader = File::open(pair.w("f")).call(|| "open for reading".to_owned())?;
+    let seen = map(&reader, Access::Read)?;
+    let beside = open(pair.w("f"))?;
+    let mut stores = map(&beside, Access::Write)?;
+    let other = open(pair.r("f"))?;
+    for turn in 0..6_usize {
+        let at = turn * 20_011;
+        let record = [turn as u8 + 1; 3_000];
+        match turn % 3 {
+            0 => beside.write_all_at(&record, at as u64),
+            1 => other.write_all_at(&record, at as u64),
+            _ => {
+                ensure!(stores.store(at, &record), "a store outside the map");
+                beside.sync_all()
+            }
+        }
+        .call(|| format!("write in turn {turn}"))?;
+        content[at..at + record.len()].copy_from_slice(&record);
+        equal(
+            "f",
+            "the local map",
+            &record,
+            &load(&seen, at, record.len())?,
+        )?;
+        let mut read = vec![0; record.len()];
+        reader
+            .read_exact_at(&mut read, at as u64)
+            .call(|| "read past the daemon".to_owned())?;
+        equal("f", "the local reader", &record, &read)?;
+        pair.same_content("f", &held, &content)?;
+    }
+    ensure!(
+        stores.store(BYTES - 9, b"the last!"),
+        "a store outside the map"
+    );
+    content[BYTES - 9..BYTES].copy_from_slice(b"the last!");
+    drop((stores, beside, seen, reader));
+    pair.same_content("f", &held, &content)
 }

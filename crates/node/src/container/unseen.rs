@@ -1,0 +1,204 @@
+//! Whole local files in the kernel's hands: which may be, and what their maps changed unseen.
+//!
+//! At the owner, a reader may read the backing file without the daemon (passthrough): every write
+//! goes to that file first. A program that opens the file for writing beside such readers writes
+//! through the daemon, but its maps go to the backing file too. What they changed is found by
+//! comparing the file with its checksums: before a sync, before another host is shown the file, and
+//! when the program has let go of it.
+
+use super::{After, Container, Failed, File, State, store_errno};
+use parking_lot::Mutex;
+use perigee_meta::{Attr, Kind, Touched};
+use perigee_store::StoreError;
+use perigee_types::{ByteRange, Errno, InodeId, SessionId};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tracing::{debug, error, warn};
+
+/// Shorter files are read through the daemon: one request brings all of it, and the kernel keeps it.
+const PASSTHROUGH_LEN_MIN: u64 = 128 << 10;
+
+/// A file that maps may change unseen.
+struct Unseen {
+    file: Arc<File>,
+    writers: Mutex<Writers>,
+}
+
+struct Writers {
+    /// Open files whose maps may do so.
+    count: u32,
+    /// The last one's session.
+    session: SessionId,
+}
+
+/// All such files of a container. Whoever has a file's writers locked does not lock the table.
+#[derive(Default)]
+pub(super) struct UnseenWrites {
+    files: Mutex<HashMap<InodeId, Arc<Unseen>>>,
+}
+
+impl UnseenWrites {
+    fn get(&self, inode: InodeId) -> Option<Arc<Unseen>> {
+        self.files.lock().get(&inode).cloned()
+    }
+
+    /// Forgets a file that nobody uses.
+    fn tidy(&self, inode: InodeId) {
+        let mut files = self.files.lock();
+        let unused =
+            |entry: &Arc<Unseen>| Arc::strong_count(entry) == 1 && entry.writers.lock().count == 0;
+        if files.get(&inode).is_some_and(unused) {
+            files.remove(&inode);
+        }
+    }
+}
+
+impl Container {
+    /// The whole file as a local one that the kernel may read by itself, if this node owns it and
+    /// lacks nothing of it.
+    pub(crate) fn whole_file(&self, attr: &Attr) -> Option<Arc<OwnedFd>> {
+        if attr.kind != Kind::File || attr.size < PASSTHROUGH_LEN_MIN {
+            return None;
+        }
+        let inode = attr.inode;
+        {
+            let st = self.state.lock();
+            Self::reign(&st, self.env.clock.now()).ok()?;
+            if st.pull.invalid(inode).is_some() || st.damaged.contains_key(&inode) {
+                return None;
+            }
+        }
+        let object = &self.file(inode).ok()?.object;
+        if !object.is_whole() || object.len().ok()? != attr.size {
+            return None;
+        }
+        object
+            .backing_fd()
+            .inspect_err(|error| debug!(%inode, %error, "no backing file to hand out"))
+            .ok()
+    }
+
+    /// A program may have a shared map of the backing file from now on.
+    pub(crate) fn map_writer_comes(&self, session: SessionId, inode: InodeId) -> Result<(), Errno> {
+        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let entry = {
+            let mut files = self.unseen.files.lock();
+            let entry = files.entry(inode).or_insert_with(|| {
+                let none = Writers { count: 0, session };
+                Arc::new(Unseen {
+                    file,
+                    writers: Mutex::new(none),
+                })
+            });
+            entry.clone()
+        };
+        let begun = {
+            let mut writers = entry.writers.lock();
+            let begun = entry.file.object.set_externally_writable(true);
+            writers.session = session;
+            writers.count += u32::from(begun.is_ok());
+            begun
+        };
+        drop(entry);
+        begun.map_err(|error| {
+            self.unseen.tidy(inode);
+            store_errno(&error)
+        })
+    }
+
+    /// One of those programs has let go of file and maps. Reads the whole file.
+    pub(crate) fn map_writer_goes(self: &Arc<Self>, inode: InodeId) {
+        let Some(entry) = self.unseen.get(inode) else {
+            return;
+        };
+        {
+            let mut writers = entry.writers.lock();
+            if let Err(errno) = self.find_unseen(inode, &entry.file, writers.session) {
+                error!(%inode, %errno, "stores through a map are lost");
+            }
+            writers.count -= 1;
+            if writers.count == 0 {
+                match entry.file.object.set_externally_writable(false) {
+                    Ok(()) | Err(StoreError::Removed { .. }) => {}
+                    Err(error) => error!(%inode, %error, "checksums of the file stay unused"),
+                }
+            }
+        }
+        drop(entry);
+        self.unseen.tidy(inode);
+    }
+
+    /// Finds what maps have changed of a file, and makes it part of the file. Costs nothing where
+    /// no map may have; else it reads the whole file.
+    pub(super) async fn take_in_unseen(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+        let Some(entry) = self.unseen.get(inode) else {
+            return Ok(());
+        };
+        let me = self.clone();
+        let taken = self.env.runtime.spawn_blocking(move || {
+            let writers = entry.writers.lock();
+            if writers.count == 0 {
+                return Ok(());
+            }
+            me.find_unseen(inode, &entry.file, writers.session)
+        });
+        Ok(taken.await.map_err(|_| Errno::EIO)??)
+    }
+
+    fn find_unseen(
+        self: &Arc<Self>,
+        inode: InodeId,
+        file: &File,
+        session: SessionId,
+    ) -> Result<(), Errno> {
+        let _alone = file.still.write();
+        match file.object.rescan() {
+            Ok(changed) if changed.is_empty() => Ok(()),
+            Ok(changed) => {
+                self.note_unseen(inode, session, &changed);
+                Ok(())
+            }
+            Err(StoreError::Removed { .. }) => Ok(()),
+            Err(error) => {
+                error!(%inode, %error, "the file cannot be compared with its checksums");
+                Err(store_errno(&error))
+            }
+        }
+    }
+
+    fn note_unseen(self: &Arc<Self>, inode: InodeId, session: SessionId, changed: &[ByteRange]) {
+        let mut after = After::default();
+        let mut owed = super::execute::Owed::default();
+        {
+            let mut st = self.state.lock();
+            let now = self.env.clock.now();
+            if Self::reign(&st, now).is_err() {
+                return self.drop_unseen(&mut st, inode, changed);
+            }
+            let wall = self.env.clock.wall();
+            for range in changed {
+                st.dirty.add(inode, *range, wall, false);
+            }
+            if st.unsent_since.is_none() {
+                st.unsent_since = Some(now);
+                self.wake.notify_one();
+            }
+            let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
+            self.owe_leases(&mut st, now, session, touched, &mut owed, &mut after);
+        }
+        after.run();
+        // Nobody waits for an answer.
+        self.settle(session, owed, Ok(()), Box::new(|_: Result<(), Failed>| ()));
+    }
+
+    /// This node does not own the file any more: what its maps changed is not the file's content.
+    fn drop_unseen(&self, st: &mut State, inode: InodeId, changed: &[ByteRange]) {
+        warn!(
+            container = %self.id, %inode,
+            "stores through a map are dropped: another node owns the file now"
+        );
+        self.distrust_writes(st, inode, changed);
+        self.refill.notify_one();
+    }
+}
