@@ -42,14 +42,15 @@ pub struct Fetch {
 /// What to do with fetched bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fetched {
-    /// Write these parts to the object, and nothing else of them; they are valid now.
+    /// Write these parts to the object, and nothing else of them; then call [`Pull::on_installed`], or
+    /// [`Pull::on_fetch_failed`]. Until then they are invalid, and nobody else fetches them.
     Install {
         /// The object.
         inode: InodeId,
         /// In order; may be empty.
         parts: Vec<ByteRange>,
     },
-    /// Keep the bytes; [`Pull::release`] names them again.
+    /// Keep the bytes; [`Pull::decidable`] names them when this can be asked again.
     Hold,
     /// Drop the bytes; the range will be fetched again.
     Drop,
@@ -80,12 +81,26 @@ struct Object {
     wanted: RegionMap,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Outstanding {
     inode: InodeId,
     range: ByteRange,
-    /// Arrived, as of a version that is not committed here yet: the part and the version.
-    held: Option<(ByteRange, Version)>,
+    stage: Stage,
+}
+
+/// How far a fetch has come.
+#[derive(Debug, Clone)]
+enum Stage {
+    Asked,
+    /// Arrived, as of a version that is not committed here yet.
+    Held {
+        as_of: Version,
+    },
+    /// The driver writes these parts.
+    Installing {
+        parts: Vec<ByteRange>,
+        as_of: Version,
+    },
 }
 
 /// What one node knows of the bytes of one container's objects. No I/O.
@@ -328,6 +343,9 @@ impl Pull {
         let Some(outstanding) = self.outstanding.get_mut(&id) else {
             return Fetched::Drop;
         };
+        if let Stage::Installing { .. } = outstanding.stage {
+            return Fetched::Drop;
+        }
         let (inode, asked) = (outstanding.inode, outstanding.range);
         let Some(covered) = covered.intersect(asked) else {
             self.outstanding.remove(&id);
@@ -335,7 +353,7 @@ impl Pull {
         };
         match holds {
             Holds::NotYet => {
-                outstanding.held = Some((covered, as_of));
+                outstanding.stage = Stage::Held { as_of };
                 Fetched::Hold
             }
             Holds::Never => {
@@ -343,18 +361,35 @@ impl Pull {
                 Fetched::Drop
             }
             Holds::Yes => {
-                self.outstanding.remove(&id);
+                let useful = |(part, needed)| (needed <= as_of).then_some(part);
                 let missing = self.missing(inode, covered);
-                let mut parts = Vec::new();
-                if let Some(object) = self.objects.get_mut(&inode) {
-                    for (part, _) in missing.iter() {
-                        parts.extend(object.invalid.fill(part, as_of));
-                    }
+                let parts: Vec<ByteRange> = missing.iter().filter_map(useful).collect();
+                if let Some(outstanding) = self.outstanding.get_mut(&id) {
+                    outstanding.stage = Stage::Installing {
+                        parts: parts.clone(),
+                        as_of,
+                    };
                 }
-                self.forget_if_valid(inode);
                 Fetched::Install { inode, parts }
             }
         }
+    }
+
+    /// The parts of [`Fetched::Install`] are in place: they are valid, except where a later write has made them
+    /// invalid in the meantime.
+    pub fn on_installed(&mut self, id: FetchId) {
+        let Some(outstanding) = self.outstanding.remove(&id) else {
+            return;
+        };
+        let Stage::Installing { parts, as_of } = outstanding.stage else {
+            return;
+        };
+        if let Some(object) = self.objects.get_mut(&outstanding.inode) {
+            for part in parts {
+                object.invalid.fill(part, as_of);
+            }
+        }
+        self.forget_if_valid(outstanding.inode);
     }
 
     /// A fetch came to nothing: its range will be fetched again.
@@ -362,23 +397,24 @@ impl Pull {
         self.outstanding.remove(&id);
     }
 
-    /// Every fetch under way came to nothing: the owner is another now. Held bytes stay held.
+    /// Every fetch that has no answer came to nothing: the owner is another now. Held bytes stay held.
     pub fn on_source_changed(&mut self) {
-        self.outstanding.retain(|_, fetch| fetch.held.is_some());
+        self.outstanding
+            .retain(|_, fetch| !matches!(fetch.stage, Stage::Asked));
     }
 
-    /// Held bytes that are decided now. `holds` is [`Chain::holds`](crate::Chain::holds).
-    pub fn release(&mut self, holds: impl Fn(Version) -> Holds) -> Vec<(FetchId, Fetched)> {
-        let held = self.outstanding.iter();
-        let decided: Vec<(FetchId, ByteRange, Version, Holds)> = held
-            .filter_map(|(id, fetch)| fetch.held.map(|(range, as_of)| (*id, range, as_of)))
-            .map(|(id, range, as_of)| (id, range, as_of, holds(as_of)))
-            .filter(|(_, _, _, answer)| *answer != Holds::NotYet)
-            .collect();
-        decided
-            .into_iter()
-            .map(|(id, range, as_of, answer)| (id, self.on_fetched(id, range, as_of, answer)))
-            .collect()
+    /// The fetches whose bytes are held and can be decided now: each is handed to [`Pull::on_fetched`] again.
+    /// `holds` is [`Chain::holds`](crate::Chain::holds).
+    #[must_use]
+    pub fn decidable(&self, holds: impl Fn(Version) -> Holds) -> Vec<FetchId> {
+        let held = self
+            .outstanding
+            .iter()
+            .filter(|(_, fetch)| match fetch.stage {
+                Stage::Held { as_of } => holds(as_of) != Holds::NotYet,
+                Stage::Asked | Stage::Installing { .. } => false,
+            });
+        held.map(|(id, _)| *id).collect()
     }
 
     /// An owner gives up on `range`, since no member has it: what is in place here is the content from now on.
@@ -468,9 +504,15 @@ impl Pull {
                 let range = ByteRange::new(at, part.end.min(at.saturating_add(len)));
                 self.last_fetch += 1;
                 let id = FetchId(self.last_fetch);
-                let held = None;
-                self.outstanding
-                    .insert(id, Outstanding { inode, range, held });
+                let stage = Stage::Asked;
+                self.outstanding.insert(
+                    id,
+                    Outstanding {
+                        inode,
+                        range,
+                        stage,
+                    },
+                );
                 fetches.push(Fetch {
                     id,
                     inode,

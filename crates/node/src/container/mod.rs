@@ -9,6 +9,7 @@ mod dirty;
 mod drive;
 mod execute;
 mod heal;
+mod install;
 mod io;
 mod lease;
 mod member;
@@ -24,7 +25,6 @@ mod unseen;
 mod view;
 
 use crate::env::Env;
-use bytes::Bytes;
 use dirty::Dirty;
 use lease::Leases;
 use overlay::Overlay;
@@ -103,6 +103,8 @@ pub(crate) struct File {
     pub(crate) still: RwLock<()>,
     /// One append at a time, since each needs the size that the one before left.
     pub(crate) append: Mutex<()>,
+    /// Held while decided bytes are written; nothing else is locked meanwhile.
+    pub(crate) installing: Mutex<()>,
     pub(crate) object: Arc<Object>,
 }
 
@@ -152,7 +154,7 @@ pub(crate) struct State {
     /// Marks of invalid regions that go to disk with the next batch.
     marks: WriteBatch,
     /// Fetched bytes whose record is not committed here yet: where they start, and what they are as of.
-    held: BTreeMap<FetchId, (u64, Bytes, Version)>,
+    held: BTreeMap<FetchId, install::Arrived>,
     /// Files with bytes that may not be on this node's disk.
     unsettled: BTreeSet<InodeId>,
     /// What committed records up to here did to the data is on disk, or marked there as missing.
@@ -181,6 +183,8 @@ pub(crate) struct Container {
     /// A record was committed, or bytes came in.
     progress: Notify,
     files: Mutex<HashMap<InodeId, Arc<File>>>,
+    /// Shared while fetched bytes are put in place; taken alone by a state that arrives whole.
+    installs: RwLock<()>,
     unseen: unseen::UnseenWrites,
     snapshots: Mutex<transfer::Snapshots>,
 }
@@ -203,6 +207,7 @@ impl Container {
             Arc::new(File {
                 still: RwLock::new(()),
                 append: Mutex::new(()),
+                installing: Mutex::new(()),
                 object,
             })
         });

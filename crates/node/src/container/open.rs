@@ -4,7 +4,7 @@ use super::drive::Stored;
 use super::transfer::RECEIVING;
 use super::{After, Container, Dirty, Leases, Overlay, State, transact, transfer};
 use crate::env::Env;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use perigee_replica::Pull;
 use perigee_replica::{Chain, ChainView, Config, Entry, HardState, Input, Limits, Role, Timing};
 use perigee_store::{Space, StoreError, WriteBatch};
@@ -108,6 +108,7 @@ impl Container {
             refill: Notify::new(),
             progress: Notify::new(),
             files: Mutex::new(HashMap::new()),
+            installs: RwLock::new(()),
             unseen: super::unseen::UnseenWrites::default(),
             snapshots: Mutex::new(transfer::Snapshots::default()),
         });

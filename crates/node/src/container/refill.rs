@@ -1,26 +1,29 @@
 //! Fetching the bytes that this node lacks, and saying how far it has come.
 
 use super::drive::decode_batch;
-use super::serve::FETCH_BYTES_MAX;
+use super::install::Round;
 use super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
-use perigee_proto::message::data::{Fetch as Ask, Fetched as Got, Region, SyncData};
-use perigee_replica::{Entry, Input, Role};
-use perigee_replica::{Fetch, Fetched, Origin};
-use perigee_store::{Object, StoreError};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use perigee_proto::message::data::{Fetch as Ask, SyncData};
+use perigee_replica::{Entry, Fetch, Input, Origin, Role};
+use perigee_store::StoreError;
 use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info};
 
 /// Regions of one request.
 const REGIONS_MAX: usize = 512;
 /// Bytes of one region that is fetched; one to "the end of the file" is cut to this.
-const PIECE: u64 = perigee_replica::pull::FETCH_LEN_MAX;
-/// Bytes asked for in one round.
-const ROUND_BYTES: u64 = 16 << 20;
-/// Regions asked for in one round.
+pub(super) const PIECE: u64 = perigee_replica::pull::FETCH_LEN_MAX;
+/// Bytes asked for in one request.
+const REQUEST_BYTES: u64 = 2 << 20;
+/// Requests under way.
+const REQUESTS_MAX: usize = 6;
+/// Regions asked for at a time.
 const ROUND_FETCHES: usize = 1024;
 /// Every so often a member puts what it fetched on its disk, though nobody waits for it.
 pub(super) const SETTLE: Span = Span::from_millis(1_000);
@@ -100,6 +103,7 @@ impl Container {
             return Ok(());
         }
         let file = self.file(inode)?;
+        let _installing = super::install::hold_off(&file);
         let sure = origin == Origin::Remote;
         match command {
             DataCommand::Written { .. } => {}
@@ -160,6 +164,7 @@ impl Container {
     fn mark(&self, st: &mut State, command: &DataCommand, needed: Version) {
         let (inode, range) = touched(command);
         let marked = self.file(inode).and_then(|file| {
+            let _installing = super::install::hold_off(&file);
             let end = if range.end == u64::MAX {
                 file.object.len()?
             } else {
@@ -175,43 +180,54 @@ impl Container {
 
     /// Fetches what is missing here, until the node stops.
     pub(crate) async fn refill_loop(self: Arc<Self>) {
+        let mut under_way = FuturesUnordered::new();
+        // Whether there was more to fetch than one request holds: then the next ones need not wait.
+        let mut plenty = false;
         loop {
-            let (sources, fetches) = {
-                let mut st = self.state.lock();
-                let sources = match st.role {
-                    Role::Replica { owner, .. } | Role::Joining { owner } => vec![owner],
-                    Role::Owner { .. } => self.others(&st),
-                    _ => Vec::new(),
-                };
-                let owns = matches!(st.role, Role::Owner { .. });
-                let fetches = if sources.is_empty() && !owns {
-                    Vec::new()
-                } else {
-                    st.pull.next_fetches(ROUND_BYTES, ROUND_FETCHES)
-                };
-                (sources, fetches)
+            let may_ask = under_way.is_empty() || plenty && under_way.len() < REQUESTS_MAX;
+            let (sources, fetches) = match may_ask {
+                true => self.next_fetches(REQUESTS_MAX - under_way.len()),
+                false => (Vec::new(), Vec::new()),
             };
-            if fetches.is_empty() {
-                self.refill.notified().await;
-                continue;
+            if may_ask {
+                let bytes: u64 = fetches.iter().map(|fetch| piece(fetch.range).len()).sum();
+                plenty = bytes >= REQUEST_BYTES;
             }
-            let mut failed = false;
-            let rounds = divide(fetches)
-                .into_iter()
-                .map(|part| self.fetch_part(&sources, part));
-            for complete in futures_util::future::join_all(rounds).await {
-                failed |= !complete;
+            for part in divide(fetches) {
+                let (me, sources) = (self.clone(), sources.clone());
+                under_way.push(async move { me.fetch_part(&sources, part).await });
             }
-            self.progress.notify_waiters();
-            if failed {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::select! {
+                Some(fetched) = under_way.next() => {
+                    self.progress.notify_waiters();
+                    if fetched == Round::Failed {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                }
+                () = self.refill.notified(), if under_way.is_empty() => {}
             }
         }
     }
 
-    /// Asks one source after the other for some regions; says whether all of them were had.
-    async fn fetch_part(self: &Arc<Self>, sources: &[NodeId], part: Vec<Fetch>) -> bool {
+    /// What to ask for now, in at most `requests` requests, and whom.
+    fn next_fetches(&self, requests: usize) -> (Vec<NodeId>, Vec<Fetch>) {
+        let mut st = self.state.lock();
+        let sources = match st.role {
+            Role::Replica { owner, .. } | Role::Joining { owner } => vec![owner],
+            Role::Owner { .. } => self.others(&st),
+            _ => Vec::new(),
+        };
+        if sources.is_empty() && !matches!(st.role, Role::Owner { .. }) {
+            return (sources, Vec::new());
+        }
+        let bytes = REQUEST_BYTES.saturating_mul(requests as u64);
+        (sources, st.pull.next_fetches(bytes, ROUND_FETCHES))
+    }
+
+    /// Asks one source after the other for some regions.
+    async fn fetch_part(self: &Arc<Self>, sources: &[NodeId], part: Vec<Fetch>) -> Round {
         let mut left = part;
+        let mut round = Round::Complete;
         for source in sources {
             let request = Ask {
                 container: self.id,
@@ -224,11 +240,17 @@ impl Container {
                 .env
                 .ask(*source, &request, Bytes::new(), Duration::from_secs(10));
             match ask.await {
-                Ok((got, payload)) => left = self.take_in(left, got, &payload).await,
+                Ok((got, payload)) => {
+                    let taken = self.take_in(left, got, payload).await;
+                    left = taken.left;
+                    if taken.round == Round::Failed {
+                        round = Round::Failed;
+                    }
+                }
                 Err(error) => debug!(container = %self.id, %source, %error, "fetch failed"),
             }
             if left.is_empty() {
-                return true;
+                return round;
             }
         }
         let mut st = self.state.lock();
@@ -239,128 +261,7 @@ impl Container {
                 self.revert(&mut st, fetch.inode, fetch.range);
             }
         }
-        owns
-    }
-
-    /// Takes in an answer; gives back what it did not have.
-    async fn take_in(self: &Arc<Self>, asked: Vec<Fetch>, got: Got, payload: &Bytes) -> Vec<Fetch> {
-        let mut left = Vec::new();
-        let mut at = 0usize;
-        if got.regions.len() != asked.len() {
-            warn!(container = %self.id, "answer to a fetch has another number of regions");
-            return asked;
-        }
-        for (fetch, (region, as_of)) in asked.into_iter().zip(got.regions) {
-            let Region::Bytes { len } = region else {
-                if matches!(region, Region::Gone) {
-                    // Its removal is on the way in the log.
-                    self.state.lock().pull.on_fetch_failed(fetch.id);
-                } else {
-                    left.push(fetch);
-                }
-                continue;
-            };
-            let len = usize::try_from(len).unwrap_or(usize::MAX);
-            let Some(bytes) = at.checked_add(len).and_then(|end| payload.get(at..end)) else {
-                warn!(container = %self.id, "answer to a fetch is shorter than it says");
-                left.push(fetch);
-                continue;
-            };
-            let bytes = payload.slice_ref(bytes);
-            at += len;
-            self.arrived(fetch, bytes, as_of).await;
-        }
-        left
-    }
-
-    /// Installs fetched bytes, now or when the log has what they are as of.
-    async fn arrived(self: &Arc<Self>, fetch: Fetch, bytes: Bytes, as_of: Version) {
-        let asked = piece(fetch.range);
-        // A short answer ends where the file ends: what lies beyond is settled with it.
-        let short = (bytes.len() as u64) < asked.len();
-        let covered = if short { fetch.range } else { asked };
-        let mut st = self.state.lock();
-        let holds = if matches!(st.role, Role::Owner { .. }) {
-            perigee_replica::Holds::Yes
-        } else {
-            st.chain.holds(as_of)
-        };
-        match st.pull.on_fetched(fetch.id, covered, as_of, holds) {
-            Fetched::Install { inode, parts } => {
-                self.install(&mut st, inode, asked.start, &bytes, &parts, as_of);
-            }
-            Fetched::Hold => {
-                st.held.insert(fetch.id, (asked.start, bytes, as_of));
-            }
-            Fetched::Drop => {}
-        }
-    }
-
-    /// Installs bytes that were held until their record was committed.
-    pub(super) fn release_held(&self, st: &mut State) {
-        if st.held.is_empty() {
-            return;
-        }
-        let chain = &st.chain;
-        let decided = st.pull.release(|version| chain.holds(version));
-        for (id, fetched) in decided {
-            let Some((start, bytes, as_of)) = st.held.remove(&id) else {
-                continue;
-            };
-            if let Fetched::Install { inode, parts } = fetched {
-                self.install(st, inode, start, &bytes, &parts, as_of);
-            }
-        }
-    }
-
-    fn install(
-        &self,
-        st: &mut State,
-        inode: InodeId,
-        start: u64,
-        bytes: &Bytes,
-        parts: &[ByteRange],
-        as_of: Version,
-    ) {
-        for part in parts {
-            if let Err(error) = self.install_part(inode, start, bytes, *part, as_of) {
-                error!(container = %self.id, %inode, %part, %error, "bytes not installed");
-                let mut invalid = st.pull.invalid(inode).cloned().unwrap_or_default();
-                invalid.invalidate(*part, as_of);
-                st.pull.restore(inode, invalid);
-            }
-        }
-        st.unsettled.insert(inode);
-        self.note_healed(st, inode);
-    }
-
-    fn install_part(
-        &self,
-        inode: InodeId,
-        start: u64,
-        bytes: &Bytes,
-        part: ByteRange,
-        as_of: Version,
-    ) -> Result<(), StoreError> {
-        let file = self.file(inode)?;
-        let end = start + bytes.len() as u64;
-        if let Some(data) = part.intersect(ByteRange::new(start, end)) {
-            let from = (data.start - start) as usize;
-            let slice = &bytes[from..from + data.len() as usize];
-            put(&file.object, data, slice, as_of)?;
-        }
-        let len = file.object.len()?;
-        let beyond = ByteRange::new(part.start.max(end), part.end.min(len));
-        if beyond.start < beyond.end {
-            // As of that record the file ended here: what this node has beyond it reads as zeros.
-            let mut at = beyond.start;
-            while at < beyond.end {
-                let piece = ByteRange::new(at, beyond.end.min(at + PIECE));
-                put(&file.object, piece, &vec![0; piece.len() as usize], as_of)?;
-                at = piece.end;
-            }
-        }
-        Ok(())
+        if owns { round } else { Round::Failed }
     }
 
     /// No member has what is missing here: what is in place becomes the content, by a record.
@@ -479,24 +380,8 @@ impl Container {
     }
 }
 
-/// Puts fetched bytes in place. An object that does not know that it lacks some of them learns it
-/// first: the map of this room is the one that decided to fetch.
-fn put(
-    object: &Arc<Object>,
-    range: ByteRange,
-    data: &[u8],
-    as_of: Version,
-) -> Result<(), StoreError> {
-    let parts = object.install(range, data, as_of, None)?;
-    if parts.iter().map(|part| part.len()).sum::<u64>() < range.len() {
-        object.invalidate(range, as_of)?;
-        object.install(range, data, as_of, None)?;
-    }
-    Ok(())
-}
-
 /// What one request asks of a range.
-fn piece(range: ByteRange) -> ByteRange {
+pub(super) fn piece(range: ByteRange) -> ByteRange {
     ByteRange::new(
         range.start,
         range.end.min(range.start.saturating_add(PIECE)),
@@ -510,7 +395,7 @@ fn divide(fetches: Vec<Fetch>) -> Vec<Vec<Fetch>> {
     for fetch in fetches {
         let len = piece(fetch.range).len();
         let full = parts.last().is_none_or(|part| part.len() >= REGIONS_MAX);
-        if full || bytes.saturating_add(len) > FETCH_BYTES_MAX {
+        if full || bytes.saturating_add(len) > REQUEST_BYTES {
             parts.push(Vec::new());
             bytes = 0;
         }

@@ -190,6 +190,7 @@ impl Container {
         files: &BTreeMap<InodeId, u64>,
     ) -> Result<(), String> {
         let keep: BTreeSet<InodeId> = files.keys().copied().collect();
+        let installs = self.installs.write();
         self.env
             .store
             .retain_objects(self.id, &keep)
@@ -217,6 +218,7 @@ impl Container {
                 .on_state_installed(base, files.iter().map(|(inode, size)| (*inode, *size)));
             (st.chain.promised(), st.complete)
         };
+        drop(installs);
         let stored = Stored {
             promised,
             complete,

@@ -64,9 +64,12 @@ fn fetched_bytes_wait_until_what_they_include_is_committed() {
     let answer = pull.on_fetched(fetch.id, fetch.range, v(1, 3), Holds::NotYet);
     assert_eq!(answer, Fetched::Hold);
     assert!(!pull.is_valid(FILE, r(0, 1)));
-    assert_eq!(pull.release(|_| Holds::NotYet), []);
-    let released = pull.release(|_| Holds::Yes);
-    assert_eq!(released, [(fetch.id, install(&[r(0, 100)]))]);
+    assert_eq!(pull.decidable(|_| Holds::NotYet), []);
+    assert_eq!(pull.decidable(|_| Holds::Yes), [fetch.id]);
+    let answer = pull.on_fetched(fetch.id, fetch.range, v(1, 3), Holds::Yes);
+    assert_eq!(answer, install(&[r(0, 100)]));
+    assert!(!pull.is_valid(FILE, r(0, 1)), "the bytes are not in place");
+    pull.on_installed(fetch.id);
     assert!(pull.is_valid(FILE, r(0, 100)));
     assert_eq!(pull.complete_through(Seq(3)), Seq(3));
 }
@@ -76,7 +79,9 @@ fn held_bytes_of_another_history_are_dropped_and_fetched_again() {
     let mut pull = follower(&[(1, 0, 100)]);
     let fetch = one(&mut pull);
     pull.on_fetched(fetch.id, fetch.range, v(1, 3), Holds::NotYet);
-    assert_eq!(pull.release(|_| Holds::Never), [(fetch.id, Fetched::Drop)]);
+    assert_eq!(pull.decidable(|_| Holds::Never), [fetch.id]);
+    let answer = pull.on_fetched(fetch.id, fetch.range, v(1, 3), Holds::Never);
+    assert_eq!(answer, Fetched::Drop);
     assert_ne!(one(&mut pull).id, fetch.id);
 }
 
@@ -88,6 +93,7 @@ fn bytes_older_than_needed_do_not_make_a_region_valid() {
     pull.on_committed(Seq(2));
     let answer = pull.on_fetched(fetch.id, fetch.range, v(1, 1), Holds::Yes);
     assert_eq!(answer, install(&[r(0, 40), r(60, 100)]));
+    pull.on_installed(fetch.id);
     assert!(!pull.is_valid(FILE, r(40, 60)));
     let again = one(&mut pull);
     assert_eq!((again.range, again.needed), (r(40, 60), v(1, 2)));
@@ -100,6 +106,8 @@ fn a_region_written_again_is_complete_only_with_its_first_bytes() {
     let fetches = pull.next_fetches(u64::MAX, 9);
     let first = fetches.iter().find(|f| f.range == r(0, 100)).unwrap();
     pull.on_fetched(first.id, first.range, v(1, 7), Holds::Yes);
+    assert_eq!(pull.complete_through(Seq(7)), Seq(2));
+    pull.on_installed(first.id);
     assert_eq!(pull.complete_through(Seq(7)), Seq(4));
 }
 
@@ -257,6 +265,39 @@ fn an_installed_state_has_no_bytes_yet() {
     assert!(fetches.iter().all(|f| f.needed == v(1, 9)));
     for fetch in fetches {
         pull.on_fetched(fetch.id, fetch.range, v(1, 9), Holds::Yes);
+        pull.on_installed(fetch.id);
     }
     assert_eq!(pull.complete_through(Seq(9)), Seq(9));
+}
+
+#[test]
+fn a_write_during_an_install_leaves_its_range_invalid() {
+    let mut pull = follower(&[(1, 0, 100)]);
+    let fetch = one(&mut pull);
+    let answer = pull.on_fetched(fetch.id, fetch.range, v(1, 1), Holds::Yes);
+    assert_eq!(answer, install(&[r(0, 100)]));
+    pull.on_command(v(1, 2), &written(FILE, 40, 60), Origin::Remote);
+    pull.on_committed(Seq(2));
+    let twice = pull.on_fetched(fetch.id, fetch.range, v(1, 2), Holds::Yes);
+    assert_eq!(twice, Fetched::Drop, "an answer is taken once");
+    pull.on_source_changed();
+    assert_eq!(
+        pull.next_fetches(u64::MAX, 9),
+        [],
+        "two installs of one region could end in any order"
+    );
+    pull.on_installed(fetch.id);
+    let ranges: Vec<ByteRange> = pull.iter().map(|(_, range, _)| range).collect();
+    assert_eq!(ranges, [r(40, 60)]);
+    assert_eq!(one(&mut pull).range, r(40, 60));
+}
+
+#[test]
+fn an_install_that_fails_is_fetched_again() {
+    let mut pull = follower(&[(1, 0, 100)]);
+    let fetch = one(&mut pull);
+    pull.on_fetched(fetch.id, fetch.range, v(1, 1), Holds::Yes);
+    pull.on_fetch_failed(fetch.id);
+    assert!(!pull.is_valid(FILE, r(0, 100)));
+    assert_eq!(one(&mut pull).range, r(0, 100));
 }

@@ -1,6 +1,6 @@
 //! Bytes: in place at the owner, fetched by the others, synced by all.
 
-use super::{Asking, FetchAnswer, Packet, SyncJob, SyncWait};
+use super::{Arrived, Asking, FetchAnswer, Packet, SyncJob, SyncWait};
 use crate::disk::ObjectMap;
 use crate::model::{BLOCKS, FILES, Record, blocks_in, blocks_of_file, file_of, inode, range_of};
 use crate::oracle::Mark;
@@ -229,7 +229,7 @@ impl World {
                 let run = self.running(node);
                 let whole = ByteRange::new(0, u64::MAX);
                 let what = run.pull.on_fetched(id, whole, as_of, holds);
-                self.take_fetched(node, id, what, tokens);
+                self.take_fetched(node, id, what, Arrived { as_of, tokens });
             }
             FetchAnswer::NotHere => {
                 if let Some(asking) = run.asking.get_mut(&id) {
@@ -242,10 +242,10 @@ impl World {
         self.step(node, Input::Tick);
     }
 
-    fn take_fetched(&mut self, node: usize, id: FetchId, what: Fetched, tokens: Vec<(usize, u64)>) {
+    fn take_fetched(&mut self, node: usize, id: FetchId, what: Fetched, arrived: Arrived) {
         match what {
             Fetched::Install { inode, parts } => {
-                for (block, token) in tokens {
+                for (block, token) in arrived.tokens {
                     let range = range_of(block);
                     let inside = |p: &ByteRange| p.start <= range.start && p.end >= range.end;
                     if file_of(block) == inode && parts.iter().any(inside) {
@@ -253,11 +253,13 @@ impl World {
                         self.nodes[node].disk.write(block, token);
                     }
                 }
-                self.running(node).stirred = true;
+                let run = self.running(node);
+                run.pull.on_installed(id);
+                run.stirred = true;
             }
             Fetched::Hold => {
                 self.note(Mark::Held);
-                self.running(node).held.insert(id, tokens);
+                self.running(node).held.insert(id, arrived);
             }
             Fetched::Drop => {}
         }
@@ -267,11 +269,15 @@ impl World {
     pub(crate) fn release_held(&mut self, node: usize) {
         let run = self.running(node);
         let chain = &run.chain;
-        let released = run.pull.release(|version| chain.holds(version));
-        for (id, what) in released {
-            if let Some(tokens) = self.running(node).held.remove(&id) {
-                self.take_fetched(node, id, what, tokens);
-            }
+        for id in run.pull.decidable(|version| chain.holds(version)) {
+            let run = self.running(node);
+            let Some(arrived) = run.held.remove(&id) else {
+                continue;
+            };
+            let holds = run.chain.holds(arrived.as_of);
+            let whole = ByteRange::new(0, u64::MAX);
+            let what = run.pull.on_fetched(id, whole, arrived.as_of, holds);
+            self.take_fetched(node, id, what, arrived);
         }
     }
 

@@ -172,6 +172,13 @@ pub struct SyncJob {
     pub(crate) waits: Vec<SyncWait>,
 }
 
+/// Fetched blocks with their content.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrived {
+    pub(crate) as_of: Version,
+    pub(crate) tokens: Vec<(usize, u64)>,
+}
+
 /// A running process.
 pub struct Running {
     pub(crate) chain: Chain,
@@ -192,7 +199,7 @@ pub struct Running {
     pub(crate) unwritten: VecDeque<(Seq, u8, u64)>,
     pub(crate) reign: Option<Epoch>,
     pub(crate) waiters: Vec<Waiter>,
-    pub(crate) held: BTreeMap<FetchId, Vec<(usize, u64)>>,
+    pub(crate) held: BTreeMap<FetchId, Arrived>,
     /// A new owner asks one member after the other.
     pub(crate) asking: BTreeMap<FetchId, Asking>,
     pub(crate) sync: Option<SyncJob>,

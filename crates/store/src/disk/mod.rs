@@ -7,6 +7,7 @@ mod real;
 pub use real::RealDisk;
 
 use perigee_types::ByteRange;
+use perigee_types::limits::BLOCK_LEN;
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io;
@@ -75,6 +76,11 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
     /// Writes at an offset; how many bytes, maybe fewer than given.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize>;
+    /// [`DiskFile::write_at`] of whole blocks (4,096 bytes) at a block's border, past the page cache where the file
+    /// system can: for content that nobody is likely to read here soon. Not for more than 1 MiB.
+    fn write_past_cache(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        self.write_at(offset, data)
+    }
     /// The length in bytes.
     fn size(&self) -> io::Result<u64>;
     /// Space taken, in units of 512 bytes.
@@ -108,11 +114,59 @@ pub(crate) fn read_padded(file: &dyn DiskFile, offset: u64, buf: &mut [u8]) -> i
     Ok(())
 }
 
+/// Whether content is likely to be read soon where it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// It is: by the programs that wrote it.
+    Likely,
+    /// It is not: large writes need not push other content out of memory.
+    Unlikely,
+}
+
+/// Writes of fewer bytes go through the page cache in any case: there the system can join them.
+const PAST_CACHE_LEN_MIN: usize = 512 << 10;
+const PAST_CACHE_LEN_MAX: usize = 1 << 20;
+
 /// Writes all of `data`, over as many calls as it takes.
 pub(crate) fn write_all(file: &dyn DiskFile, offset: u64, data: &[u8]) -> io::Result<()> {
+    write_fully(data, offset, |at, rest| file.write_at(at, rest))
+}
+
+/// [`write_all`] of an object's content.
+pub(crate) fn write_content(
+    file: &dyn DiskFile,
+    offset: u64,
+    data: &[u8],
+    reuse: Reuse,
+) -> io::Result<()> {
+    if reuse == Reuse::Likely || data.len() < PAST_CACHE_LEN_MIN {
+        return write_all(file, offset, data);
+    }
+    let head = (offset.next_multiple_of(BLOCK_LEN) - offset) as usize;
+    let (head, rest) = data.split_at(head.min(data.len()));
+    let (whole, tail) = rest.split_at(rest.len() - rest.len() % BLOCK_LEN as usize);
+    let start = offset + head.len() as u64;
+    write_all(file, offset, head)?;
+    write_fully(whole, start, |at, rest| {
+        let piece = &rest[..rest.len().min(PAST_CACHE_LEN_MAX)];
+        // After a short write the rest may begin anywhere.
+        if at % BLOCK_LEN == 0 && piece.len() as u64 % BLOCK_LEN == 0 {
+            file.write_past_cache(at, piece)
+        } else {
+            file.write_at(at, piece)
+        }
+    })?;
+    write_all(file, start + whole.len() as u64, tail)
+}
+
+fn write_fully(
+    data: &[u8],
+    offset: u64,
+    mut write: impl FnMut(u64, &[u8]) -> io::Result<usize>,
+) -> io::Result<()> {
     let mut done = 0;
     while done < data.len() {
-        match file.write_at(offset + done as u64, &data[done..]) {
+        match write(offset + done as u64, &data[done..]) {
             Ok(0) => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
             Ok(n) => done += n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -1,6 +1,7 @@
 //! The real disk.
 
 use super::{Disk, DiskFile, DiskSpace, OpenMode, SeekTo};
+use parking_lot::Mutex;
 use perigee_types::ByteRange;
 use rustix::fs::{
     FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, fallocate, fdatasync, flock, fstat,
@@ -10,10 +11,11 @@ use rustix::io::{Errno, pread, pwrite};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use tracing::debug;
 
 /// The local system.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,6 +24,45 @@ pub struct RealDisk;
 #[derive(Debug)]
 struct RealFile {
     fd: Arc<OwnedFd>,
+    past_cache: OnceLock<Option<OwnedFd>>,
+}
+
+/// What the memory of a write past the page cache must be a multiple of; enough for any disk.
+const ALIGNMENT: usize = 4096;
+/// The longest such write.
+const PAST_CACHE_LEN_MAX: usize = 1 << 20;
+/// Buffers that are kept for the next such writes.
+const BUFFERS_MAX: usize = 4;
+
+static BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+impl RealFile {
+    /// The file, opened for writes past the page cache; `None` where the file system has none.
+    fn past_cache(&self) -> Option<&OwnedFd> {
+        let open = || {
+            let own = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::DIRECT;
+            rustix::fs::open(own, flags, Mode::empty())
+                .inspect_err(|error| debug!(%error, "writes go through the page cache"))
+                .ok()
+        };
+        self.past_cache.get_or_init(open).as_ref()
+    }
+}
+
+/// Calls `write` with the same bytes at an aligned address.
+fn with_aligned<R>(data: &[u8], write: impl FnOnce(&[u8]) -> R) -> R {
+    let kept = BUFFERS.lock().pop();
+    let mut buffer = kept.unwrap_or_else(|| vec![0; PAST_CACHE_LEN_MAX + ALIGNMENT]);
+    let start = buffer.as_ptr().align_offset(ALIGNMENT);
+    let aligned = &mut buffer[start..start + data.len()];
+    aligned.copy_from_slice(data);
+    let result = write(aligned);
+    let mut kept = BUFFERS.lock();
+    if kept.len() < BUFFERS_MAX {
+        kept.push(buffer);
+    }
+    result
 }
 
 impl Disk for RealDisk {
@@ -33,7 +74,10 @@ impl Disk for RealDisk {
         };
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | more;
         let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(Arc::new(RealFile { fd: Arc::new(fd) }))
+        Ok(Arc::new(RealFile {
+            fd: Arc::new(fd),
+            past_cache: OnceLock::new(),
+        }))
     }
 
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
@@ -90,6 +134,18 @@ impl DiskFile for RealFile {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         Ok(pwrite(&self.fd, data, offset)?)
+    }
+
+    fn write_past_cache(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        let usable = data.len() <= PAST_CACHE_LEN_MAX;
+        if let Some(fd) = self.past_cache().filter(|_| usable) {
+            match with_aligned(data, |aligned| pwrite(fd, aligned, offset)) {
+                // Not here, or not in such pieces: the page cache takes anything.
+                Err(Errno::INVAL) => {}
+                written => return Ok(written?),
+            }
+        }
+        self.write_at(offset, data)
     }
 
     fn size(&self) -> io::Result<u64> {

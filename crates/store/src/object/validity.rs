@@ -54,6 +54,12 @@ impl Object {
         self.body.read().invalid.iter().collect()
     }
 
+    /// The invalid parts of `range`, and what version each needs.
+    #[must_use]
+    pub fn invalid_in(&self, range: ByteRange) -> Vec<(ByteRange, Version)> {
+        self.body.read().invalid.overlapping(range)
+    }
+
     /// Whether no region is invalid.
     #[must_use]
     pub fn is_whole(&self) -> bool {

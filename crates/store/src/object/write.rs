@@ -3,7 +3,7 @@
 use super::read::read_block;
 use super::table::{block_range, blocks_of};
 use super::{Body, Object, Writers, outside, spans_of, wholly_invalid};
-use crate::disk::{DiskFile, write_all};
+use crate::disk::{DiskFile, Reuse, write_content};
 use crate::error::StoreError;
 use crate::sums::{BLOCK, block_sum, block_sums};
 use perigee_types::limits::BLOCK_LEN;
@@ -24,7 +24,7 @@ impl Object {
         self.core.check_room(self.inode.container())?;
         let mut body = self.body.write();
         self.check_live(&body)?;
-        self.put(&mut body, range, data)?;
+        self.put(&mut body, range, data, Reuse::Likely)?;
         forget_invalid(&mut body, range);
         Ok(())
     }
@@ -58,7 +58,8 @@ impl Object {
         let parts = wanted.fill(range, content);
         for &part in &parts {
             let at = (part.start - range.start) as usize;
-            self.put(&mut body, part, &data[at..at + part.len() as usize])?;
+            let bytes = &data[at..at + part.len() as usize];
+            self.put(&mut body, part, bytes, Reuse::Unlikely)?;
             body.invalid.fill(part, content);
             body.filled.extend(spans_of(part));
         }
@@ -66,7 +67,13 @@ impl Object {
     }
 
     /// Writes bytes and their checksums. Validity is the caller's.
-    fn put(&self, body: &mut Body, range: ByteRange, data: &[u8]) -> Result<(), StoreError> {
+    fn put(
+        &self,
+        body: &mut Body,
+        range: ByteRange,
+        data: &[u8],
+        reuse: Reuse,
+    ) -> Result<(), StoreError> {
         let change = self.note_data_change()?;
         let file = self.open_for_write(body)?;
         if body.writers == Writers::Outside {
@@ -74,7 +81,7 @@ impl Object {
         }
         self.load_sums(body, range)?;
         let sums = self.sums_after(body, &*file, range, data)?;
-        if let Err(error) = write_all(&*file, range.start, data) {
+        if let Err(error) = write_content(&*file, range.start, data, reuse) {
             self.mend_failed_write(body, &*file, range, change);
             return Err(self.io("write", &error));
         }

@@ -1,0 +1,254 @@
+//! Putting fetched bytes in place.
+//!
+//! The disk is written without the container's lock. Three locks keep others out of the way of a write that is
+//! decided and not yet done, always taken in this order: the file's `still` (an owner's own writes), the container's
+//! `installs` (a state that arrives whole), the container's state, and the file's `installing` (committed commands,
+//! which are carried out under the container's lock and wait for the disk alone).
+
+use super::refill::{PIECE, piece};
+use super::{Container, File, State};
+use bytes::Bytes;
+use perigee_proto::message::data::{Fetched as Got, Region};
+use perigee_replica::{Fetch, Fetched, Holds, Role};
+use perigee_store::StoreError;
+use perigee_types::{ByteRange, Version};
+use std::sync::Arc;
+use tracing::{error, warn};
+
+/// How a round of fetches went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Round {
+    /// All of it is in place, held, or on its way by other means.
+    Complete,
+    /// Something has to be asked for again.
+    Failed,
+}
+
+/// What became of an answer.
+pub(super) struct Taken {
+    /// What the source did not have.
+    pub(super) left: Vec<Fetch>,
+    pub(super) round: Round,
+}
+
+/// Bytes that arrived.
+pub(super) struct Arrived {
+    fetch: Fetch,
+    bytes: Bytes,
+    as_of: Version,
+}
+
+impl Arrived {
+    /// What was asked for.
+    fn asked(&self) -> ByteRange {
+        piece(self.fetch.range)
+    }
+
+    /// What is settled by it. A short answer ends where the file ends: what lies beyond is settled with it.
+    fn covered(&self) -> ByteRange {
+        if (self.bytes.len() as u64) < self.asked().len() {
+            self.fetch.range
+        } else {
+            self.asked()
+        }
+    }
+
+    /// Where its bytes belong.
+    fn place(&self) -> ByteRange {
+        ByteRange::with_len(self.fetch.range.start, self.bytes.len() as u64)
+    }
+}
+
+impl Container {
+    /// Takes in an answer.
+    pub(super) async fn take_in(
+        self: &Arc<Self>,
+        asked: Vec<Fetch>,
+        got: Got,
+        payload: Bytes,
+    ) -> Taken {
+        let me = self.clone();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.env.runtime.spawn_blocking(move || {
+            // Whoever asked may have gone: then nobody wants to know.
+            _ = sender.send(me.take_in_now(asked, &got, &payload));
+        });
+        receiver.await.unwrap_or(Taken {
+            left: Vec::new(),
+            round: Round::Failed,
+        })
+    }
+
+    fn take_in_now(self: &Arc<Self>, asked: Vec<Fetch>, got: &Got, payload: &Bytes) -> Taken {
+        let mut taken = Taken {
+            left: Vec::new(),
+            round: Round::Complete,
+        };
+        if got.regions.len() != asked.len() {
+            warn!(container = %self.id, "answer to a fetch has another number of regions");
+            taken.left = asked;
+            return taken;
+        }
+        let mut at = 0usize;
+        for (fetch, (region, as_of)) in asked.into_iter().zip(&got.regions) {
+            let len = match region {
+                Region::Bytes { len } => usize::try_from(*len).unwrap_or(usize::MAX),
+                Region::Gone => {
+                    // Its removal is on the way in the log.
+                    self.state.lock().pull.on_fetch_failed(fetch.id);
+                    continue;
+                }
+                Region::Hole | Region::Unreadable => {
+                    taken.left.push(fetch);
+                    continue;
+                }
+            };
+            let Some(bytes) = at.checked_add(len).and_then(|end| payload.get(at..end)) else {
+                warn!(container = %self.id, "answer to a fetch is shorter than it says");
+                taken.left.push(fetch);
+                continue;
+            };
+            let arrived = Arrived {
+                fetch,
+                bytes: payload.slice_ref(bytes),
+                as_of: *as_of,
+            };
+            at += len;
+            if self.arrived(arrived) == Round::Failed {
+                taken.round = Round::Failed;
+            }
+        }
+        taken
+    }
+
+    /// Installs fetched bytes, now or when the log has what they are as of. Blocks on the disk.
+    fn arrived(self: &Arc<Self>, arrived: Arrived) -> Round {
+        let id = arrived.fetch.id;
+        let file = match self.file(arrived.fetch.inode) {
+            Ok(file) => file,
+            Err(error) => {
+                error!(inode = %arrived.fetch.inode, %error, "no object to install bytes in");
+                self.state.lock().pull.on_fetch_failed(id);
+                return Round::Failed;
+            }
+        };
+        let _still = file.still.write();
+        let _installs = self.installs.read();
+        let mut st = self.state.lock();
+        let holds = if matches!(st.role, Role::Owner { .. }) {
+            Holds::Yes
+        } else {
+            st.chain.holds(arrived.as_of)
+        };
+        let decided = st
+            .pull
+            .on_fetched(id, arrived.covered(), arrived.as_of, holds);
+        let (inode, parts) = match decided {
+            Fetched::Install { inode, parts } => (inode, parts),
+            Fetched::Hold => {
+                st.held.insert(id, arrived);
+                return Round::Complete;
+            }
+            Fetched::Drop => return Round::Complete,
+        };
+        let prepared = self.prepare_install(&mut st, &file, &arrived, &parts);
+        let installing = file.installing.lock();
+        drop(st);
+        let installed = prepared.and_then(|()| install(&file, &arrived, &parts));
+        drop(installing);
+        let mut st = self.state.lock();
+        st.unsettled.insert(inode);
+        match installed {
+            Ok(()) => {
+                st.pull.on_installed(id);
+                self.note_healed(&mut st, inode);
+                Round::Complete
+            }
+            Err(error) => {
+                st.pull.on_fetch_failed(id);
+                error!(container = %self.id, %inode, %error, "bytes not installed");
+                Round::Failed
+            }
+        }
+    }
+
+    /// The map that decided to fetch may know of more that is missing than the object, which ends earlier when its
+    /// record of a cut was truncated: the object learns it first.
+    fn prepare_install(
+        &self,
+        st: &mut State,
+        file: &File,
+        arrived: &Arrived,
+        parts: &[ByteRange],
+    ) -> Result<(), StoreError> {
+        let len = file.object.len()?;
+        for part in parts {
+            let end = part.end.min(arrived.place().end.max(len));
+            let mut known = perigee_replica::RegionMap::new();
+            known.invalidate(
+                ByteRange::new(part.start, end.max(part.start)),
+                arrived.as_of,
+            );
+            for (lacking, _) in file.object.invalid_in(*part) {
+                known.drop_range(lacking);
+            }
+            for (unknown, _) in known.iter() {
+                file.object
+                    .invalidate_in(&mut st.marks, unknown, arrived.as_of)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Installs bytes that were held until their record was committed.
+    pub(super) fn release_held(self: &Arc<Self>, st: &mut State) {
+        if st.held.is_empty() {
+            return;
+        }
+        let chain = &st.chain;
+        let decided = st.pull.decidable(|version| chain.holds(version));
+        let arrived: Vec<Arrived> = decided
+            .into_iter()
+            .filter_map(|id| st.held.remove(&id))
+            .collect();
+        if arrived.is_empty() {
+            return;
+        }
+        let me = self.clone();
+        self.env.runtime.spawn_blocking(move || {
+            for arrived in arrived {
+                if me.arrived(arrived) == Round::Failed {
+                    me.refill.notify_one();
+                }
+            }
+            me.progress.notify_waiters();
+        });
+    }
+}
+
+/// Writes the parts that were decided.
+fn install(file: &File, arrived: &Arrived, parts: &[ByteRange]) -> Result<(), StoreError> {
+    let place = arrived.place();
+    for part in parts {
+        if let Some(data) = part.intersect(place) {
+            let from = (data.start - place.start) as usize;
+            let slice = &arrived.bytes[from..from + data.len() as usize];
+            file.object.install(data, slice, arrived.as_of, None)?;
+        }
+        // As of that record the file ended there: what this node has beyond it reads as zeros.
+        let mut at = part.start.max(place.end);
+        let end = part.end.min(file.object.len()?);
+        while at < end {
+            let zeros = ByteRange::new(at, end.min(at + PIECE));
+            let content = vec![0; zeros.len() as usize];
+            file.object.install(zeros, &content, arrived.as_of, None)?;
+            at = zeros.end;
+        }
+    }
+    Ok(())
+}
+
+/// Waits for a write to the file that was decided before, and lets none begin.
+pub(super) fn hold_off(file: &File) -> parking_lot::MutexGuard<'_, ()> {
+    file.installing.lock()
+}
