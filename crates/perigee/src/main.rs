@@ -23,6 +23,11 @@ use clap::Parser;
 use commands::Cli;
 use std::process::ExitCode;
 
+/// The daemons move megabytes through short-lived buffers: the system's allocator gives each of them back to
+/// the kernel, and takes new pages, which must be cleared, for the next.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
