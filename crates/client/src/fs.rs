@@ -44,8 +44,8 @@ pub enum OpenMode {
         /// Pages that the kernel holds from earlier opens may be used.
         keep: bool,
     },
-    /// Through the daemon; a page cache would only hold what nobody reads through this open file.
-    Uncached,
+    /// Through the daemon, by a program that can only write: a page cache would be of no use to it.
+    WriteOnly,
     /// Through the daemon, which must see each call as the program makes it.
     Direct,
     /// Reads, writes and maps go to this backing file; the daemon sees none of them.

@@ -146,7 +146,7 @@ impl Session {
         let keep = self.handles.keep_pages(inode, found.home);
         let mode = match &found.local {
             _ if flags.append => OpenMode::Direct,
-            _ if flags.write && !flags.read => OpenMode::Uncached,
+            _ if flags.write && !flags.read => OpenMode::WriteOnly,
             Some(file) if !flags.write && !flags.direct => {
                 // Who maps the backing file changes it without a word to the page cache.
                 self.handles.forget(inode);

@@ -111,7 +111,7 @@ impl OpenFiles {
 fn wish(mode: &OpenMode) -> Wish {
     match mode {
         OpenMode::Cached { .. } => Wish::Cached,
-        OpenMode::Uncached => Wish::Uncached,
+        OpenMode::WriteOnly => Wish::WriteOnly,
         OpenMode::Direct => Wish::Direct,
         OpenMode::Passthrough(_) => Wish::Passthrough,
         OpenMode::DirectBeside(_) => Wish::Beside,
@@ -121,7 +121,7 @@ fn wish(mode: &OpenMode) -> Wish {
 fn backing(mode: &OpenMode) -> Option<&Arc<OwnedFd>> {
     match mode {
         OpenMode::Passthrough(file) | OpenMode::DirectBeside(file) => Some(file),
-        OpenMode::Cached { .. } | OpenMode::Uncached | OpenMode::Direct => None,
+        OpenMode::Cached { .. } | OpenMode::WriteOnly | OpenMode::Direct => None,
     }
 }
 
@@ -130,7 +130,7 @@ fn flags(mode: Mode, wished: &OpenMode) -> u32 {
     match mode {
         Mode::Cached if matches!(wished, OpenMode::Cached { keep: true }) => fopen::KEEP_CACHE,
         Mode::Cached => 0,
-        Mode::Direct => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+        Mode::Direct | Mode::WriteOnly => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
         Mode::Passthrough => fopen::PASSTHROUGH,
         Mode::Beside => fopen::PASSTHROUGH | fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
     }
@@ -141,7 +141,7 @@ pub(crate) fn directory_flags(mode: &OpenMode) -> u32 {
     match mode {
         OpenMode::Cached { keep: true } => fopen::CACHE_DIR | fopen::KEEP_CACHE,
         OpenMode::Cached { keep: false } => fopen::CACHE_DIR,
-        OpenMode::Uncached
+        OpenMode::WriteOnly
         | OpenMode::Direct
         | OpenMode::Passthrough(_)
         | OpenMode::DirectBeside(_) => 0,

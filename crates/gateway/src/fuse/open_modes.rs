@@ -16,6 +16,8 @@ pub enum Mode {
     Cached,
     /// Through the daemon, without page cache.
     Direct,
+    /// The same, of an open that cannot be read, and so not be mapped.
+    WriteOnly,
     /// Past the daemon, to the backing file.
     Passthrough,
     /// Reads and writes through the daemon, maps to the backing file.
@@ -35,8 +37,8 @@ impl Mode {
 pub enum Wish {
     /// Through the daemon, with page cache.
     Cached,
-    /// Through the daemon; a page cache would be of no use, and does no harm.
-    Uncached,
+    /// Through the daemon, by a program that can only write: a page cache would be of no use to it.
+    WriteOnly,
     /// Through the daemon, which must see each call as the program makes it.
     Direct,
     /// Past the daemon, to the backing file.
@@ -50,6 +52,7 @@ pub enum Wish {
 pub struct Counts {
     cached: u32,
     direct: u32,
+    write_only: u32,
     backed: u32,
 }
 
@@ -63,16 +66,18 @@ impl Counts {
     #[must_use]
     pub const fn plan(&self, wish: Wish) -> Mode {
         match wish {
-            Wish::Cached | Wish::Uncached | Wish::Direct if self.backed > 0 => Mode::Beside,
+            Wish::Cached | Wish::WriteOnly | Wish::Direct if self.backed > 0 => Mode::Beside,
             Wish::Passthrough if self.backed > 0 => Mode::Passthrough,
             Wish::Beside if self.backed > 0 => Mode::Beside,
-            Wish::Cached | Wish::Uncached | Wish::Passthrough if self.cached > 0 => Mode::Cached,
-            Wish::Cached | Wish::Passthrough if self.direct > 0 => Mode::Direct,
+            Wish::Cached | Wish::WriteOnly | Wish::Passthrough if self.cached > 0 => Mode::Cached,
+            Wish::Passthrough if self.direct > 0 => Mode::Direct,
+            Wish::Cached if self.direct > 0 || self.write_only > 0 => Mode::Direct,
             Wish::Cached => Mode::Cached,
             Wish::Passthrough => Mode::Passthrough,
             Wish::Beside if self.cached > 0 || self.direct > 0 => Mode::Direct,
             Wish::Beside => Mode::Beside,
-            Wish::Uncached | Wish::Direct => Mode::Direct,
+            Wish::WriteOnly => Mode::WriteOnly,
+            Wish::Direct => Mode::Direct,
         }
     }
 
@@ -81,7 +86,8 @@ impl Counts {
     pub const fn without_backing(wish: Wish) -> Mode {
         match wish {
             Wish::Cached | Wish::Passthrough => Mode::Cached,
-            Wish::Uncached | Wish::Direct | Wish::Beside => Mode::Direct,
+            Wish::WriteOnly => Mode::WriteOnly,
+            Wish::Direct | Wish::Beside => Mode::Direct,
         }
     }
 
@@ -100,7 +106,7 @@ impl Counts {
     /// Whether nothing is open.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.cached == 0 && self.direct == 0 && self.backed == 0
+        self.cached == 0 && self.direct == 0 && self.write_only == 0 && self.backed == 0
     }
 
     /// Whether the backing file is in use.
@@ -113,6 +119,7 @@ impl Counts {
         match mode {
             Mode::Cached => &mut self.cached,
             Mode::Direct => &mut self.direct,
+            Mode::WriteOnly => &mut self.write_only,
             Mode::Passthrough | Mode::Beside => &mut self.backed,
         }
     }
@@ -125,12 +132,18 @@ mod tests {
 
     const WISHES: [Wish; 5] = [
         Wish::Cached,
-        Wish::Uncached,
+        Wish::WriteOnly,
         Wish::Direct,
         Wish::Passthrough,
         Wish::Beside,
     ];
-    const MODES: [Mode; 4] = [Mode::Cached, Mode::Direct, Mode::Passthrough, Mode::Beside];
+    const MODES: [Mode; 5] = [
+        Mode::Cached,
+        Mode::Direct,
+        Mode::WriteOnly,
+        Mode::Passthrough,
+        Mode::Beside,
+    ];
     const OPENS_MAX: usize = 6;
 
     /// The kernel's account of one inode, after `fs/fuse/iomode.c`: opens, and whether each counts
@@ -158,8 +171,14 @@ mod tests {
                 Mode::Passthrough | Mode::Beside if self.caching() > 0 => {
                     return Err("EIO: cached");
                 }
-                Mode::Cached | Mode::Direct if self.backed() => return Err("EIO: backed"),
-                Mode::Cached | Mode::Direct | Mode::Passthrough | Mode::Beside => {}
+                Mode::Cached | Mode::Direct | Mode::WriteOnly if self.backed() => {
+                    return Err("EIO: backed");
+                }
+                Mode::Cached
+                | Mode::Direct
+                | Mode::WriteOnly
+                | Mode::Passthrough
+                | Mode::Beside => {}
             }
             self.opens.push((mode, false));
             Ok(())
@@ -226,7 +245,8 @@ mod tests {
         for wish in WISHES {
             let granted = match wish {
                 Wish::Cached => Mode::Cached,
-                Wish::Uncached | Wish::Direct => Mode::Direct,
+                Wish::WriteOnly => Mode::WriteOnly,
+                Wish::Direct => Mode::Direct,
                 Wish::Passthrough => Mode::Passthrough,
                 Wish::Beside => Mode::Beside,
             };
@@ -237,7 +257,7 @@ mod tests {
     #[test]
     fn writes_that_the_daemon_must_see_never_pass_it_by() {
         for first in MODES {
-            for wish in [Wish::Cached, Wish::Uncached, Wish::Direct, Wish::Beside] {
+            for wish in [Wish::Cached, Wish::WriteOnly, Wish::Direct, Wish::Beside] {
                 let mut counts = Counts::default();
                 counts.add(first);
                 assert_ne!(counts.plan(wish), Mode::Passthrough);
@@ -247,13 +267,20 @@ mod tests {
 
     #[test]
     fn no_page_is_cached_while_a_direct_open_may_write_unless_it_was_there_first() {
+        for writer in [Mode::Direct, Mode::WriteOnly] {
+            let mut counts = Counts::default();
+            counts.add(writer);
+            assert_eq!(counts.plan(Wish::Cached), Mode::Direct);
+        }
         let mut counts = Counts::default();
         counts.add(Mode::Direct);
-        assert_eq!(counts.plan(Wish::Cached), Mode::Direct);
         assert_eq!(counts.plan(Wish::Passthrough), Mode::Direct);
+        counts.remove(Mode::Direct);
+        counts.add(Mode::WriteOnly);
+        assert_eq!(counts.plan(Wish::Passthrough), Mode::Passthrough);
         let mut counts = Counts::default();
         counts.add(Mode::Cached);
-        assert_eq!(counts.plan(Wish::Uncached), Mode::Cached);
+        assert_eq!(counts.plan(Wish::WriteOnly), Mode::Cached);
         assert_eq!(counts.plan(Wish::Direct), Mode::Direct);
     }
 

@@ -1,7 +1,14 @@
 //! Writes that the owner has taken and not yet put into a record: one record covers many of them.
 
-use perigee_types::{ByteRange, InodeId, WallTime};
+use perigee_types::{ByteRange, InodeId, Span, Tick, WallTime};
 use std::collections::BTreeMap;
+
+/// For how long writes that only replace what a file has may wait for their record, while nobody asks for
+/// it: what is written over and over in that time travels once. A crash loses no more by it than the local
+/// disk's own delay would.
+const REPLACED_WAIT: Span = Span::from_millis(3_000);
+/// A file with so many bytes replaced does not wait, lest the next fsync take long.
+const REPLACED_BYTES_MAX: u64 = 512 << 20;
 
 /// What was written to one file since its last record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +21,45 @@ pub(crate) struct Written {
     pub(crate) mtime: WallTime,
     /// Set-id bits go.
     pub(crate) kill_privileges: bool,
+    /// When the first of the writes was taken.
+    since: Tick,
+    effect: Effect,
+}
+
+impl Written {
+    /// Whether its first write was taken now.
+    pub(crate) fn is_new(&self, now: Tick) -> bool {
+        self.since == now
+    }
+
+    /// When the record is due, though nobody asks for it.
+    pub(crate) fn due(&self) -> Tick {
+        let bytes = || self.ranges.iter().map(|range| range.len()).sum::<u64>();
+        match self.effect {
+            Effect::Replaced if bytes() < REPLACED_BYTES_MAX => self.since + REPLACED_WAIT,
+            Effect::Replaced | Effect::Grew => self.since,
+        }
+    }
+}
+
+/// What writes do to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// They replace what it has.
+    Replaced,
+    /// They add to it: a program that writes once, from the front to the end, is best followed at once.
+    Grew,
+}
+
+/// One write, as it was taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    pub(crate) range: ByteRange,
+    pub(crate) effect: Effect,
+    pub(crate) mtime: WallTime,
+    pub(crate) now: Tick,
+    /// Set-id bits go.
+    pub(crate) kill_privileges: bool,
 }
 
 /// All files with such writes.
@@ -22,30 +68,41 @@ pub(crate) struct Dirty {
     files: BTreeMap<InodeId, Written>,
 }
 
-/// A file's writes become a record of their own when they fall into more pieces than this, so that
-/// a record stays small.
-const RANGES_MAX: usize = 512;
+/// A file's writes become records when they fall into more pieces than this.
+const RANGES_MAX: usize = 4_096;
+/// The most pieces of one record, so that it stays small.
+pub(super) const RECORD_RANGES_MAX: usize = 512;
 
 impl Dirty {
-    /// Adds a write; says whether the file has so many pieces that a record is due now.
-    pub(crate) fn add(
-        &mut self,
-        inode: InodeId,
-        range: ByteRange,
-        mtime: WallTime,
-        kill_privileges: bool,
-    ) -> bool {
+    /// Adds a write; says whether the file has so many pieces that records are due now.
+    pub(crate) fn add(&mut self, inode: InodeId, write: &Taken) -> bool {
         let written = self.files.entry(inode).or_insert_with(|| Written {
             ranges: Vec::new(),
             size_at_least: 0,
-            mtime,
+            mtime: write.mtime,
             kill_privileges: false,
+            since: write.now,
+            effect: write.effect,
         });
-        insert(&mut written.ranges, range);
-        written.size_at_least = written.size_at_least.max(range.end);
-        written.mtime = written.mtime.max(mtime);
-        written.kill_privileges |= kill_privileges;
+        insert(&mut written.ranges, write.range);
+        written.size_at_least = written.size_at_least.max(write.range.end);
+        written.mtime = written.mtime.max(write.mtime);
+        written.kill_privileges |= write.kill_privileges;
+        if write.effect == Effect::Grew {
+            written.effect = Effect::Grew;
+        }
         written.ranges.len() >= RANGES_MAX
+    }
+
+    /// The files whose records are due.
+    pub(crate) fn due(&self, now: Tick) -> Vec<InodeId> {
+        let due = self.files.iter().filter(|(_, file)| file.due() <= now);
+        due.map(|(inode, _)| *inode).collect()
+    }
+
+    /// When the next record is due.
+    pub(crate) fn next_due(&self) -> Option<Tick> {
+        self.files.values().map(Written::due).min()
     }
 
     pub(crate) fn get(&self, inode: InodeId) -> Option<&Written> {
@@ -93,5 +150,37 @@ mod tests {
         assert_eq!(ranges, [ByteRange::new(0, 5), ByteRange::new(10, 50)]);
         insert(&mut ranges, ByteRange::new(0, 100));
         assert_eq!(ranges, [ByteRange::new(0, 100)]);
+    }
+
+    #[test]
+    fn what_only_replaces_waits_and_what_grows_does_not() {
+        let inode = |index| {
+            let index = perigee_types::InodeIndex(index);
+            InodeId::new(perigee_types::ContainerId::ROOT, index)
+        };
+        let write = |start, len, effect, now| Taken {
+            range: ByteRange::with_len(start, len),
+            effect,
+            mtime: WallTime::default(),
+            now: Tick(now),
+            kill_privileges: false,
+        };
+        let mut dirty = Dirty::default();
+        let begun = Tick(1_000_000);
+        let late = begun + REPLACED_WAIT;
+        dirty.add(inode(5), &write(0, 10, Effect::Replaced, begun.0));
+        assert_eq!(dirty.due(begun), []);
+        assert_eq!(dirty.next_due(), Some(late));
+        dirty.add(inode(6), &write(0, 10, Effect::Grew, begun.0));
+        assert_eq!(dirty.due(begun), [inode(6)]);
+        dirty.take(inode(6));
+        // Writing on does not put it off.
+        dirty.add(inode(5), &write(0, 10, Effect::Replaced, late.0));
+        assert_eq!(dirty.due(late), [inode(5)]);
+        dirty.add(
+            inode(7),
+            &write(0, REPLACED_BYTES_MAX, Effect::Replaced, late.0),
+        );
+        assert_eq!(dirty.due(late), [inode(5), inode(7)]);
     }
 }

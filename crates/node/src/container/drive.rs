@@ -354,7 +354,7 @@ impl Container {
             if let Some(since) = st.unsent_since {
                 let due = st.urgent || since + LINGER <= now;
                 if due && st.persisting == 0 {
-                    self.record_all_writes(&mut st, &mut after);
+                    self.record_due_writes(&mut st, now, &mut after);
                     st.unsent_since = None;
                     st.urgent = false;
                     self.step_locked(&mut st, Input::Flush, &mut after);
@@ -364,6 +364,15 @@ impl Container {
             } else if st.urgent {
                 // All is sent; the answers are on their way.
                 st.urgent = false;
+            }
+            if st.unsent_since.is_none()
+                && let Some(due) = st.dirty.next_due()
+            {
+                // Writes wait for their record: at that time they are unsent.
+                if due <= now {
+                    st.unsent_since = Some(now);
+                }
+                next = next.min(due);
             }
             if st.applied.seq < st.extracted && st.persisting == 0 {
                 let many = st.unapplied.len() >= APPLY_MAX;

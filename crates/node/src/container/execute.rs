@@ -403,7 +403,8 @@ impl Container {
             }
             if let Some(written) = st.dirty.get(attr.inode) {
                 attr.size = attr.size.max(written.size_at_least);
-                attr.mtime = attr.mtime.max(written.mtime);
+                // Whatever set other times since has made a record of these writes first.
+                attr.mtime = written.mtime;
                 attr.ctime = attr.ctime.max(written.mtime);
                 if written.kill_privileges {
                     attr.mode &= !0o6000;

@@ -1,5 +1,6 @@
 //! Reading, writing and syncing files at the owner.
 
+use super::dirty::{Effect, RECORD_RANGES_MAX, Taken};
 use super::execute::Owed;
 use super::view::{Foreign, OwnerView};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
@@ -10,7 +11,7 @@ use perigee_proto::message::file::{At, Whence};
 use perigee_store::StoreError;
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{
-    Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, OpId, Seq, SessionId, Span,
+    Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, OpId, Seq, SessionId, Span, Tick,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +71,14 @@ impl Container {
         }
     }
 
-    /// Makes a record of an inode's writes. `more`: mutations that belong to them.
+    /// Makes records of the writes that are due.
+    pub(super) fn record_due_writes(&self, st: &mut State, now: Tick, after: &mut After) {
+        for inode in st.dirty.due(now) {
+            self.record_writes(st, inode, Vec::new(), after);
+        }
+    }
+
+    /// Makes records of an inode's writes; gives back the last one. `more`: mutations that belong to them.
     pub(super) fn record_writes(
         &self,
         st: &mut State,
@@ -82,31 +90,39 @@ impl Container {
             return None;
         }
         let written = st.dirty.take(inode)?;
-        let op = Op::Wrote {
-            inode,
-            ranges: written.ranges,
-            size_at_least: Some(written.size_at_least),
-            mtime: written.mtime,
-            kill_privileges: written.kill_privileges,
-        };
-        let outcome = match self.run_own(st, &op) {
-            Ok(outcome) => outcome,
-            Err(errno) => {
-                // The file is gone: so are its bytes.
-                debug!(container = %self.id, %inode, %errno, "writes of a removed file dropped");
-                return None;
-            }
-        };
-        let mut batch = outcome.batches.into_values().next().unwrap_or_default();
-        batch.mutations.extend(more);
-        match self.order(st, self.env.clock.now(), &batch, false) {
-            Ok(seq) => Some(seq),
-            Err(elsewhere) => {
-                error!(container = %self.id, %inode, %elsewhere, "writes lost with the ownership");
-                self.invalidate_now(inode, &batch.data);
-                None
+        let mut more = more;
+        let mut last = None;
+        for ranges in written.ranges.chunks(RECORD_RANGES_MAX) {
+            let op = Op::Wrote {
+                inode,
+                ranges: ranges.to_vec(),
+                size_at_least: Some(written.size_at_least),
+                mtime: written.mtime,
+                kill_privileges: written.kill_privileges,
+            };
+            let outcome = match self.run_own(st, &op) {
+                Ok(outcome) => outcome,
+                Err(errno) => {
+                    // The file is gone: so are its bytes.
+                    debug!(container = %self.id, %inode, %errno, "writes of a removed file dropped");
+                    return None;
+                }
+            };
+            let mut batch = outcome.batches.into_values().next().unwrap_or_default();
+            batch.mutations.append(&mut more);
+            match self.order(st, self.env.clock.now(), &batch, false) {
+                Ok(seq) => last = Some(seq),
+                Err(elsewhere) => {
+                    error!(container = %self.id, %inode, %elsewhere, "writes lost with the ownership");
+                    for range in &written.ranges {
+                        let range = *range;
+                        self.invalidate_now(inode, &[DataCommand::Written { inode, range }]);
+                    }
+                    return None;
+                }
             }
         }
+        last
     }
 
     /// Bytes here that no record covers must not be taken for the file's.
@@ -230,10 +246,16 @@ impl Container {
         if range.end > FILE_LEN_MAX {
             return Err(Errno::EFBIG.into());
         }
+        let len = file.object.len().map_err(|error| store_errno(&error))?;
+        let effect = if range.end > len {
+            Effect::Grew
+        } else {
+            Effect::Replaced
+        };
         file.object
             .write(offset, data)
             .map_err(|error| self.read_failed(inode, &error))?;
-        self.note_write(request, range, local, after)
+        self.note_write(request, range, effect, after)
     }
 
     /// Where a write goes. An append needs the size of this moment; a plain write needs nothing.
@@ -249,10 +271,11 @@ impl Container {
         self: &Arc<Self>,
         request: &WriteRequest,
         range: ByteRange,
-        local: bool,
+        effect: Effect,
         after: &mut After,
     ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
         let inode = request.inode;
+        let local = request.session.node() == self.env.me;
         let now = self.env.clock.now();
         let mut st = self.state.lock();
         if let Err(elsewhere) = Self::reign(&st, now) {
@@ -260,10 +283,21 @@ impl Container {
             self.invalidate_now(inode, &[DataCommand::Written { inode, range }]);
             return Err(elsewhere.into());
         }
-        let wall = self.env.clock.wall();
-        let full = st.dirty.add(inode, range, wall, request.kill_privileges);
-        if st.unsent_since.is_none() {
-            st.unsent_since = Some(now);
+        let taken = Taken {
+            range,
+            effect,
+            mtime: self.env.clock.wall(),
+            now,
+            kill_privileges: request.kill_privileges,
+        };
+        let full = st.dirty.add(inode, &taken);
+        if st.dirty.get(inode).is_some_and(|file| file.due() <= now) {
+            if st.unsent_since.is_none() {
+                st.unsent_since = Some(now);
+                self.wake.notify_one();
+            }
+        } else if st.dirty.get(inode).is_some_and(|file| file.is_new(now)) {
+            // Somebody must know when it will be due.
             self.wake.notify_one();
         }
         let mut owed = Owed::default();

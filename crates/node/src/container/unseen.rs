@@ -6,6 +6,7 @@
 //! comparing the file with its checksums: before a sync, before another host is shown the file, and
 //! when the program has let go of it.
 
+use super::dirty::{Effect, Taken};
 use super::{After, Container, Failed, File, State, store_errno};
 use parking_lot::Mutex;
 use perigee_meta::{Attr, Kind, Touched};
@@ -176,9 +177,15 @@ impl Container {
             if Self::reign(&st, now).is_err() {
                 return self.drop_unseen(&mut st, inode, changed);
             }
-            let wall = self.env.clock.wall();
             for range in changed {
-                st.dirty.add(inode, *range, wall, false);
+                let taken = Taken {
+                    range: *range,
+                    effect: Effect::Grew,
+                    mtime: self.env.clock.wall(),
+                    now,
+                    kill_privileges: false,
+                };
+                st.dirty.add(inode, &taken);
             }
             if st.unsent_since.is_none() {
                 st.unsent_since = Some(now);
