@@ -2,6 +2,7 @@
 
 use perigee_testbed::campaign::{self, Kills};
 use perigee_testbed::checks::kill_write;
+use perigee_testbed::map::{Access, Shared};
 use perigee_testbed::{Cluster, program};
 use rustix::process::Signal;
 use std::fs;
@@ -125,4 +126,42 @@ fn the_mount_of_a_dead_daemon_does_not_hang() {
     cluster.up().unwrap();
     let mount = cluster.mount(3).unwrap();
     assert_eq!(fs::read_to_string(mount.join("f")).unwrap(), "content");
+}
+
+/// Stores through a map pass the daemon by while another program reads the file past it: fsync finds
+/// them all the same, and they are on the other members when it returns.
+#[test]
+fn an_fsynced_store_through_a_map_outlives_its_host() {
+    const BYTES: usize = 1 << 20;
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if skipped() {
+        return;
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let path = first.join("f");
+    let mut content = vec![7; BYTES];
+    fs::write(&path, &content).unwrap();
+    let reader = fs::File::open(&path).unwrap();
+    reader.sync_all().unwrap();
+    let writer = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let mut map = Shared::new(&writer, BYTES, Access::Write).unwrap();
+    for at in [0, 4_090, 300_000, BYTES - 6] {
+        assert!(map.store(at, b"stored"));
+        content[at..at + 6].copy_from_slice(b"stored");
+    }
+    writer.sync_all().unwrap();
+
+    cluster.kill(1, Signal::KILL).unwrap();
+    assert!(
+        fs::read(second.join("f")).unwrap() == content,
+        "what fsync acknowledged is not what the next owner has"
+    );
+    drop((map, writer, reader));
 }
