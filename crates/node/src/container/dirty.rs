@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 /// it: what is written over and over in that time travels once. A crash loses no more by it than the local
 /// disk's own delay would.
 const REPLACED_WAIT: Span = Span::from_millis(3_000);
+/// A file that grew by so much does not wait for others that share its record's way.
+const GROWN_BYTES_MAX: u64 = 4 << 20;
 /// A file with so many bytes replaced does not wait, lest the next fsync take long.
 const REPLACED_BYTES_MAX: u64 = 512 << 20;
 
@@ -23,6 +25,8 @@ pub(crate) struct Written {
     pub(crate) kill_privileges: bool,
     /// When the first of the writes was taken.
     since: Tick,
+    /// Bytes taken, each as often as it was written.
+    taken: u64,
     effect: Effect,
 }
 
@@ -30,6 +34,11 @@ impl Written {
     /// Whether its first write was taken now.
     pub(crate) fn is_new(&self, now: Tick) -> bool {
         self.since == now
+    }
+
+    /// Whether so much was added that the other members had better begin to fetch it.
+    pub(crate) fn is_much(&self) -> bool {
+        self.effect == Effect::Grew && self.taken >= GROWN_BYTES_MAX
     }
 
     /// When the record is due, though nobody asks for it.
@@ -82,9 +91,11 @@ impl Dirty {
             mtime: write.mtime,
             kill_privileges: false,
             since: write.now,
+            taken: 0,
             effect: write.effect,
         });
         insert(&mut written.ranges, write.range);
+        written.taken += write.range.len();
         written.size_at_least = written.size_at_least.max(write.range.end);
         written.mtime = written.mtime.max(write.mtime);
         written.kill_privileges |= write.kill_privileges;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tracing::error;
 
 /// For how long records of programs on this node gather before they are sent, when nobody waits.
-const LINGER: Span = Span::from_millis(5);
+const LINGER: Span = Span::from_millis(30);
 
 /// Committed effects gather until there are this many, or the linger is over.
 const APPLY_MAX: usize = 2_000;

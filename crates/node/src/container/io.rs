@@ -1,6 +1,6 @@
 //! Reading, writing and syncing files at the owner.
 
-use super::dirty::{Effect, RECORD_RANGES_MAX, Taken};
+use super::dirty::{self, Effect, RECORD_RANGES_MAX, Taken};
 use super::execute::Owed;
 use super::view::{Foreign, OwnerView};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
@@ -295,6 +295,9 @@ impl Container {
             if st.unsent_since.is_none() {
                 st.unsent_since = Some(now);
                 self.wake.notify_one();
+            }
+            if st.dirty.get(inode).is_some_and(dirty::Written::is_much) {
+                self.hurry(&mut st);
             }
         } else if st.dirty.get(inode).is_some_and(|file| file.is_new(now)) {
             // Somebody must know when it will be due.
