@@ -180,6 +180,8 @@ pub(crate) struct Container {
     wake: Notify,
     /// Some region is to be fetched.
     refill: Notify,
+    /// The nodes that have what is missing here may be others now.
+    sources_changed: Notify,
     /// A record was committed, or bytes came in.
     progress: Notify,
     files: Mutex<HashMap<InodeId, Arc<File>>>,

@@ -106,6 +106,7 @@ impl Container {
             state: Mutex::new(state),
             wake: Notify::new(),
             refill: Notify::new(),
+            sources_changed: Notify::new(),
             progress: Notify::new(),
             files: Mutex::new(HashMap::new()),
             installs: RwLock::new(()),

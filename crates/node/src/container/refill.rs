@@ -21,6 +21,8 @@ const REGIONS_MAX: usize = 512;
 pub(super) const PIECE: u64 = perigee_replica::pull::FETCH_LEN_MAX;
 /// Bytes asked for in one request.
 const REQUEST_BYTES: u64 = 2 << 20;
+/// Requests under way that bring nothing for so long do not keep others back.
+const SLOW: Duration = Duration::from_millis(100);
 /// Requests under way.
 const REQUESTS_MAX: usize = 6;
 /// Regions asked for at a time.
@@ -183,8 +185,11 @@ impl Container {
         let mut under_way = FuturesUnordered::new();
         // Whether there was more to fetch than one request holds: then the next ones need not wait.
         let mut plenty = false;
+        // Whether those under way keep others waiting for long: their source may be gone.
+        let mut slow = false;
         loop {
-            let may_ask = under_way.is_empty() || plenty && under_way.len() < REQUESTS_MAX;
+            let may_ask =
+                under_way.is_empty() || (plenty || slow) && under_way.len() < REQUESTS_MAX;
             let (sources, fetches) = match may_ask {
                 true => self.next_fetches(REQUESTS_MAX - under_way.len()),
                 false => (Vec::new(), Vec::new()),
@@ -199,12 +204,14 @@ impl Container {
             }
             tokio::select! {
                 Some(fetched) = under_way.next() => {
+                    slow = false;
                     self.progress.notify_waiters();
                     if fetched == Round::Failed {
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                 }
                 () = self.refill.notified(), if under_way.is_empty() => {}
+                () = tokio::time::sleep(SLOW), if !under_way.is_empty() => slow = true,
             }
         }
     }
@@ -239,7 +246,16 @@ impl Container {
             let ask = self
                 .env
                 .ask(*source, &request, Bytes::new(), Duration::from_secs(10));
-            match ask.await {
+            let answer = tokio::select! {
+                answer = ask => answer,
+                // They may be gone, and others are to be asked.
+                () = self.sources_changed.notified() => {
+                    let mut st = self.state.lock();
+                    left.iter().for_each(|fetch| st.pull.on_fetch_failed(fetch.id));
+                    return Round::Failed;
+                }
+            };
+            match answer {
                 Ok((got, payload)) => {
                     let taken = self.take_in(left, got, payload).await;
                     left = taken.left;
