@@ -1,24 +1,40 @@
 //! File locks of one session: waiting, interruption, and which inodes may have locks to drop.
+//!
+//! Who waits and whose turn it is, is decided at the owner ([`perigee_meta::queue`]). A session asks,
+//! sleeps until it is told to ask again or [`ASK_AGAIN`] has passed, and withdraws when its program
+//! no longer waits.
 
 use crate::fs::{Done, FileLock};
 use crate::vfs::Session;
 use parking_lot::Mutex;
-use perigee_meta::{LockKind, Op, Reply};
+use perigee_meta::queue::ASK_AGAIN;
+use perigee_meta::{LockKind, Op, Patience, Reply, WaitId};
 use perigee_types::{Errno, InodeId};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// The first and the longest pause between two tries for a lock that somebody holds.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// What a session remembers of its locks.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Locks {
     /// Owners that have asked for a lock on an inode and not let go of all. An owner that is not
     /// here has nothing to drop at close, which spares an operation on each.
     owners: Mutex<BTreeSet<(InodeId, u64)>>,
-    waiting: Mutex<HashSet<u64>>,
+    waits: Mutex<HashMap<WaitId, Wait>>,
+}
+
+/// How far a wait has come.
+enum Wait {
+    /// The owner is being asked. `told`: it has said meanwhile that the turn has come.
+    Asking { told: bool },
+    /// Somebody holds the lock.
+    Sleeping(Box<Sleeper>),
+    /// The program does not wait any more; the owner has not answered yet.
+    CalledOff,
+}
+
+struct Sleeper {
+    attempt: Attempt,
+    done: Done<()>,
 }
 
 impl Locks {
@@ -27,20 +43,64 @@ impl Locks {
         self.owners.lock().remove(&(inode, owner))
     }
 
-    /// Ends the wait of `request`, if it waits.
-    pub(crate) fn interrupt(&self, request: u64) {
-        self.waiting.lock().remove(&request);
+    /// The owner says that the turn of `wait` has come.
+    pub(crate) fn turn(&self, wait: WaitId) {
+        if let Some(sleeper) = self.wake(wait, None) {
+            sleeper.attempt.run(sleeper.done);
+        }
+    }
+
+    /// Ends the wait, if it still waits.
+    pub(crate) fn interrupt(&self, wait: WaitId) {
+        let mut waits = self.waits.lock();
+        match waits.remove(&wait) {
+            Some(Wait::Sleeping(sleeper)) => {
+                drop(waits);
+                sleeper.attempt.call_off(sleeper.done);
+            }
+            Some(Wait::Asking { .. } | Wait::CalledOff) => {
+                waits.insert(wait, Wait::CalledOff);
+            }
+            None => {}
+        }
+    }
+
+    /// Ends every wait.
+    pub(crate) fn interrupt_all(&self) {
+        let waits: Vec<WaitId> = self.waits.lock().keys().copied().collect();
+        for wait in waits {
+            self.interrupt(wait);
+        }
+    }
+
+    /// Whoever sleeps in `wait` is to ask again: at the word of the owner, or after `round`.
+    fn wake(&self, wait: WaitId, round: Option<u64>) -> Option<Box<Sleeper>> {
+        let mut waits = self.waits.lock();
+        let state = waits.get_mut(&wait)?;
+        match state {
+            Wait::Asking { told } => {
+                *told |= round.is_none();
+                return None;
+            }
+            Wait::Sleeping(sleeper) if round.is_none_or(|round| round == sleeper.attempt.round) => {
+            }
+            Wait::Sleeping(_) | Wait::CalledOff => return None,
+        }
+        match std::mem::replace(state, Wait::Asking { told: false }) {
+            Wait::Sleeping(sleeper) => Some(sleeper),
+            Wait::Asking { .. } | Wait::CalledOff => None,
+        }
     }
 }
 
 /// One try after another until the lock is had, the wait ends, or an error comes.
 pub(crate) struct Attempt {
-    pub(crate) session: Arc<Session>,
-    pub(crate) inode: InodeId,
-    pub(crate) lock: FileLock,
-    /// The kernel's request, when it may wait.
-    pub(crate) waits: Option<u64>,
-    pub(crate) pause: Duration,
+    session: Arc<Session>,
+    inode: InodeId,
+    lock: FileLock,
+    patience: Patience,
+    /// Counts the tries.
+    round: u64,
 }
 
 impl Attempt {
@@ -48,30 +108,33 @@ impl Attempt {
         session: Arc<Session>,
         inode: InodeId,
         lock: FileLock,
-        waits: Option<u64>,
+        patience: Patience,
         done: Done<()>,
     ) {
         if lock.exclusive.is_some() {
             session.locks.owners.lock().insert((inode, lock.owner));
         }
-        if let Some(request) = waits {
-            session.locks.waiting.lock().insert(request);
+        if let Patience::Wait(wait) = patience {
+            let asking = Wait::Asking { told: false };
+            session.locks.waits.lock().insert(wait, asking);
         }
         Self {
             session,
             inode,
             lock,
-            waits,
-            pause: PAUSE.0,
+            patience,
+            round: 0,
         }
         .run(done);
     }
 
-    fn run(self, done: Done<()>) {
+    fn run(mut self, done: Done<()>) {
+        self.round += 1;
         let op = Op::SetLock {
             inode: self.inode,
             session: self.session.id,
             lock: self.lock,
+            patience: self.patience,
         };
         let session = self.session.clone();
         session.backend.execute(
@@ -85,42 +148,79 @@ impl Attempt {
         );
     }
 
-    fn blocked(mut self, done: Done<()>) {
-        let Some(request) = self.waits else {
+    fn blocked(self, done: Done<()>) {
+        let Patience::Wait(wait) = self.patience else {
             return done(Err(Errno::EAGAIN));
         };
-        if !self.session.locks.waiting.lock().contains(&request) {
-            return done(Err(Errno::EINTR));
+        let session = self.session.clone();
+        let round = self.round;
+        {
+            let mut waits = session.locks.waits.lock();
+            match waits.get(&wait) {
+                Some(Wait::Asking { told: false }) => {
+                    let attempt = self;
+                    let sleeper = Box::new(Sleeper { attempt, done });
+                    waits.insert(wait, Wait::Sleeping(sleeper));
+                }
+                Some(Wait::Asking { told: true }) => {
+                    waits.insert(wait, Wait::Asking { told: false });
+                    drop(waits);
+                    return self.run(done);
+                }
+                Some(Wait::CalledOff | Wait::Sleeping(_)) | None => {
+                    waits.remove(&wait);
+                    drop(waits);
+                    return self.call_off(done);
+                }
+            }
         }
-        let pause = self.pause;
-        self.pause = (self.pause * 2).min(PAUSE.1);
-        let backend = self.session.backend.clone();
-        backend.after(pause, Box::new(move || self.run(done)));
+        let backend = session.backend.clone();
+        let again = move || {
+            if let Some(sleeper) = session.locks.wake(wait, Some(round)) {
+                sleeper.attempt.run(sleeper.done);
+            }
+        };
+        backend.after(ASK_AGAIN.as_duration(), Box::new(again));
+    }
+
+    /// The program has gone on: the owner is told, who forgets the wait by itself if the word is
+    /// lost.
+    fn call_off(self, done: Done<()>) {
+        if let Patience::Wait(wait) = self.patience {
+            let op = Op::WithdrawLock {
+                inode: self.inode,
+                session: self.session.id,
+                wait,
+            };
+            let id = self.session.id;
+            self.session.backend.execute(id, op, Box::new(|_| {}));
+        }
+        done(Err(Errno::EINTR));
     }
 
     fn finish(self, done: Done<()>, result: Result<(), Errno>) {
-        if let Some(request) = self.waits {
-            let still_wanted = self.session.locks.waiting.lock().remove(&request);
-            if !still_wanted && result.is_ok() {
-                // The program has gone on without it: give the lock back, then say so.
-                let unlock = FileLock {
-                    exclusive: None,
-                    ..self.lock
-                };
-                let op = Op::SetLock {
-                    inode: self.inode,
-                    session: self.session.id,
-                    lock: unlock,
-                };
-                let id = self.session.id;
-                return self.session.backend.execute(
-                    id,
-                    op,
-                    Box::new(move |_| done(Err(Errno::EINTR))),
-                );
-            }
+        let Patience::Wait(wait) = self.patience else {
+            return done(result);
+        };
+        let state = self.session.locks.waits.lock().remove(&wait);
+        let wanted = matches!(state, Some(Wait::Asking { .. }));
+        if wanted || result.is_err() {
+            return done(result);
         }
-        done(result);
+        // The program has gone on without it: give the lock back, then say so.
+        let unlock = FileLock {
+            exclusive: None,
+            ..self.lock
+        };
+        let op = Op::SetLock {
+            inode: self.inode,
+            session: self.session.id,
+            lock: unlock,
+            patience: Patience::Refuse,
+        };
+        let id = self.session.id;
+        let answer = Box::new(move |_| done(Err(Errno::EINTR)));
+        self.session.backend.execute(id, op, answer);
     }
 }
 

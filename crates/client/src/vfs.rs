@@ -8,7 +8,7 @@ use crate::fs::{
 use crate::handles::{Handle, Handles};
 use crate::locks::{self, Attempt, Locks};
 use bytes::Bytes;
-use perigee_meta::{Attr, Credential, Kind, Op, Reply, Touched};
+use perigee_meta::{Attr, Credential, Kind, Op, Patience, Reply, Touched, WaitId};
 use perigee_types::limits::{FILE_LEN_MAX, IO_LEN_MAX};
 use perigee_types::{ByteRange, Errno, InodeId, SessionId, WallTime};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -126,6 +126,16 @@ impl Session {
             .copied()
             .filter(|inode| self.handles.is_open(*inode))
             .collect()
+    }
+
+    /// The owner of a file says that a wait for a lock may go on.
+    pub fn lock_turn(&self, wait: WaitId) {
+        self.locks.turn(wait);
+    }
+
+    /// The mount is gone: nobody waits for a lock any more.
+    pub fn stop_waiting(&self) {
+        self.locks.interrupt_all();
     }
 
     fn execute(&self, op: Op, done: Done<(Reply, Duration)>) {
@@ -741,11 +751,16 @@ impl FileSystem for Session {
         let Some(session) = self.me.upgrade() else {
             return done(Err(Errno::EIO));
         };
-        Attempt::start(session, inode, lock, wait.then_some(request), done);
+        let patience = if wait && lock.exclusive.is_some() {
+            Patience::Wait(WaitId(request))
+        } else {
+            Patience::Refuse
+        };
+        Attempt::start(session, inode, lock, patience, done);
     }
 
     fn interrupt(&self, request: u64) {
-        self.locks.interrupt(request);
+        self.locks.interrupt(WaitId(request));
     }
 
     fn now(&self) -> WallTime {

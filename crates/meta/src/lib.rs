@@ -16,6 +16,7 @@ pub mod key;
 pub mod lock;
 pub mod memory;
 pub mod op;
+pub mod queue;
 mod record;
 pub mod tx;
 pub mod view;
@@ -25,11 +26,12 @@ pub use attr::{Attr, Kind, SetAttr, SetTime};
 pub use error::Refusal;
 pub use format::format_container;
 pub use key::{Key, dedup_key};
-pub use lock::{FileLock, LockKind};
+pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
 pub use op::{
     Allocate, Context, Credential, ListEntry, NewNode, Op, Outcome, RenameMode, Reply, Touched,
-    execute,
+    execute, held_locks,
 };
+pub use record::HeldLocks;
 pub use view::{Missing, View};
 
 /// The attributes that a stored inode record tells, for who copies a container's state.

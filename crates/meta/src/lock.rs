@@ -28,6 +28,28 @@ pub struct FileLock {
     pub pid: u32,
 }
 
+/// Names one wait for a lock inside its session. Never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WaitId(pub u64);
+
+/// What becomes of a request for a lock that somebody holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Patience {
+    /// It is refused (`F_SETLK`, `LOCK_NB`).
+    Refuse,
+    /// It has a place among those who wait (`F_SETLKW`).
+    Wait(WaitId),
+}
+
+/// Who holds a lock, or waits for one: the kernel's name of an owner, and the session it is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockOwner {
+    /// The mount.
+    pub session: SessionId,
+    /// The kernel's name of the owner inside it.
+    pub owner: u64,
+}
+
 /// The most locks on one inode, of each kind.
 pub const LOCKS_MAX: usize = 8192;
 
@@ -58,18 +80,54 @@ fn table(locks: &HeldLocks, kind: LockKind) -> &Vec<HeldLock> {
     }
 }
 
+/// Whether two owners cannot have both of these at a time.
+pub(crate) fn exclude(one: &FileLock, two: &FileLock) -> bool {
+    let (Some(first), Some(second)) = (one.exclusive, two.exclusive) else {
+        return false;
+    };
+    one.kind == two.kind && (first || second) && range_of(one).overlaps(range_of(two))
+}
+
+/// The locks of other owners that stand in the way.
+fn obstacles<'a>(
+    locks: &'a HeldLocks,
+    session: SessionId,
+    asked: &'a FileLock,
+) -> impl Iterator<Item = &'a HeldLock> {
+    let range = range_of(asked);
+    table(locks, asked.kind)
+        .iter()
+        .filter(move |held| (held.session, held.owner) != (session, asked.owner))
+        .filter(move |held| {
+            let wanted = asked.exclusive;
+            wanted.is_some_and(|exclusive| held.exclusive || exclusive)
+                && held.range.overlaps(range)
+        })
+}
+
+/// The owners whose locks stand in the way, each once.
+pub(crate) fn obstructors(
+    locks: &HeldLocks,
+    session: SessionId,
+    asked: &FileLock,
+) -> Vec<LockOwner> {
+    let mut owners: Vec<LockOwner> = obstacles(locks, session, asked)
+        .map(|held| LockOwner {
+            session: held.session,
+            owner: held.owner,
+        })
+        .collect();
+    owners.dedup();
+    owners
+}
+
 /// The lock of another holder that stands in the way, the first by offset.
 pub(crate) fn conflict(
     locks: &HeldLocks,
     session: SessionId,
     asked: &FileLock,
 ) -> Option<FileLock> {
-    let exclusive = asked.exclusive?;
-    let range = range_of(asked);
-    table(locks, asked.kind)
-        .iter()
-        .filter(|held| (held.session, held.owner) != (session, asked.owner))
-        .filter(|held| (held.exclusive || exclusive) && held.range.overlaps(range))
+    obstacles(locks, session, asked)
         .min_by_key(|held| held.range.start)
         .map(|held| FileLock {
             kind: asked.kind,

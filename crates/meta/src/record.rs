@@ -231,10 +231,10 @@ pub(crate) struct HeldLock {
     pub(crate) range: ByteRange,
 }
 
-/// The locks on one inode; each list is sorted by (session, owner, start), and the ranges of one
+/// The locks held on one inode; each list is sorted by (session, owner, start), and the ranges of one
 /// holder do not overlap.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct HeldLocks {
+pub struct HeldLocks {
     pub(crate) posix: Vec<HeldLock>,
     pub(crate) flock: Vec<HeldLock>,
 }

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use fixture::{Fs, HERE, ROOT, THERE, USER, at, lock, make, rename, session, unlink};
 use perigee_meta::tx::{self, Intent};
 use perigee_meta::{
-    Allocate, Context, Key, LockKind, NewNode, Op, Refusal, RenameMode, Reply, SetAttr, execute,
+    Allocate, Context, Key, LockKind, NewNode, Op, Patience, Refusal, RenameMode, Reply, SetAttr,
+    WaitId, execute,
 };
 use perigee_types::{Batch, ByteRange, Epoch, InodeId, TxId};
 use proptest::prelude::*;
@@ -42,6 +43,7 @@ fn populated() -> (Fs, Vec<InodeId>) {
         inode: file,
         session: session(1),
         lock: asked,
+        patience: Patience::Refuse,
     })
     .expect("free");
     let intent = sample_intent();
@@ -162,6 +164,12 @@ fn all_ops(inode: InodeId) -> Vec<Op> {
             inode,
             session,
             lock: asked,
+            patience: Patience::Refuse,
+        },
+        Op::WithdrawLock {
+            inode,
+            session,
+            wait: WaitId(1),
         },
         Op::ReleaseLocks {
             inode,

@@ -3,7 +3,7 @@
 mod fixture;
 
 use fixture::{Fs, HERE, ROOT, lock, session};
-use perigee_meta::{FileLock, LockKind, Op, Reply};
+use perigee_meta::{FileLock, LockKind, Op, Patience, Reply};
 use perigee_types::{ByteRange, InodeId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ fn set(inode: InodeId, who: u64, lock: FileLock) -> Op {
         inode,
         session: session(who),
         lock,
+        patience: Patience::Refuse,
     }
 }
 

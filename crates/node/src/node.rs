@@ -192,7 +192,9 @@ impl Node {
 
     /// A mount is gone: its locks and leases end.
     pub async fn end_session(&self, session: SessionId) {
-        self.env.sessions.remove(session);
+        if let Some(ended) = self.env.sessions.remove(session) {
+            ended.stop_waiting();
+        }
         let ids: Vec<ContainerId> = self.env.owners.borrow().keys().copied().collect();
         for id in ids {
             crate::router::release_session(&self.env, id, session).await;

@@ -56,6 +56,7 @@ pub(crate) fn container_of(op: &Op) -> ContainerId {
         | Op::Allocate { inode, .. }
         | Op::GetLock { inode, .. }
         | Op::SetLock { inode, .. }
+        | Op::WithdrawLock { inode, .. }
         | Op::ReleaseLocks { inode, .. }
         | Op::Reap { inode }
         | Op::SetPolicy { inode, .. }

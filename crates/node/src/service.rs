@@ -245,6 +245,13 @@ async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         crate::router::revoke(env, request).await?;
         return reply::<session::Revoke>(&session::Revoked);
     }
+    if method == session::LockTurn::METHOD {
+        let request: session::LockTurn = decode(body)?;
+        if let Some(session) = env.sessions.get(request.session) {
+            session.lock_turn(request.wait);
+        }
+        return reply::<session::LockTurn>(&session::LockTurnHeard);
+    }
     let request: session::StillOpen = decode(body)?;
     let inodes = env.sessions.open_among(&request.inodes);
     reply::<session::StillOpen>(&session::Open { inodes })
@@ -295,7 +302,9 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         file::Read::METHOD | file::Write::METHOD | file::Sync::METHOD | file::Seek::METHOD => {
             files(env, from, method, &body, payload).await
         }
-        session::Revoke::METHOD | session::StillOpen::METHOD => sessions(env, method, &body).await,
+        session::Revoke::METHOD | session::StillOpen::METHOD | session::LockTurn::METHOD => {
+            sessions(env, method, &body).await
+        }
         data::Fetch::METHOD
         | data::SyncData::METHOD
         | data::StatePage::METHOD

@@ -50,8 +50,8 @@ impl Sessions {
         self.open.write().insert(session.id(), session);
     }
 
-    pub(crate) fn remove(&self, id: SessionId) {
-        self.open.write().remove(&id);
+    pub(crate) fn remove(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.open.write().remove(&id)
     }
 
     pub(crate) fn get(&self, id: SessionId) -> Option<Arc<Session>> {

@@ -1,5 +1,5 @@
 //! `fcntl` and `flock` locks. They are state like any other, so a new owner of the container knows
-//! them; who waits for one is the driver's affair.
+//! them. Who waits for one is not: see [`crate::queue`].
 
 use crate::draft::Draft;
 use crate::error::Refusal;
@@ -7,6 +7,7 @@ use crate::key::{self, Key};
 use crate::lock::{self, FileLock, Holder, LockKind};
 use crate::op::Reply;
 use crate::record::{self, HeldLocks};
+use crate::view::View;
 use perigee_types::{ContainerId, Errno, InodeId, SessionId};
 
 /// Lock tables that one scan of a release takes.
@@ -104,12 +105,26 @@ pub(crate) fn release_session(
     }
 }
 
+/// The locks held on an inode; none when there is no such inode.
+///
+/// Errors: [`Refusal::Missing`] when the view lacks the inode's container, or [`Refusal::Corrupt`].
+pub fn held_locks(view: &mut dyn View, inode: InodeId) -> Result<HeldLocks, Refusal> {
+    let key = Key::Locks(inode.index()).encode();
+    let value = view.get(inode.container(), &key)?;
+    decode(inode, &key, value.as_deref())
+}
+
 fn read(draft: &mut Draft<'_>, inode: InodeId) -> Result<HeldLocks, Refusal> {
     let key = Key::Locks(inode.index()).encode();
-    match draft.get(inode.container(), &key)? {
-        Some(value) => record::decode_locks(inode.container(), &key, &value),
-        None => Ok(HeldLocks::default()),
-    }
+    let value = draft.get(inode.container(), &key)?;
+    decode(inode, &key, value.as_deref())
+}
+
+fn decode(inode: InodeId, key: &[u8], value: Option<&[u8]>) -> Result<HeldLocks, Refusal> {
+    value.map_or_else(
+        || Ok(HeldLocks::default()),
+        |value| record::decode_locks(inode.container(), key, value),
+    )
 }
 
 fn write(draft: &mut Draft<'_>, inode: InodeId, before: &HeldLocks, locks: HeldLocks) {

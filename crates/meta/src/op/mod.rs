@@ -14,10 +14,12 @@ mod setattr;
 mod write;
 mod xattr;
 
+pub use lock::held_locks;
+
 use crate::attr::{Attr, Kind, SetAttr};
 use crate::draft::Draft;
 use crate::error::Refusal;
-use crate::lock::{FileLock, Holder, LockKind};
+use crate::lock::{FileLock, Holder, LockKind, Patience, WaitId};
 use crate::view::View;
 use perigee_types::{Batch, ByteRange, ContainerId, InodeId, SessionId, WallTime};
 use serde::{Deserialize, Serialize};
@@ -195,10 +197,18 @@ pub enum Op {
         lock: FileLock,
     },
     /// Takes a lock, or drops it (`exclusive: None`): [`Reply::Done`] or [`Reply::Blocked`].
+    /// Whoever waits is the affair of the driver, which keeps a [`crate::queue::LockQueue`].
     SetLock {
         inode: InodeId,
         session: SessionId,
         lock: FileLock,
+        patience: Patience,
+    },
+    /// A wait is over without a lock: its place is given up. [`Reply::Done`].
+    WithdrawLock {
+        inode: InodeId,
+        session: SessionId,
+        wait: WaitId,
     },
     /// Drops all locks of a session on an inode, or those of one owner or kind. An inode that is
     /// gone has none: [`Reply::Done`].
@@ -426,7 +436,9 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             inode,
             session,
             lock,
+            patience: _,
         } => lock::set(draft, *inode, *session, lock),
+        Op::WithdrawLock { .. } => Ok(Reply::Done),
         Op::ReleaseLocks {
             inode,
             session,

@@ -1,5 +1,6 @@
 //! Operations of the name space at the owner.
 
+use super::locks::Admitted;
 use super::view::{Foreign, OwnerView};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
 use perigee_meta::{Attr, Context, Op, Outcome, Refusal, Reply, Touched};
@@ -62,6 +63,7 @@ pub(crate) fn changes(op: &Op) -> bool {
             | Op::GetXattr { .. }
             | Op::ListXattr { .. }
             | Op::GetLock { .. }
+            | Op::WithdrawLock { .. }
             | Op::Orphans { .. }
             | Op::GetPolicy { .. }
     )
@@ -147,6 +149,10 @@ impl Container {
         }
         if mutates || !local {
             self.record_all_writes(st, after);
+        }
+        let admitted = self.admit(st, now, request.session, &request.operation, after);
+        if let Admitted::Answered(result, owed) = admitted {
+            return Ok(Ran::Done(result, Span::ZERO, owed));
         }
         let context = Context {
             now: self.env.clock.wall(),
@@ -238,6 +244,7 @@ impl Container {
             self.hurry(st);
         }
         let mut reply = outcome.reply;
+        self.locks_changed(st, now, &request.operation, &reply, after);
         self.freshen(st, &mut reply);
         let ttl = self.grant(st, now, until, request, &reply);
         Ran::Done(Ok(reply), ttl, owed)

@@ -12,6 +12,7 @@ mod heal;
 mod install;
 mod io;
 mod lease;
+mod locks;
 mod member;
 mod open;
 mod overlay;
@@ -29,6 +30,7 @@ use dirty::Dirty;
 use lease::Leases;
 use overlay::Overlay;
 use parking_lot::{Mutex, RwLock};
+use perigee_meta::queue::LockQueue;
 use perigee_replica::{Chain, Role};
 use perigee_replica::{FetchId, Pull};
 use perigee_store::{Object, WriteBatch};
@@ -121,6 +123,7 @@ pub(crate) struct State {
     pull: Pull,
     overlay: Overlay,
     leases: Leases,
+    lock_queue: LockQueue,
     dirty: Dirty,
     /// When the oldest write without a record, or record not yet sent, came.
     unsent_since: Option<Tick>,

@@ -74,6 +74,7 @@ impl Container {
             pull,
             overlay: Overlay::default(),
             leases: Leases::default(),
+            lock_queue: perigee_meta::queue::LockQueue::default(),
             dirty: Dirty::default(),
             unsent_since: None,
             urgent: false,

@@ -164,6 +164,7 @@ impl Container {
             }
         }
         st.leases.clear();
+        st.lock_queue.clear();
         st.answered.clear();
         self.hold_intents(st);
         let me = self.clone();
@@ -188,6 +189,7 @@ impl Container {
         st.reigning = false;
         st.reset_overlay();
         st.leases.clear();
+        st.lock_queue.clear();
         st.answered.clear();
         st.foreign.clear();
         st.data_last.clear();

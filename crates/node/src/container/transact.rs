@@ -158,6 +158,9 @@ impl Container {
             Ok(result) => result,
             Err(_) => Err(Failed::Errno(Errno::EIO)),
         };
+        if let Ok(reply) = &result {
+            self.locks_changed_apart(&request.operation, reply);
+        }
         answer(result.map(|reply| (reply, Span::ZERO)));
     }
 

@@ -1,6 +1,6 @@
 //! A session's operations on names and attributes, and the leases that it holds.
 
-use perigee_meta::{Op, Reply, Touched};
+use perigee_meta::{Op, Reply, Touched, WaitId};
 use perigee_types::{ContainerId, Errno, InodeId, OpId, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,19 @@ pub struct Revoke {
 /// It has forgotten them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked;
+
+/// A wait for a lock may go on: the session asks for it again. A hint: losing or repeating it is harmless.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockTurn {
+    /// The mount that waits.
+    pub session: SessionId,
+    /// Its wait.
+    pub wait: WaitId,
+}
+
+/// It has heard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockTurnHeard;
 
 /// Which of these unlinked inodes do the mounts of this node hold open?
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,17 +9,21 @@ use std::fs::{File, OpenOptions};
 use std::io::BufRead;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
     ("fcntl-ranges", fcntl_ranges),
     ("fcntl-shared", fcntl_shared),
     ("fcntl-blocking", fcntl_blocking),
+    ("fcntl-deadlock", fcntl_deadlock),
+    ("fcntl-handover", fcntl_handover),
     ("fcntl-holder-dies", fcntl_holder_dies),
     ("fcntl-close-releases", fcntl_close_releases),
     ("flock-modes", flock_modes),
     ("flock-blocking", flock_blocking),
     ("flock-holder-dies", flock_holder_dies),
+    ("flock-in-turn", flock_in_turn),
+    ("flock-waiter-dies", flock_waiter_dies),
     ("fcntl-counter", |pair| counter(pair, "fcntl")),
     ("fcntl-range-counter", |pair| counter(pair, "range")),
     ("flock-counter", |pair| counter(pair, "flock")),
@@ -29,6 +33,10 @@ pub(super) const CASES: &[Case] = &[
 const GRANT: Duration = Duration::from_secs(20);
 /// How long a lock that is held must stay refused, to be believed.
 const REFUSAL: Duration = Duration::from_millis(150);
+/// A waiter that is told has its lock within this; one that is not told asks after a second.
+const TOLD: Duration = Duration::from_millis(600);
+/// Hand-overs whose median is measured.
+const HANDOVERS: usize = 7;
 /// Increments of each side under the lock.
 const ROUNDS: u64 = 150;
 
@@ -37,17 +45,35 @@ struct Lockers {
     two: Side,
 }
 
+fn locker(path: &Path) -> Checked<Side> {
+    let side = Side::spawn(&program::testbed()?, &["locker", &path.to_string_lossy()])?;
+    side.answer("a locker starts", GRANT).map(|_| side)
+}
+
 fn lockers(pair: &Pair) -> Checked<Lockers> {
     pair.write("l", b"locked content")?;
-    let program = program::testbed()?;
-    let spawn = |path: std::path::PathBuf| {
-        let side = Side::spawn(&program, &["locker", &path.to_string_lossy()])?;
-        side.answer("a locker starts", GRANT).map(|_| side)
-    };
     Ok(Lockers {
-        one: spawn(pair.w("l"))?,
-        two: spawn(pair.r("l"))?,
+        one: locker(&pair.w("l"))?,
+        two: locker(&pair.r("l"))?,
     })
+}
+
+/// The side has asked for a lock that is not to be had yet.
+fn waits(side: &mut Side, command: &str) -> Checked {
+    side.send(command)?;
+    let early = side.hear(REFUSAL);
+    ensure!(
+        early == Heard::Silence,
+        "`{command}` was answered with {early:?}"
+    );
+    Ok(())
+}
+
+/// The side that waits has its lock.
+fn granted(side: &Side) -> Checked {
+    let answer = side.answer("the lock is granted", GRANT)?;
+    ensure!(answer == "ok", "the waiting lock gave `{answer}`");
+    Ok(())
 }
 
 /// Asks and compares the answer.
@@ -108,6 +134,76 @@ fn blocking(pair: &Pair, take: &str, give: &str) -> Checked {
         expect(&mut two, give, "ok")?;
     }
     Ok(())
+}
+
+/// Two who wait for each other: the second is refused, and the first has its lock.
+fn fcntl_deadlock(pair: &Pair) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    for _ in 0..3 {
+        expect(&mut one, "fcntl exclusive 0 1 refuse", "ok")?;
+        expect(&mut two, "fcntl exclusive 1 1 refuse", "ok")?;
+        waits(&mut one, "fcntl exclusive 1 1 wait")?;
+        expect(&mut two, "fcntl exclusive 0 1 wait", "deadlock")?;
+        expect(&mut two, "fcntl free 0 0 refuse", "ok")?;
+        granted(&one)?;
+        expect(&mut one, "fcntl free 0 0 refuse", "ok")?;
+    }
+    Ok(())
+}
+
+/// A lock goes to the one who waits when it is given back, not when he next asks.
+fn fcntl_handover(pair: &Pair) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    let mut took = Vec::new();
+    for round in 0..HANDOVERS {
+        let (holder, waiter) = match round % 2 {
+            0 => (&mut one, &mut two),
+            _ => (&mut two, &mut one),
+        };
+        expect(holder, "fcntl exclusive 0 0 refuse", "ok")?;
+        waits(waiter, "fcntl exclusive 0 0 wait")?;
+        let start = Instant::now();
+        holder.send("fcntl free 0 0 refuse")?;
+        granted(waiter)?;
+        took.push(start.elapsed());
+        let freed = holder.answer("the lock is given back", GRANT)?;
+        ensure!(freed == "ok", "giving back gave `{freed}`");
+        expect(waiter, "fcntl free 0 0 refuse", "ok")?;
+    }
+    took.sort_unstable();
+    let median = took[HANDOVERS / 2];
+    ensure!(median < TOLD, "hand-overs took {took:?}");
+    Ok(())
+}
+
+/// Readers that come after a waiting writer go behind it.
+fn flock_in_turn(pair: &Pair) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    let mut three = locker(&pair.w("l"))?;
+    expect(&mut one, "flock shared refuse", "ok")?;
+    waits(&mut two, "flock exclusive wait")?;
+    waits(&mut three, "flock shared wait")?;
+    expect(&mut one, "flock free refuse", "ok")?;
+    granted(&two)?;
+    let early = three.hear(REFUSAL);
+    ensure!(early == Heard::Silence, "beside a writer: {early:?}");
+    expect(&mut two, "flock free refuse", "ok")?;
+    granted(&three)
+}
+
+/// A waiter that is killed ends at once, and holds nobody back.
+fn flock_waiter_dies(pair: &Pair) -> Checked {
+    let Lockers { mut one, mut two } = lockers(pair)?;
+    let mut three = locker(&pair.r("l"))?;
+    expect(&mut one, "flock shared refuse", "ok")?;
+    waits(&mut two, "flock exclusive wait")?;
+    let start = Instant::now();
+    two.kill();
+    expect(&mut three, "flock shared wait", "ok")?;
+    let took = start.elapsed();
+    ensure!(took < TOLD, "a dead waiter held a reader back for {took:?}");
+    expect(&mut three, "flock free refuse", "ok")?;
+    expect(&mut one, "flock exclusive refuse", "ok")
 }
 
 fn fcntl_blocking(pair: &Pair) -> Checked {
@@ -272,6 +368,7 @@ fn obey(file: &File, path: &Path, words: &[&str]) -> Checked<String> {
         Ok(()) => "ok".to_owned(),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => "refused".to_owned(),
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => "refused".to_owned(),
+        Err(error) if error.raw_os_error() == Some(libc::EDEADLK) => "deadlock".to_owned(),
         Err(error) => format!("failed {error}"),
     })
 }

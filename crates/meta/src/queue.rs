@@ -1,0 +1,306 @@
+//! Who waits for a file lock, whose turn it is, and who would wait for ever.
+//!
+//! A container's owner keeps one [`LockQueue`] in memory beside the table of held locks, which is
+//! state. A waiter asks, is told when its turn has come, and asks again; it also asks again after
+//! [`ASK_AGAIN`], so a lost word or another owner costs it that long and no more. A waiter that
+//! does not ask for [`ABSENT`] has lost its place: nothing here outlives a dead host.
+//!
+//! Order: a request that is free of held locks still goes behind whoever came before it and cannot
+//! have its lock beside it, so readers do not starve a writer. Two exceptions keep that order from
+//! making a deadlock where the locks alone have none. Nobody goes behind a waiter that waits for
+//! him. And nobody goes behind a waiter for longer than that one's hold, [`HOLD`] at first, doubled
+//! whenever somebody passed: a cycle through other containers is broken, and a writer still gets
+//! its turn once the hold is longer than the readers keep their locks.
+//!
+//! Deadlock: a wait for an `fcntl` lock that closes a cycle of owners, each waiting in this
+//! container for a lock that the next one holds, is refused. `flock` has no such promise.
+
+use crate::lock::{self, FileLock, LockKind, LockOwner, WaitId};
+use crate::record::HeldLocks;
+use perigee_types::{InodeId, SessionId, Span, Tick};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long a waiter waits for word before it asks again.
+pub const ASK_AGAIN: Span = Span::from_millis(1_000);
+
+/// A waiter that has not asked for so long is gone.
+pub const ABSENT: Span = Span::from_millis(3_000);
+
+/// For how long a waiter that nobody has passed yet holds back those who came later.
+pub const HOLD: Span = Span::from_millis(1_000);
+
+/// The most waiters of one container.
+pub const WAITERS_MAX: usize = 4096;
+
+/// Names a wait in the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    /// The mount that waits.
+    pub session: SessionId,
+    /// Its own name of the wait.
+    pub wait: WaitId,
+}
+
+/// A request for a lock by somebody who is ready to wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// The file.
+    pub inode: InodeId,
+    /// Names the wait; the same each time that it asks.
+    pub ticket: Ticket,
+    /// What is wanted.
+    pub lock: FileLock,
+}
+
+/// What somebody who asks is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing stands in the way: the lock is to be taken now. The place is given up.
+    Take,
+    /// A held lock stands in the way; the place is kept.
+    Blocked,
+    /// No held lock stands in the way, but this waiter came first; the place is kept.
+    Behind(FileLock),
+    /// The wait would never end. There is no place for it.
+    Deadlock,
+    /// There are too many waiters.
+    Full,
+}
+
+#[derive(Debug, Clone)]
+struct Waiter {
+    ticket: Ticket,
+    lock: FileLock,
+    /// When it last asked.
+    asked: Tick,
+    /// Owners of held locks that stand in its way.
+    holders: Vec<LockOwner>,
+    /// Since when only earlier waiters stand in its way.
+    behind_since: Option<Tick>,
+    /// How many went before it that came later.
+    passed: u32,
+    /// It has been told that its turn has come.
+    told: bool,
+}
+
+impl Waiter {
+    fn owner(&self) -> LockOwner {
+        LockOwner {
+            session: self.ticket.session,
+            owner: self.lock.owner,
+        }
+    }
+
+    /// For how long those who came later are held back.
+    fn hold(&self) -> Span {
+        Span(
+            HOLD.0
+                .saturating_mul(1_u64.checked_shl(self.passed).unwrap_or(u64::MAX)),
+        )
+    }
+
+    /// Whether a later request of `owner` goes behind this one.
+    fn goes_before(&self, owner: LockOwner, lock: &FileLock) -> bool {
+        self.owner() != owner && lock::exclude(&self.lock, lock) && !self.holders.contains(&owner)
+    }
+
+    /// Notes which held locks stand in the way now.
+    fn look(&mut self, held: &HeldLocks) {
+        self.holders = lock::obstructors(held, self.ticket.session, &self.lock);
+        if !self.holders.is_empty() {
+            self.behind_since = None;
+            self.told = false;
+        }
+    }
+}
+
+/// Those who wait for locks in one container, by inode, first come first.
+#[derive(Debug, Default)]
+pub struct LockQueue {
+    lines: BTreeMap<InodeId, Vec<Waiter>>,
+}
+
+impl LockQueue {
+    /// Somebody asks for a lock, for the first time or again. `held`: the locks on that inode.
+    pub fn ask(&mut self, now: Tick, ask: &Ask, held: &HeldLocks) -> Turn {
+        if ask.lock.exclusive.is_none() {
+            return Turn::Take;
+        }
+        self.drop_absent(now, ask.inode, ask.ticket);
+        let Some(place) = self.place(now, ask) else {
+            return Turn::Full;
+        };
+        let line = self.lines.entry(ask.inode).or_default();
+        line[place].look(held);
+        let turn = if line[place].holders.is_empty() {
+            Self::in_order(now, line, place)
+        } else if self.closes_cycle(ask, place) {
+            Turn::Deadlock
+        } else {
+            Turn::Blocked
+        };
+        if matches!(turn, Turn::Take | Turn::Deadlock) {
+            self.withdraw(ask.inode, ask.ticket);
+        }
+        turn
+    }
+
+    /// The locks on an inode are others than before, or a waiter is gone: whose turn has come that
+    /// has not been told yet.
+    pub fn changed(&mut self, now: Tick, inode: InodeId, held: &HeldLocks) -> Vec<Ticket> {
+        let Some(line) = self.lines.get_mut(&inode) else {
+            return Vec::new();
+        };
+        let mut ready = Vec::new();
+        for place in 0..line.len() {
+            line[place].look(held);
+            if !line[place].holders.is_empty() {
+                continue;
+            }
+            if first_before(line, place).is_some() {
+                line[place].behind_since.get_or_insert(now);
+                line[place].told = false;
+            } else if !std::mem::replace(&mut line[place].told, true) {
+                ready.push(line[place].ticket);
+            }
+        }
+        ready
+    }
+
+    /// Whether anybody waits for a lock on `inode`.
+    #[must_use]
+    pub fn waits_on(&self, inode: InodeId) -> bool {
+        self.lines.contains_key(&inode)
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.lines.values().map(Vec::len).sum()
+    }
+
+    /// A wait is over.
+    pub fn withdraw(&mut self, inode: InodeId, ticket: Ticket) {
+        self.retain(inode, |waiter| waiter.ticket != ticket);
+    }
+
+    /// A session is gone; the inodes on which it waited.
+    pub fn end_session(&mut self, session: SessionId) -> Vec<InodeId> {
+        let waited =
+            |line: &Vec<Waiter>| line.iter().any(|waiter| waiter.ticket.session == session);
+        let lines = self.lines.iter().filter(|(_, line)| waited(line));
+        let inodes: Vec<InodeId> = lines.map(|(inode, _)| *inode).collect();
+        for inode in &inodes {
+            self.retain(*inode, |waiter| waiter.ticket.session != session);
+        }
+        inodes
+    }
+
+    /// Another node owns the container: its waiters ask there.
+    pub fn clear(&mut self) {
+        self.lines.clear();
+    }
+
+    fn retain(&mut self, inode: InodeId, stays: impl FnMut(&Waiter) -> bool) {
+        if let Some(line) = self.lines.get_mut(&inode) {
+            line.retain(stays);
+            if line.is_empty() {
+                self.lines.remove(&inode);
+            }
+        }
+    }
+
+    fn drop_absent(&mut self, now: Tick, inode: InodeId, but: Ticket) {
+        self.retain(inode, |waiter| {
+            waiter.ticket == but || now.since(waiter.asked) < ABSENT
+        });
+    }
+
+    /// The place of the one who asks: the one that it has, or the last.
+    fn place(&mut self, now: Tick, ask: &Ask) -> Option<usize> {
+        let full = self.waiters() >= WAITERS_MAX;
+        let line = self.lines.entry(ask.inode).or_default();
+        if let Some(place) = line.iter().position(|waiter| waiter.ticket == ask.ticket) {
+            line[place].asked = now;
+            line[place].lock = ask.lock;
+            line[place].told = false;
+            return Some(place);
+        }
+        if full {
+            self.retain(ask.inode, |_| true);
+            return None;
+        }
+        line.push(Waiter {
+            ticket: ask.ticket,
+            lock: ask.lock,
+            asked: now,
+            holders: Vec::new(),
+            behind_since: None,
+            passed: 0,
+            told: false,
+        });
+        Some(line.len() - 1)
+    }
+
+    /// Whether a waiter whom no held lock hinders may go before those who came earlier.
+    fn in_order(now: Tick, line: &mut [Waiter], place: usize) -> Turn {
+        let Some(first) = first_before(line, place).map(|waiter| waiter.lock) else {
+            return Turn::Take;
+        };
+        let since = *line[place].behind_since.get_or_insert(now);
+        let (earlier, rest) = line.split_at_mut(place);
+        let me = &rest[0];
+        let hindering = |waiter: &&mut Waiter| waiter.goes_before(me.owner(), &me.lock);
+        let hold = earlier
+            .iter_mut()
+            .filter(hindering)
+            .map(|waiter| waiter.hold())
+            .max();
+        if hold.is_some_and(|hold| now.since(since) < hold) {
+            return Turn::Behind(first);
+        }
+        for waiter in earlier.iter_mut().filter(hindering) {
+            waiter.passed = waiter.passed.saturating_add(1);
+        }
+        Turn::Take
+    }
+
+    /// Whether the one at `place` waits, over others who wait, for itself.
+    fn closes_cycle(&self, ask: &Ask, place: usize) -> bool {
+        if ask.lock.kind != LockKind::Posix {
+            return false;
+        }
+        let me = LockOwner {
+            session: ask.ticket.session,
+            owner: ask.lock.owner,
+        };
+        let mut waits_for: BTreeMap<LockOwner, BTreeSet<LockOwner>> = BTreeMap::new();
+        let posix = |waiter: &&Waiter| waiter.lock.kind == LockKind::Posix;
+        for waiter in self.lines.values().flatten().filter(posix) {
+            let holders = waits_for.entry(waiter.owner()).or_default();
+            holders.extend(&waiter.holders);
+        }
+        let Some(asker) = self.lines.get(&ask.inode).and_then(|line| line.get(place)) else {
+            return false;
+        };
+        let mut seen = BTreeSet::new();
+        let mut next = asker.holders.clone();
+        while let Some(owner) = next.pop() {
+            if owner == me {
+                return true;
+            }
+            if seen.insert(owner) {
+                next.extend(waits_for.get(&owner).into_iter().flatten());
+            }
+        }
+        false
+    }
+}
+
+/// The first who came before the one at `place` and goes before it.
+fn first_before(line: &[Waiter], place: usize) -> Option<&Waiter> {
+    let me = &line[place];
+    line[..place]
+        .iter()
+        .find(|waiter| waiter.goes_before(me.owner(), &me.lock))
+}
