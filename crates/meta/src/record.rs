@@ -6,6 +6,7 @@
 
 use crate::attr::{Attr, Kind, MODE_ALL};
 use crate::error::Refusal;
+use crate::lock::LockKind;
 use crate::tx::{Decision, Intent};
 use perigee_types::limits::{FILE_LEN_MAX, NAME_LEN_MAX};
 use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, WallTime};
@@ -237,6 +238,21 @@ pub(crate) struct HeldLock {
 pub struct HeldLocks {
     pub(crate) posix: Vec<HeldLock>,
     pub(crate) flock: Vec<HeldLock>,
+}
+
+impl HeldLocks {
+    /// Whose locks they are, of either kind; a session with several is named several times.
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, LockKind)> + '_ {
+        let posix = self
+            .posix
+            .iter()
+            .map(|held| (held.session, LockKind::Posix));
+        let flock = self
+            .flock
+            .iter()
+            .map(|held| (held.session, LockKind::Flock));
+        posix.chain(flock)
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use crate::clock::Clock;
 use crate::container::Container;
 use crate::router::Router;
 use crate::sessions::Sessions;
+use crate::usage::Usage;
 use bytes::Bytes;
 use parking_lot::RwLock;
 use perigee_cluster::{ControlStore, Directory};
@@ -34,6 +35,7 @@ pub(crate) struct Env {
     pub(crate) owners: watch::Sender<Owners>,
     /// The cluster as the control store last told it.
     pub(crate) directory: RwLock<Directory>,
+    pub(crate) usage: Usage,
     appear: tokio::sync::mpsc::Sender<ContainerId>,
     network: Network,
     router: OnceLock<Arc<Router>>,
@@ -54,26 +56,28 @@ pub(crate) enum AskError {
 }
 
 impl Env {
+    /// The parts of a node that runs on the runtime of the caller.
     pub(crate) fn new(
         me: NodeId,
         clock: Clock,
         store: Arc<Store>,
-        runtime: tokio::runtime::Handle,
         control: Arc<dyn ControlStore>,
         network: Network,
+        usage: Usage,
         appear: tokio::sync::mpsc::Sender<ContainerId>,
     ) -> Arc<Self> {
         let env = Arc::new(Self {
             me,
             clock,
             store,
-            runtime,
+            runtime: tokio::runtime::Handle::current(),
             control,
             sessions: Sessions::new(me),
             containers: RwLock::default(),
             home: OnceLock::new(),
             owners: watch::Sender::new(Owners::new()),
             directory: RwLock::default(),
+            usage,
             appear,
             network,
             router: OnceLock::new(),

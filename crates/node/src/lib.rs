@@ -15,5 +15,6 @@ mod report;
 mod router;
 mod service;
 mod sessions;
+mod usage;
 
 pub use node::{Node, NodeConfig, StartError};

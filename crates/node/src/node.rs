@@ -4,6 +4,7 @@ use crate::clock::Clock;
 use crate::container::Container;
 use crate::env::Env;
 use crate::service::NodeService;
+use crate::usage::Usage;
 use perigee_client::Session;
 use perigee_cluster::codec::Record;
 use perigee_cluster::{ControlStore, Directory, Event, LeaseNumber, Live, Txn, key};
@@ -91,10 +92,9 @@ impl Node {
             other => return Err(StartError::NotANode(other)),
         };
         let cluster = config.identity.cluster().0;
-        let store = open_store(
-            config.data_dir.join("store"),
-            StoreIdentity { cluster, node: me },
-        )?;
+        let store_dir = config.data_dir.join("store");
+        let usage = Usage::new(store_dir.clone());
+        let store = open_store(store_dir, StoreIdentity { cluster, node: me })?;
         let service = Arc::new(NodeService::default());
         let network = Network::start(
             NetConfig::new(config.identity, config.listen),
@@ -117,14 +117,13 @@ impl Node {
         }
         recover(&store, &directory, me)?;
         let (appear, appeared) = mpsc::channel(64);
-        let runtime = tokio::runtime::Handle::current();
         let env = Env::new(
             me,
             Clock::start(),
             store,
-            runtime,
             control,
             network.clone(),
+            usage,
             appear,
         );
         service.attach(&env);

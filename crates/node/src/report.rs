@@ -1,18 +1,40 @@
 //! What a node tells people: status, where a file is.
 
 use crate::container::Standing;
+use crate::env::Env;
 use crate::node::Node;
 use perigee_cluster::Directory;
 use perigee_meta::{Op, Reply};
 use perigee_proto::admin::{
-    AdminPath, ContainerStatus, ControlState, ControlStatus, CopyStatus, MemberLag, NetStatus,
-    NodeState, NodeStatus, Placement, Status,
+    AdminPath, ContainerStatus, ControlState, ControlStatus, CopyStatus, Holder, MemberLag,
+    NetStatus, NodeState, NodeStatus, Placement, Status,
 };
+use perigee_proto::message::report::{AskReport, NodeReport};
 use perigee_types::{Errno, InodeId, NodeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the control store may take to show that it is there.
 const CONTROL_CHECK: Duration = Duration::from_millis(800);
+/// How long a node may take to answer before it is shown as late.
+const ANSWER: Duration = Duration::from_millis(800);
+
+/// What each node that answered says of itself.
+type Reports = BTreeMap<NodeId, NodeReport>;
+
+/// What this node tells others of itself.
+pub(crate) async fn of_this_node(env: &Arc<Env>) -> NodeReport {
+    NodeReport {
+        used: env.usage.bytes().await,
+        free: env.store.space().ok().map(|space| space.available),
+        missing: env
+            .all_containers()
+            .iter()
+            .map(|container| (container.id, container.missing_bytes()))
+            .collect(),
+    }
+}
 
 impl Node {
     /// The cluster as this node sees it.
@@ -24,7 +46,7 @@ impl Node {
             .iter()
             .map(|container| container.standing())
             .collect();
-        let space = self.env.store.space().unwrap_or_default();
+        let (control, reports) = tokio::join!(self.control_status(), self.reports(&directory));
         Status {
             cluster: directory
                 .cluster
@@ -33,11 +55,30 @@ impl Node {
                 .unwrap_or_default(),
             node: self.env.me,
             version: String::new(),
-            control: self.control_status().await,
-            nodes: nodes(&directory, self.env.me, space.available),
-            containers: containers(&directory, &standings),
+            control,
+            nodes: nodes(&directory, self.env.me, &reports),
+            containers: containers(&directory, &standings, &reports),
             net: self.net(),
         }
+    }
+
+    /// Asks every node that shows a sign of life.
+    async fn reports(&self, directory: &Directory) -> Reports {
+        let ask = |node: NodeId| async move {
+            if node == self.env.me {
+                return Some((node, of_this_node(&self.env).await));
+            }
+            let asked = self
+                .env
+                .ask(node, &AskReport, bytes::Bytes::new(), ANSWER)
+                .await;
+            asked.ok().map(|(report, _)| (node, report))
+        };
+        let me = std::iter::once(self.env.me);
+        let others = directory.live.keys().copied();
+        let asked = me.chain(others.filter(|node| *node != self.env.me));
+        let answers = futures_util::future::join_all(asked.map(ask)).await;
+        answers.into_iter().flatten().collect()
     }
 
     async fn control_status(&self) -> ControlStatus {
@@ -142,8 +183,17 @@ impl Node {
             owner: record.owner(),
             asked: self.env.me,
             copies,
-            held_by: Vec::new(),
+            held_by: self.held_by(attr.inode).await,
         })
+    }
+
+    /// The hosts that may keep an inode or have locks on it; none when its owner does not answer.
+    async fn held_by(&self, inode: InodeId) -> Option<Vec<Holder>> {
+        let answer = crate::router::holders(&self.env, inode, ANSWER)
+            .await
+            .ok()?;
+        let holder = |(node, what)| Holder { node, what };
+        Some(answer.holders.into_iter().map(holder).collect())
     }
 
     /// How much of a file is current at a member; none when it does not answer.
@@ -242,17 +292,24 @@ impl Node {
     }
 }
 
-fn nodes(directory: &Directory, me: NodeId, free: u64) -> Vec<NodeStatus> {
+/// Whether a node is there: by its sign of life, and by its answer.
+fn state_of(node: &perigee_cluster::Node, live: bool, answered: bool) -> NodeState {
+    match (node.state, live, answered) {
+        (perigee_cluster::NodeState::Draining, ..) => NodeState::Leaving,
+        (_, _, true) => NodeState::Up,
+        (_, true, false) => NodeState::Suspect,
+        (_, false, false) => NodeState::Down,
+    }
+}
+
+fn nodes(directory: &Directory, me: NodeId, reports: &Reports) -> Vec<NodeStatus> {
     let known = directory.nodes.values().map(|known| &known.record);
     known
         .filter(|node| node.state != perigee_cluster::NodeState::Left)
         .map(|node| {
-            let live = directory.live.get(&node.id).map(|known| &known.record);
-            let state = match (live, node.state) {
-                (_, perigee_cluster::NodeState::Draining) => NodeState::Leaving,
-                (Some(_), _) => NodeState::Up,
-                (None, _) => NodeState::Down,
-            };
+            let live = directory.live.contains_key(&node.id);
+            let report = reports.get(&node.id);
+            let state = state_of(node, live, report.is_some());
             NodeStatus {
                 id: node.id,
                 name: node.name.clone(),
@@ -260,19 +317,27 @@ fn nodes(directory: &Directory, me: NodeId, free: u64) -> Vec<NodeStatus> {
                 state,
                 address: node.address.to_string(),
                 site: node.site.clone().unwrap_or_default(),
-                used_bytes: 0,
-                free_bytes: if node.id == me {
-                    free
-                } else {
-                    live.map_or(0, |live| live.free)
-                },
+                used_bytes: report.and_then(|report| report.used),
+                free_bytes: report.and_then(|report| report.free),
                 mounts: Vec::new(),
             }
         })
         .collect()
 }
 
-fn containers(directory: &Directory, standings: &[Standing]) -> Vec<ContainerStatus> {
+/// What a member has yet to fetch of a container, as it says itself.
+fn missing(reports: &Reports, node: NodeId, id: perigee_types::ContainerId) -> Option<u64> {
+    let of = &reports.get(&node)?.missing;
+    of.iter()
+        .find(|(held, _)| *held == id)
+        .map(|(_, bytes)| *bytes)
+}
+
+fn containers(
+    directory: &Directory,
+    standings: &[Standing],
+    reports: &Reports,
+) -> Vec<ContainerStatus> {
     let live = directory.live_storage().count();
     let storing = directory
         .nodes
@@ -291,7 +356,7 @@ fn containers(directory: &Directory, standings: &[Standing]) -> Vec<ContainerSta
                     .map(|member| MemberLag {
                         node: member.node,
                         records: standing.last.0.saturating_sub(member.durable.0),
-                        bytes: 0,
+                        bytes: missing(reports, member.node, record.id),
                     })
                     .collect()
             };
@@ -306,4 +371,47 @@ fn containers(directory: &Directory, standings: &[Standing]) -> Vec<ContainerSta
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_types::{ContainerId, WallTime};
+
+    fn node(state: perigee_cluster::NodeState) -> perigee_cluster::Node {
+        perigee_cluster::Node {
+            id: NodeId(3),
+            name: "n".to_owned(),
+            address: std::net::SocketAddr::from(([127, 0, 0, 1], 1)),
+            site: None,
+            storage: true,
+            joined: WallTime { secs: 0, nanos: 0 },
+            cert_serial: Vec::new(),
+            state,
+            capacity: 0,
+        }
+    }
+
+    #[test]
+    fn a_node_with_a_sign_of_life_and_no_answer_is_late() {
+        use perigee_cluster::NodeState::{Active, Draining};
+        assert_eq!(state_of(&node(Active), true, true), NodeState::Up);
+        assert_eq!(state_of(&node(Active), true, false), NodeState::Suspect);
+        assert_eq!(state_of(&node(Active), false, false), NodeState::Down);
+        assert_eq!(state_of(&node(Active), false, true), NodeState::Up);
+        assert_eq!(state_of(&node(Draining), true, false), NodeState::Leaving);
+    }
+
+    #[test]
+    fn what_a_member_did_not_say_is_not_known() {
+        let report = NodeReport {
+            used: None,
+            free: None,
+            missing: vec![(ContainerId(2), 77)],
+        };
+        let reports = Reports::from([(NodeId(3), report)]);
+        assert_eq!(missing(&reports, NodeId(3), ContainerId(2)), Some(77));
+        assert_eq!(missing(&reports, NodeId(3), ContainerId(9)), None);
+        assert_eq!(missing(&reports, NodeId(4), ContainerId(2)), None);
+    }
 }

@@ -10,6 +10,7 @@ use perigee_client::backend::{At, Found, MapWriter};
 use perigee_client::fs::{Done, Seek, Space};
 use perigee_meta::{NewNode, Op, Reply};
 use perigee_proto::Rpc;
+use perigee_proto::message::report::{AskHolders, Holders};
 use perigee_proto::message::session::Execute;
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
@@ -174,6 +175,22 @@ pub(crate) async fn resolve(env: &Arc<Env>, request: &Resolve) -> Result<(), Fai
     };
     let there = |node| async move { ask(env, node, request, CALL).await.map(|_| ()) };
     at_owner(env, request.container, CALL, here, there).await
+}
+
+/// Asks a container's owner who may keep an inode, or has locks on it.
+pub(crate) async fn holders(
+    env: &Arc<Env>,
+    inode: InodeId,
+    patience: Duration,
+) -> Result<Holders, Failed> {
+    let request = AskHolders { inode };
+    let here = |container: Arc<Container>| async move {
+        container.holders(inode).map(|holders| Holders {
+            holders: holders.into_iter().collect(),
+        })
+    };
+    let there = |node| ask(env, node, &request, patience);
+    at_owner(env, inode.container(), patience, here, there).await
 }
 
 /// Asks a transaction's coordinator how it ended.

@@ -4,7 +4,7 @@ use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteReque
 use crate::env::Env;
 use bytes::Bytes;
 use perigee_net::{Answer as NetAnswer, Call, PeerName, Refusal, Service};
-use perigee_proto::message::{chain, data, file, session, tx};
+use perigee_proto::message::{chain, data, file, report, session, tx};
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
 use perigee_types::limits::IO_LEN_MAX;
@@ -291,6 +291,18 @@ async fn transactions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
     }
 }
 
+async fn reports(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
+    if method == report::AskReport::METHOD {
+        let _: report::AskReport = decode(body)?;
+        return reply::<report::AskReport>(&crate::report::of_this_node(env).await);
+    }
+    let request: report::AskHolders = decode(body)?;
+    let holders = container(env, request.inode.container())?.holders(request.inode)?;
+    reply::<report::AskHolders>(&report::Holders {
+        holders: holders.into_iter().collect(),
+    })
+}
+
 async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
     let Call {
         method,
@@ -313,6 +325,7 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         | tx::Prepare::METHOD
         | tx::Resolve::METHOD
         | tx::AskDecision::METHOD => transactions(env, method, &body).await,
+        report::AskReport::METHOD | report::AskHolders::METHOD => reports(env, method, &body).await,
         other => Err(Refused(
             Code::Unknown,
             format!("method {other:#06x} is not known here"),

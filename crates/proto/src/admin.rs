@@ -4,6 +4,7 @@
 //! The socket never leaves the machine, so its messages need no golden bytes: an unknown request
 //! is refused with a [`Failure`], and fields may be added where they have a default.
 
+pub use crate::message::report::Hold;
 use perigee_types::{ContainerId, Epoch, InodeId, NodeId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -242,10 +243,10 @@ pub struct NodeStatus {
     pub address: String,
     /// Its site.
     pub site: String,
-    /// Bytes that Perigee's data takes there.
-    pub used_bytes: u64,
-    /// Bytes free on the disk of its data directory.
-    pub free_bytes: u64,
+    /// Bytes that its store takes on its disk; none when it does not answer or has not counted them yet.
+    pub used_bytes: Option<u64>,
+    /// Bytes free on the disk of its data directory; none when it does not answer.
+    pub free_bytes: Option<u64>,
     /// Mount points of its mounts.
     pub mounts: Vec<AdminPath>,
 }
@@ -254,11 +255,12 @@ pub struct NodeStatus {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// It answers heartbeats.
+    /// It answers.
     Up,
-    /// It missed some; not yet given up.
+    /// Its sign of life in the control store has not expired, and it does not answer the node that
+    /// was asked.
     Suspect,
-    /// Its lease has expired; its containers go on without it.
+    /// Its sign of life has expired; its containers go on without it.
     #[default]
     Down,
     /// It is being emptied.
@@ -292,8 +294,8 @@ pub struct MemberLag {
     pub node: NodeId,
     /// Log records that it has not made durable.
     pub records: u64,
-    /// Bytes of file content that it has yet to fetch.
-    pub bytes: u64,
+    /// Bytes of file content that it has yet to fetch; none when it does not answer.
+    pub bytes: Option<u64>,
 }
 
 /// Counters of a node's connections, since it started.
@@ -334,8 +336,8 @@ pub struct Placement {
     pub asked: NodeId,
     /// The members that hold it, in the order of the chain.
     pub copies: Vec<CopyStatus>,
-    /// The hosts that hold a lease on it.
-    pub held_by: Vec<Holder>,
+    /// The hosts that may cache it or have locks on it; none when its owner does not answer.
+    pub held_by: Option<Vec<Holder>>,
 }
 
 /// One copy of a file.
@@ -351,13 +353,13 @@ pub struct CopyStatus {
     pub valid_bytes: Option<u64>,
 }
 
-/// A host that may cache a file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// A host that may cache a file or has a lock on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The host.
     pub node: NodeId,
-    /// `read`, `write`, or the kind of lock.
-    pub what: String,
+    /// In which way.
+    pub what: Hold,
 }
 
 /// One policy in force.

@@ -2,7 +2,7 @@
 //!
 //! Numbers are never reused. A request's payload, where it has one, is raw bytes beside the body.
 
-use crate::message::{chain, data, file, session, tx};
+use crate::message::{chain, data, file, report, session, tx};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// How urgent a call is; a more urgent one overtakes in the queue to its peer.
@@ -81,6 +81,9 @@ services! {
     0x0231 prepare(tx::Prepare) -> tx::Prepared, Meta, Same;
     0x0232 resolve(tx::Resolve) -> tx::Resolved, Control, Same;
     0x0233 decision(tx::AskDecision) -> tx::Decided, Control, Same;
+    // for people
+    0x0240 node_report(report::AskReport) -> report::NodeReport, Meta, Same;
+    0x0241 holders(report::AskHolders) -> report::Holders, Meta, Same;
 }
 
 /// Why a peer refused a call. The class of each says what the caller does next.

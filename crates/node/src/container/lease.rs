@@ -77,6 +77,17 @@ impl Leases {
             .map(|grant| (grant.session, grant.until))
     }
 
+    /// Every session that may keep something of `inode`.
+    pub(crate) fn holders(&self, now: Tick, inode: InodeId) -> Vec<SessionId> {
+        let granted = self.grants.get(&inode).into_iter().flatten();
+        let granted = granted.filter(|grant| grant.until > now);
+        let readers = self.readers.get(&inode).into_iter().flatten();
+        granted
+            .map(|grant| grant.session)
+            .chain(readers.copied())
+            .collect()
+    }
+
     /// `session` of another node is given content of `inode`.
     pub(crate) fn note_reader(&mut self, inode: InodeId, session: SessionId) {
         let readers = self.readers.entry(inode).or_default();

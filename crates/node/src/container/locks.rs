@@ -2,12 +2,14 @@
 
 use super::execute::Owed;
 use super::view::{Foreign, OwnerView};
-use super::{After, Container, State, store_errno};
+use super::{After, Container, Failed, State, store_errno};
 use crate::env::Env;
 use perigee_meta::queue::{Ask, Ticket, Turn};
-use perigee_meta::{HeldLocks, Op, Patience, Refusal, Reply, held_locks};
+use perigee_meta::{HeldLocks, LockKind, Op, Patience, Refusal, Reply, held_locks};
+use perigee_proto::message::report::Hold;
 use perigee_proto::message::session::LockTurn;
-use perigee_types::{Errno, InodeId, Seq, SessionId, Tick};
+use perigee_types::{Errno, InodeId, NodeId, Seq, SessionId, Tick};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, error};
@@ -126,6 +128,26 @@ impl Container {
             let env = self.env.clone();
             after.push(move || tell(env, ticket));
         }
+    }
+
+    /// The hosts that may keep something of an inode, or have locks on it.
+    pub(crate) fn holders(&self, inode: InodeId) -> Result<BTreeSet<(NodeId, Hold)>, Failed> {
+        let now = self.env.clock.now();
+        let st = self.state.lock();
+        Self::reign(&st, now)?;
+        let (held, _) = self.held(&st, inode)?;
+        let locks = held.sessions().map(|(session, kind)| {
+            let hold = match kind {
+                LockKind::Posix => Hold::Fcntl,
+                LockKind::Flock => Hold::Flock,
+            };
+            (session.node(), hold)
+        });
+        let leases = st.leases.holders(now, inode);
+        let leases = leases
+            .into_iter()
+            .map(|session| (session.node(), Hold::Read));
+        Ok(leases.chain(locks).collect())
     }
 
     /// The locks held on an inode, and the record that they are as of.

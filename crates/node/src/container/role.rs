@@ -57,6 +57,13 @@ impl Container {
         }
     }
 
+    /// Bytes of file content that this node has yet to fetch.
+    pub(crate) fn missing_bytes(&self) -> u64 {
+        let st = self.state.lock();
+        let invalid = st.pull.iter().map(|(_, range, _)| range.len());
+        invalid.fold(0, u64::saturating_add)
+    }
+
     /// The newest epoch that this node knows of.
     pub(crate) fn epoch(&self) -> Epoch {
         self.state

@@ -7,7 +7,7 @@ use crate::human;
 use crate::layout::Layout;
 use crate::output::Report;
 use clap::Args;
-use perigee_proto::admin::{ControlState, Failure, Placement, Status};
+use perigee_proto::admin::{ControlState, Failure, Hold, Placement, Status};
 use std::path::PathBuf;
 
 /// Say in words how a file is read and written, and why so.
@@ -132,7 +132,8 @@ fn caches(placement: &Placement, status: &Status) -> Option<String> {
     let others: Vec<String> = placement
         .held_by
         .iter()
-        .filter(|holder| Some(holder.node) != placement.owner)
+        .flatten()
+        .filter(|holder| holder.what == Hold::Read && Some(holder.node) != placement.owner)
         .map(|holder| node_name(status, holder.node))
         .collect();
     if others.is_empty() {
@@ -171,10 +172,10 @@ mod tests {
             owner: Some(NodeId(owner)),
             asked: NodeId(asked),
             copies: vec![copy(1, 100), copy(2, valid)],
-            held_by: vec![Holder {
+            held_by: Some(vec![Holder {
                 node: NodeId(3),
-                what: "read".to_owned(),
-            }],
+                what: Hold::Read,
+            }]),
             ..Placement::default()
         };
         conclusions(&placement, &status)

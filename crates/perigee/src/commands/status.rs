@@ -93,7 +93,7 @@ fn faults(status: &Status) -> Vec<String> {
     for node in &status.nodes {
         match node.state {
             NodeState::Up | NodeState::Leaving => {}
-            NodeState::Suspect => faults.push(format!("{} is late", node.name)),
+            NodeState::Suspect => faults.push(format!("{} does not answer", node.name)),
             NodeState::Down => faults.push(format!("{} is down", node.name)),
         }
     }
@@ -185,11 +185,16 @@ fn nodes_table(status: &Status) -> String {
                 .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             node.address.clone(),
             node.site.clone(),
-            human::size(node.used_bytes),
-            human::size(node.free_bytes),
+            size(node.used_bytes),
+            size(node.free_bytes),
         ]);
     }
     table.render(0)
+}
+
+/// Bytes, or that nobody said.
+fn size(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), human::size)
 }
 
 fn containers_table(status: &Status) -> String {
@@ -242,12 +247,20 @@ fn behind(container: &ContainerStatus) -> String {
     let worst = container
         .members
         .iter()
-        .max_by_key(|member| (member.bytes, member.records));
+        .max_by_key(|member| (member.bytes.unwrap_or(0), member.records));
     match worst {
         None => "-".to_owned(),
-        Some(member) if member.bytes > 0 => human::size(member.bytes),
+        Some(member) if member.bytes.is_some_and(|bytes| bytes > 0) => size(member.bytes),
         Some(member) if member.records > 0 => {
             format!("{} records", human::count(member.records))
+        }
+        Some(_)
+            if container
+                .members
+                .iter()
+                .any(|member| member.bytes.is_none()) =>
+        {
+            "?".to_owned()
         }
         Some(_) => "nothing".to_owned(),
     }
@@ -268,8 +281,8 @@ mod tests {
             state,
             address: format!("127.0.0.1:2000{id}"),
             site: "default".to_owned(),
-            used_bytes: 5 << 20,
-            free_bytes: 40 << 30,
+            used_bytes: Some(5 << 20),
+            free_bytes: Some(40 << 30),
             mounts: vec![],
         };
         let mut status = Status {
@@ -292,7 +305,7 @@ mod tests {
                 members: vec![MemberLag {
                     node: NodeId(2),
                     records: 0,
-                    bytes: 0,
+                    bytes: Some(0),
                 }],
             }],
             ..Status::default()
@@ -310,6 +323,26 @@ mod tests {
             faults,
             ["node-1 is down", "1 container has fewer copies than wanted"]
         );
+    }
+
+    #[test]
+    fn how_far_the_slowest_member_is_behind_is_said_only_where_it_is_known() {
+        let mut container = sample().containers.remove(0);
+        let lag = |records, bytes| MemberLag {
+            node: NodeId(2),
+            records,
+            bytes,
+        };
+        for (members, said) in [
+            (vec![], "-"),
+            (vec![lag(0, Some(0)), lag(9, Some(3 << 20))], "3.00 MiB"),
+            (vec![lag(0, Some(0)), lag(2, None)], "2 records"),
+            (vec![lag(0, Some(0)), lag(0, None)], "?"),
+            (vec![lag(0, Some(0))], "nothing"),
+        ] {
+            container.members = members;
+            assert_eq!(behind(&container), said);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::human::{self, Align, Table};
 use crate::mounts::{self, Place};
 use crate::output::Report;
 use clap::Args;
-use perigee_proto::admin::{Answer, Failure, Placement, Request};
+use perigee_proto::admin::{Answer, Failure, Hold, Placement, Request};
 use std::path::{Path, PathBuf};
 
 /// Show where the bytes of a file are.
@@ -82,8 +82,11 @@ fn text(path: &Path, placement: &Placement) -> String {
         ]);
     }
     out.push_str(&table.render(2));
-    let held: Vec<String> = placement
-        .held_by
+    let Some(holders) = &placement.held_by else {
+        out.push_str("\nits owner does not say who has it open or locked\n");
+        return out;
+    };
+    let held: Vec<String> = holders
         .iter()
         .map(|holder| {
             let copy = placement
@@ -91,13 +94,21 @@ fn text(path: &Path, placement: &Placement) -> String {
                 .iter()
                 .find(|copy| copy.node == holder.node);
             let name = copy.map_or_else(|| holder.node.to_string(), |copy| copy.name.clone());
-            format!("{name} ({})", holder.what)
+            format!("{name} ({})", what(holder.what))
         })
         .collect();
     if !held.is_empty() {
         out.push_str(&format!("\nheld by {}\n", held.join(", ")));
     }
     out
+}
+
+fn what(hold: Hold) -> &'static str {
+    match hold {
+        Hold::Read => "may cache it",
+        Hold::Flock => "flock",
+        Hold::Fcntl => "fcntl lock",
+    }
 }
 
 fn current(valid_bytes: Option<u64>, size_bytes: u64) -> String {
@@ -146,10 +157,10 @@ mod tests {
             owner: Some(NodeId(2)),
             asked: NodeId(1),
             copies: vec![copy(2, 4096), copy(1, 1024)],
-            held_by: vec![Holder {
+            held_by: Some(vec![Holder {
                 node: NodeId(1),
-                what: "read".to_owned(),
-            }],
+                what: Hold::Flock,
+            }]),
         };
         let text = text(Path::new("/mnt/f"), &placement);
         for part in [
@@ -159,12 +170,13 @@ mod tests {
             "owner",
             "(25 %)",
             "this node",
-            "held by node-1 (read)",
+            "held by node-1 (flock)",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let json = serde_json::to_value(&placement).unwrap();
         assert_eq!(json["copies"][1]["valid_bytes"], 1024);
         assert_eq!(json["inode"], 77);
+        assert_eq!(json["held_by"][0]["what"], "flock");
     }
 }

@@ -3,5 +3,6 @@
 pub mod chain;
 pub mod data;
 pub mod file;
+pub mod report;
 pub mod session;
 pub mod tx;
