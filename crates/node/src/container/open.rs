@@ -166,9 +166,11 @@ impl Container {
     }
 }
 
-/// Writes the first contents of a container that is this node's from its beginning.
+/// Writes the first contents of a container that is this node's from its beginning. The root
+/// directory belongs to the user of the first node: a user without privileges has to be able to work in it.
 fn format(env: &Env, id: ContainerId) -> Result<(), StoreError> {
-    let root = (id == ContainerId::ROOT).then_some((0, 0, 0o755));
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let root = (id == ContainerId::ROOT).then_some((uid.as_raw(), gid.as_raw(), 0o755));
     let first: Batch = perigee_meta::format_container(id, env.clock.wall(), root);
     let mut batch = WriteBatch::default();
     for mutation in &first.mutations {
