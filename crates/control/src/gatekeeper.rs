@@ -5,7 +5,8 @@ use crate::local::LocalControl;
 use crate::wire::{AdminError, Admission, Join, JoinRefusal, NewToken, TokenInfo};
 use perigee_cluster::transition::{self, Certified};
 use perigee_cluster::{
-    ChangeError, ControlStore as _, Directory, PlanError, StoreError, Token, change, key,
+    ChangeError, ControlStore as _, Directory, NodeState, PlanError, StoreError, Token, TokenUse,
+    change, key,
 };
 use perigee_net::{ClusterCa, ClusterId, JoinToken, PeerName, SecretHash};
 use perigee_types::{ContainerId, NodeId, Span, WallTime};
@@ -154,6 +155,10 @@ impl Gatekeeper {
             if now >= token.expires {
                 return Err(JoinRefusal::Plan(PlanError::TokenExpired));
             }
+            if let Some(used) = admitted_before(&directory, &join.certificate_request) {
+                let home = directory.home_of(used.node).map(|container| container.id);
+                return Ok(self.admission(used.node, home, used.certificate.clone()));
+            }
             // The certificate names the node's number, so it is made anew for each attempt.
             let node = transition::next_node(&directory).map_err(JoinRefusal::Plan)?;
             let issued = self
@@ -191,6 +196,17 @@ impl Gatekeeper {
             authority: self.ca.certificate().to_owned(),
         }
     }
+}
+
+/// The admission of the very same request by another token: its node never heard the answer, or lost
+/// it, and asks again with a token that is good. That one is not spent.
+fn admitted_before<'a>(directory: &'a Directory, request: &str) -> Option<&'a TokenUse> {
+    let tokens = directory.tokens.values();
+    let mut used = tokens.filter_map(|known| known.record.used_by.as_ref());
+    used.find(|used| {
+        let node = directory.node(used.node);
+        used.request == request && node.is_some_and(|node| node.state != NodeState::Left)
+    })
 }
 
 fn find_token<'a>(directory: &'a Directory, secret: &[u8]) -> Result<&'a Token, JoinRefusal> {

@@ -6,8 +6,8 @@ mod cluster;
 
 use cluster::{World, loopback, request};
 use perigee_cluster::{
-    ControlStore as _, Node, NodeState, PlanError, Refusal, StoreError, change, codec::Record as _,
-    key, transition,
+    ControlStore as _, JoinRequest, Node, NodeState, PlanError, Refusal, StoreError, change,
+    codec::Record as _, key, transition,
 };
 use perigee_control::{
     AdminError, Control, ControlError, EnterError, JoinRefusal, RemoteControl, enter, init_control,
@@ -110,6 +110,41 @@ async fn a_repeat_of_the_very_same_request_gets_the_same_answer() {
     let stolen = world.enter(&thief, "a", &token).await.unwrap_err();
     let used = PlanError::TokenUsed { node: first.node };
     assert_eq!(refusal(stolen), JoinRefusal::Plan(used));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeat_with_another_token_is_the_same_node_and_spends_nothing() {
+    let world = World::new().await;
+    let text = NodeKey::generate().unwrap().request().unwrap();
+    let first = enter(&world.token().await, &text, request("a")).await;
+    let first = first.unwrap();
+    let second = world.token().await;
+    let again = enter(&second, &text, request("a")).await.unwrap();
+    assert_eq!(again, first);
+    let key = NodeKey::generate().unwrap();
+    let other = world.enter(&key, "b", &second).await.unwrap();
+    assert_eq!(other.node, NodeId(2), "the second token was still good");
+    // a spent token lets nobody else in, whatever he asked for before
+    let stale = enter(&second, &text, request("a")).await.unwrap_err();
+    let used = PlanError::TokenUsed { node: other.node };
+    assert_eq!(refusal(stale), JoinRefusal::Plan(used));
+    // who has left does not come back by an old request
+    let guest = JoinRequest {
+        storage: false,
+        ..request("c")
+    };
+    let text = NodeKey::generate().unwrap().request().unwrap();
+    let token = world.token().await;
+    let left = enter(&token, &text, guest.clone()).await.unwrap();
+    let control = world.control.store();
+    change(&control, |dir| transition::drain(dir, left.node))
+        .await
+        .unwrap();
+    change(&control, |dir| transition::leave(dir, left.node))
+        .await
+        .unwrap();
+    let back = enter(&world.token().await, &text, guest).await.unwrap();
+    assert_ne!(back.node, left.node);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -49,6 +49,11 @@ impl NodeKey {
         request.pem().map_err(making)
     }
 
+    /// The key in a PEM text, if there is one.
+    pub(super) fn from_pem(text: &str) -> Option<Self> {
+        KeyPair::from_pem(text).map(Self).ok()
+    }
+
     pub(super) fn to_der(&self) -> Vec<u8> {
         self.0.serialize_der()
     }

@@ -1,15 +1,17 @@
 //! Who this process is: its certificate and key, and the authority that it trusts.
 //!
 //! A directory holds `ca.pem` (the authority's certificate), `node.pem` and `node.key.pem` (this process), and at the
-//! control store `ca.key.pem`. Keys have mode 0600; a key that others may read is refused.
+//! control store `ca.key.pem`; `joining.pem` while a node has asked for its certificate and does not have it yet. Keys have mode 0600; a key that others may read is refused.
 
 mod ca;
 mod name;
 mod pem;
+mod pending;
 mod token;
 
 pub use ca::{ClusterCa, NodeKey};
 pub use name::{ClusterId, NotAClusterId, PeerName};
+pub use pending::PendingKey;
 pub use token::{JoinToken, SecretHash, TokenError};
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};

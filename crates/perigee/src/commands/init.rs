@@ -1,6 +1,6 @@
 //! `perigee init`: the first node of a cluster of several machines.
 
-use super::up::{check_address, join_node, start_missing};
+use super::up::{check_address, start_missing};
 use super::{DirArg, JsonArg};
 use crate::config::{NodeConfig, check_name};
 use crate::layout::{Layout, make_private_dir};
@@ -120,7 +120,7 @@ impl Init {
 fn make_cluster(layout: &Layout, config: &NodeConfig) -> Result<Layout, Failure> {
     let token = daemon::init_control(&layout.dir, config.control)?;
     start_missing(layout)?;
-    join_node(&layout.node_dir(1), config, &token)?;
+    daemon::join(&layout.node_dir(1).path, config, &token)?;
     let layout = Layout::open(&layout.dir)?;
     start_missing(&layout)?;
     Ok(layout)

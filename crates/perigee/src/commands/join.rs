@@ -73,7 +73,7 @@ impl Join {
             storage: !self.no_storage,
             log: "info".to_owned(),
         };
-        super::up::join_node(&layout.node_dir(1), &config, &self.token)?;
+        daemon::join(&layout.node_dir(1).path, &config, &self.token)?;
         let layout = Layout::open(&layout.dir)?;
         super::up::start_missing(&layout)?;
         let summary = Summary {

@@ -275,6 +275,7 @@ fn start_nodes(nodes: &[NodeDir], undo: &mut Undo) -> Result<Vec<NodeDir>, Failu
         if pid_file::running(&node.path).is_none() {
             // a mount that a killed node left behind would answer nothing but errors
             super::umount::clear_dead_mounts(&node.path)?;
+            daemon::clear_join(&node.path)?;
             waiting.push((process::start("serve", &node.path)?, node.clone()));
             undo.dirs.push(node.path.clone());
         }
@@ -309,8 +310,11 @@ fn ask_token(asked: &NodeDir) -> Result<String, Failure> {
     }
 }
 
-/// Makes the data directory of a new node of this machine.
+/// Makes the data directory of a new node of this machine, or completes one that was cut off.
 fn make_node(node: &NodeDir, token: &str) -> Result<(), Failure> {
+    if let Some(config) = daemon::cut_off(&node.path)? {
+        return daemon::join(&node.path, &config, token);
+    }
     let config = NodeConfig {
         name: node.name(),
         listen: local_address(free_port()?),
@@ -319,13 +323,7 @@ fn make_node(node: &NodeDir, token: &str) -> Result<(), Failure> {
         storage: true,
         log: "info".to_owned(),
     };
-    join_node(node, &config, token)
-}
-
-/// Joins the cluster and writes the data directory; the configuration last, for it marks a whole one.
-pub fn join_node(node: &NodeDir, config: &NodeConfig, token: &str) -> Result<(), Failure> {
-    daemon::join(&node.path, config, token)?;
-    config.save(&node.config())
+    daemon::join(&node.path, &config, token)
 }
 
 /// The first node of this machine.

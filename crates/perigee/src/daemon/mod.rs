@@ -6,7 +6,7 @@ mod join;
 mod node;
 
 pub use control::{first_token, init_control, is_control, run_control};
-pub use join::{control_address, join};
+pub use join::{clear as clear_join, control_address, cut_off, join};
 pub use node::start_node;
 
 use perigee_proto::admin::Failure;

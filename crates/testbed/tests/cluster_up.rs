@@ -1,0 +1,59 @@
+//! `perigee up` that dies at any moment is completed by the next one.
+
+use perigee_testbed::cluster::run;
+use perigee_testbed::leftover::Workspace;
+use perigee_testbed::program;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Moments at which it is killed: from its first file to about when it is ready, and later ones in
+/// case the machine is slow.
+const MOMENTS_MS: [u64; 14] = [4, 10, 20, 30, 45, 60, 80, 100, 120, 140, 165, 190, 230, 300];
+
+#[test]
+fn an_up_that_is_killed_is_completed_by_the_next() {
+    let perigee = program::perigee().unwrap();
+    let workspace = Workspace::new().unwrap();
+    let mut cut_off = 0;
+    for moment in MOMENTS_MS {
+        let dir = workspace.path().join(format!("c{moment}"));
+        let path = dir.to_string_lossy();
+        let mut first = Command::new(&perigee)
+            .args(["up", "--nodes", "3", "--dir", &path])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // A moment, not a wait for something: whatever it is in the middle of is a case.
+        std::thread::sleep(Duration::from_millis(moment));
+        first.kill().unwrap();
+        first.wait().unwrap();
+        workspace.record().unwrap();
+        let half = |number: u32| dir.join(format!("node-{number}/joining.toml")).exists();
+        cut_off += u32::from((1..=3).any(half));
+
+        let say = |name: &str, arguments: &[&str]| {
+            let base = workspace.path().join(format!("{name}-{moment}"));
+            let ended = run(&perigee, arguments, &base, LIMIT).unwrap();
+            assert!(
+                ended
+                    .status
+                    .code()
+                    .is_some_and(|code| code == 0 || code == 3),
+                "{ended:?}"
+            );
+            ended.stdout
+        };
+        say("up", &["up", "--nodes", "3", "--dir", &path]);
+        workspace.record().unwrap();
+        let status = say("status", &["status", "--json", "--dir", &path]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        assert_eq!(status["nodes"].as_array().unwrap().len(), 3, "{status}");
+        let left = (1..=3).filter(|number| half(*number)).count();
+        assert_eq!(left, 0, "{left} joins are left over");
+        say("down", &["down", "--dir", &path]);
+    }
+    eprintln!("{cut_off} of {} joins were cut off", MOMENTS_MS.len());
+}
