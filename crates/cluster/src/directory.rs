@@ -129,6 +129,20 @@ impl Directory {
             .map_or_else(Policy::default, |known| known.record.clone())
     }
 
+    /// Whether a container was made for one directory, and is no node's home.
+    #[must_use]
+    pub fn is_of_directory(&self, id: ContainerId) -> bool {
+        let made = self.container(id);
+        made.is_some_and(|made| self.home_of(made.home).is_some_and(|home| home.id != id))
+    }
+
+    /// The policy of a container that belongs to one directory; `None` when the default holds for it.
+    #[must_use]
+    pub fn own_policy(&self, id: ContainerId) -> Option<&Policy> {
+        let known = self.policies.get(&key::policy_of(id));
+        known.map(|known| &known.record)
+    }
+
     /// The nodes that can take containers and show signs of life, by number.
     pub fn live_storage(&self) -> impl Iterator<Item = &Node> {
         self.nodes
@@ -144,7 +158,7 @@ impl Directory {
         self.containers.values().filter(holds).count()
     }
 
-    /// The home container of a node, if it has one.
+    /// The home container of a node, if it has one: the first that was made for it.
     #[must_use]
     pub fn home_of(&self, node: NodeId) -> Option<&Container> {
         self.containers

@@ -50,6 +50,12 @@ pub fn policy(name: &str) -> String {
     format!("{POLICIES}{name}")
 }
 
+/// The name of the policy of a container that belongs to one directory.
+#[must_use]
+pub fn policy_of(id: ContainerId) -> String {
+    format!("container-{:08}", id.0)
+}
+
 /// The key of a join token, by the hash of its secret.
 #[must_use]
 pub fn token(hash: &[u8; 32]) -> String {

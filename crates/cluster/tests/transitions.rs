@@ -5,8 +5,8 @@
 use perigee_cluster::codec::Record;
 use perigee_cluster::transition as t;
 use perigee_cluster::{
-    ClusterInfo, Container, Directory, JoinRequest, KeyValue, Node, NodeState, PlanError, Revision,
-    TokenUse, Txn, Write, key,
+    ClusterInfo, Container, Directory, JoinRequest, KeyValue, Node, NodeState, PlanError, Policy,
+    Revision, TokenUse, Txn, Write, key,
 };
 use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
 use proptest::prelude::*;
@@ -168,6 +168,37 @@ fn a_chain_changes_only_from_the_epoch_that_is_to_the_one_after() {
         assert_eq!(planned, Err(why));
     }
     assert_eq!(model.apply(change(&dir, 2, 3, &[2, 3])).owner(), Some(n(2)));
+}
+
+#[test]
+fn a_container_of_one_directory_has_its_own_policy_and_is_nobodys_home() {
+    let mut model = with_nodes(2);
+    let one = Policy { copies: 1 };
+    let made = t::create_own_container(&model.directory(), chain(&[2]), &one);
+    let made = model.apply(made);
+    assert_eq!((made.chain, made.copies), (chain(&[2]), 1));
+    let dir = model.directory();
+    assert_eq!(dir.own_policy(made.id), Some(&one));
+    assert_eq!(dir.own_policy(ContainerId(2)), None);
+    assert_eq!(dir.home_of(n(2)).unwrap().id, ContainerId(2));
+    let of_directory = |id| dir.is_of_directory(ContainerId(id));
+    assert_eq!(
+        [1, 2, made.id.0, 99].map(of_directory),
+        [false, false, true, false]
+    );
+    let two = Policy { copies: 2 };
+    model.apply(t::set_own_policy(&dir, made.id, Some(&two)));
+    let dir = model.directory();
+    assert_eq!(dir.own_policy(made.id), Some(&two));
+    assert_eq!(dir.container(made.id).unwrap().copies, 2);
+    model.apply(t::set_own_policy(&dir, made.id, None));
+    let dir = model.directory();
+    assert_eq!(dir.own_policy(made.id), None);
+    assert_eq!(dir.container(made.id).unwrap().copies, 3, "the default");
+    let none = t::create_own_container(&dir, Vec::new(), &one);
+    assert_eq!(none.unwrap_err(), PlanError::EmptyChain);
+    let many = t::create_own_container(&dir, chain(&[1]), &Policy { copies: 99 });
+    assert_eq!(many.unwrap_err(), PlanError::BadCopies { copies: 99 });
 }
 
 #[test]

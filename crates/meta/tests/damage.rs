@@ -186,6 +186,12 @@ fn all_ops(inode: InodeId) -> Vec<Op> {
             limit: 10,
         },
         Op::Reap { inode },
+        Op::Rehome {
+            parent: inode,
+            name: b"d".to_vec(),
+            container: THERE,
+            policy: Vec::new(),
+        },
         Op::SetPolicy {
             inode,
             policy: vec![],

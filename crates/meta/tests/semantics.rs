@@ -563,11 +563,19 @@ fn a_policy_holds_for_the_tree_below() {
         })
     };
     let near = vec![("copies".to_string(), "3".to_string())];
-    assert_eq!(get(&mut fs, b), Ok(Reply::Policy(vec![])));
+    let none = Reply::Policy {
+        from: None,
+        settings: vec![],
+    };
+    assert_eq!(get(&mut fs, b), Ok(none.clone()));
     set(&mut fs, a, &near).expect("set");
-    assert_eq!(get(&mut fs, b), Ok(Reply::Policy(near)));
+    let of_a = Reply::Policy {
+        from: Some(a),
+        settings: near,
+    };
+    assert_eq!(get(&mut fs, b), Ok(of_a));
     set(&mut fs, a, &[]).expect("removed");
-    assert_eq!(get(&mut fs, b), Ok(Reply::Policy(vec![])));
+    assert_eq!(get(&mut fs, b), Ok(none));
     let file = fs.file(ROOT, "f");
     assert_eq!(get(&mut fs, file), Err(Errno::ENOTDIR));
 }

@@ -11,6 +11,7 @@ mod clock;
 mod container;
 mod env;
 pub mod node;
+pub mod policy;
 mod report;
 mod router;
 mod service;

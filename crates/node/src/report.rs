@@ -110,7 +110,7 @@ impl Node {
         net
     }
 
-    async fn ask(&self, op: Op) -> Result<Reply, Errno> {
+    pub(crate) async fn ask(&self, op: Op) -> Result<Reply, Errno> {
         use perigee_client::Backend;
         let router = self.env.router().ok_or(Errno::EIO)?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -227,68 +227,6 @@ impl Node {
             .await
             .map_err(|error| error.to_string())?;
         Ok(token.text)
-    }
-
-    /// Sets how many copies every container of the cluster has, as far as there are nodes; owners
-    /// bring in or dismiss members until it is so.
-    ///
-    /// # Errors
-    /// The control store's reason.
-    pub async fn set_copies(&self, copies: u8) -> Result<(), String> {
-        use perigee_cluster::{Policy, change, key, transition};
-        let control = self.env.control.as_ref();
-        let policy = Policy { copies };
-        change(control, |directory| {
-            transition::set_policy(directory, key::DEFAULT_POLICY, policy.clone())
-        })
-        .await
-        .map_err(|error| error.to_string())?;
-        let ids: Vec<_> = self
-            .env
-            .directory
-            .read()
-            .containers
-            .keys()
-            .copied()
-            .collect();
-        for id in ids {
-            change(control, |directory| {
-                transition::set_copies(directory, id, copies)
-            })
-            .await
-            .map_err(|error| error.to_string())?;
-        }
-        Ok(())
-    }
-
-    /// The policy in force at a path.
-    ///
-    /// # Errors
-    /// As [`Node::find`].
-    pub async fn policy(&self, path: &AdminPath) -> Result<Vec<(String, String)>, Errno> {
-        let attr = self.find(path).await?;
-        match self.ask(Op::GetPolicy { inode: attr.inode }).await? {
-            Reply::Policy(policy) => Ok(policy),
-            _ => Err(Errno::EPROTO),
-        }
-    }
-
-    /// Replaces the policy of a directory.
-    ///
-    /// # Errors
-    /// As [`Node::find`]; ENOTDIR.
-    pub async fn set_policy(
-        &self,
-        path: &AdminPath,
-        policy: Vec<(String, String)>,
-    ) -> Result<(), Errno> {
-        let attr = self.find(path).await?;
-        self.ask(Op::SetPolicy {
-            inode: attr.inode,
-            policy,
-        })
-        .await
-        .map(|_| ())
     }
 }
 

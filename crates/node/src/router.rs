@@ -43,7 +43,8 @@ pub(crate) fn container_of(op: &Op) -> ContainerId {
         | Op::Make { parent, .. }
         | Op::Unlink { parent, .. }
         | Op::Rmdir { parent, .. }
-        | Op::Rename { parent, .. } => parent.container(),
+        | Op::Rename { parent, .. }
+        | Op::Rehome { parent, .. } => parent.container(),
         Op::Link { new_parent, .. } => new_parent.container(),
         Op::GetAttr { inode }
         | Op::SetAttr { inode, .. }
@@ -239,8 +240,12 @@ impl Router {
         }
     }
 
-    /// Where a new directory starts: with its parent when this node owns that, else at home.
+    /// Where a new directory starts: with its parent when this node owns that or its container belongs
+    /// to a directory with a policy, else at home.
     fn home_for(&self, parent: ContainerId) -> Option<ContainerId> {
+        if self.env.directory.read().is_of_directory(parent) {
+            return None;
+        }
         let mine = |id| {
             self.env
                 .container(id)

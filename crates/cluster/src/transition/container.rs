@@ -4,7 +4,7 @@ use super::{PlanError, Planned, revision};
 use crate::codec::Record;
 use crate::directory::Directory;
 use crate::key;
-use crate::model::{CHAIN_LEN_MAX, Container};
+use crate::model::{CHAIN_LEN_MAX, Container, Policy};
 use crate::store::Txn;
 use perigee_types::{ContainerId, Epoch, NodeId};
 
@@ -58,6 +58,51 @@ pub fn create_container(
         check_takes(dir, *node)?;
     }
     let (txn, made) = add_container(dir, txn, chain, copies, home)?;
+    Ok(Planned { txn, made })
+}
+
+/// Makes a container for one directory, with a policy of its own. It is nobody's home: `home` is the
+/// node that holds it first.
+///
+/// # Errors
+/// As [`create_container`].
+pub fn create_own_container(
+    dir: &Directory,
+    chain: Vec<NodeId>,
+    policy: &Policy,
+) -> Result<Planned<Container>, PlanError> {
+    let home = *chain.first().ok_or(PlanError::EmptyChain)?;
+    let Planned { txn, made } = create_container(dir, chain, policy.copies, home)?;
+    let name = key::policy_of(made.id);
+    let txn = txn
+        .when(key::policy(&name), None)
+        .put(key::policy(&name), policy.encode());
+    Ok(Planned { txn, made })
+}
+
+/// Sets the policy of a container that belongs to one directory; without one the default holds for it,
+/// as long as it stays so.
+///
+/// # Errors
+/// As [`set_copies`].
+pub fn set_own_policy(
+    dir: &Directory,
+    id: ContainerId,
+    policy: Option<&Policy>,
+) -> Result<Planned<Container>, PlanError> {
+    let default = dir.default_policy();
+    let Planned { txn, made } = set_copies(dir, id, policy.unwrap_or(&default).copies)?;
+    let name = key::policy_of(id);
+    let txn = txn.when(key::policy(&name), revision(dir.policies.get(&name)));
+    let txn = match policy {
+        Some(policy) => txn.put(key::policy(&name), policy.encode()),
+        None => txn
+            .when(
+                key::policy(key::DEFAULT_POLICY),
+                revision(dir.policies.get(key::DEFAULT_POLICY)),
+            )
+            .delete(key::policy(&name)),
+    };
     Ok(Planned { txn, made })
 }
 

@@ -9,7 +9,9 @@ mod member;
 mod token;
 
 pub use cluster::{create_cluster, set_policy};
-pub use container::{change_chain, create_container, set_copies};
+pub use container::{
+    change_chain, create_container, create_own_container, set_copies, set_own_policy,
+};
 pub use member::{
     Certified, JoinRequest, Joined, drain, join, leave, next_node, register_node,
     renew_certificate, undrain, update_node,

@@ -8,6 +8,7 @@ mod lookup;
 mod make;
 mod policy;
 mod readdir;
+mod rehome;
 mod remove;
 mod rename;
 mod setattr;
@@ -238,6 +239,15 @@ pub enum Op {
     },
     /// The policy of the directory, or of its nearest ancestor that has one: [`Reply::Policy`].
     GetPolicy { inode: InodeId },
+    /// Gives an empty directory an inode in another container, where what is made in it will be,
+    /// and a policy: [`Reply::Renamed`]. Owner, mode and extended attributes stay; the inode
+    /// number does not. EINVAL when it is there already.
+    Rehome {
+        parent: InodeId,
+        name: Vec<u8>,
+        container: ContainerId,
+        policy: Vec<(String, String)>,
+    },
 }
 
 /// One entry of a directory.
@@ -302,7 +312,12 @@ pub enum Reply {
         replaced: Option<InodeId>,
     },
     /// The policy in force; empty when no ancestor has one.
-    Policy(Vec<(String, String)>),
+    Policy {
+        /// The directory that has it.
+        from: Option<InodeId>,
+        /// Names and values.
+        settings: Vec<(String, String)>,
+    },
 }
 
 /// What other sessions' caches must drop before an operation is acknowledged.
@@ -458,5 +473,11 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
         Op::Reap { inode } => remove::reap(draft, *inode),
         Op::SetPolicy { inode, policy } => policy::set(draft, *inode, policy),
         Op::GetPolicy { inode } => policy::get(draft, *inode),
+        Op::Rehome {
+            parent,
+            name,
+            container,
+            policy,
+        } => rehome::rehome(draft, *parent, name, *container, policy),
     }
 }

@@ -19,6 +19,19 @@ pub(crate) fn set(
     policy: &[(String, String)],
 ) -> Result<Reply, Refusal> {
     let mut directory = draft.live_directory(inode)?;
+    write(draft, inode, policy)?;
+    directory.policy = !policy.is_empty();
+    directory.ctime = draft.now();
+    draft.set_inode(inode, directory);
+    Ok(Reply::Done)
+}
+
+/// Stores the settings of a directory, whose record the caller marks; none are removed.
+pub(crate) fn write(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    policy: &[(String, String)],
+) -> Result<(), Refusal> {
     let fits = |(name, value): &(String, String)| {
         !name.is_empty() && name.len() + value.len() <= SETTING_LEN_MAX
     };
@@ -31,10 +44,7 @@ pub(crate) fn set(
     } else {
         draft.put(inode.container(), key, record::encode_policy(policy));
     }
-    directory.policy = !policy.is_empty();
-    directory.ctime = draft.now();
-    draft.set_inode(inode, directory);
-    Ok(Reply::Done)
+    Ok(())
 }
 
 pub(crate) fn get(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refusal> {
@@ -44,8 +54,9 @@ pub(crate) fn get(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refusa
             let key = Key::Policy(at.index()).encode();
             return match draft.get(at.container(), &key)? {
                 Some(value) => {
-                    let policy = record::decode_policy(at.container(), &key, &value)?;
-                    Ok(Reply::Policy(policy))
+                    let settings = record::decode_policy(at.container(), &key, &value)?;
+                    let from = Some(at);
+                    Ok(Reply::Policy { from, settings })
                 }
                 None => Err(record::corrupt(
                     at.container(),
@@ -56,7 +67,12 @@ pub(crate) fn get(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refusa
         }
         match draft.parent(at)? {
             Some(above) if above != at => at = above,
-            Some(_) | None => return Ok(Reply::Policy(Vec::new())),
+            Some(_) | None => {
+                return Ok(Reply::Policy {
+                    from: None,
+                    settings: Vec::new(),
+                });
+            }
         }
     }
     Err(Errno::ELOOP.into())

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub enum Policy {
     /// Show the policies in force at a path, and where each comes from
     Get(Get),
-    /// Set policies at a path, for it and what is below; all or none
+    /// Set policies of a directory, for it and what is made below it; all or none
     Set(Set),
 }
 
@@ -31,11 +31,15 @@ pub struct Get {
     json: JsonArg,
 }
 
-/// Set policies at a path, for it and what is below; all or none.
+/// Set policies of a directory, for it and what is made below it; all or none.
+///
+/// `copies`: how many nodes keep it. A directory other than the root of the file system has to be empty
+/// when it first gets a number of its own.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   perigee policy set /mnt/perigee copies=2
+  mkdir /mnt/perigee/scratch && perigee policy set /mnt/perigee/scratch copies=1
   perigee policy set /mnt/perigee copies=    back to the inherited value")]
 pub struct Set {
     /// A path in a mount

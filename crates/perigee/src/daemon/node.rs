@@ -10,10 +10,11 @@ use perigee_cluster::BoxFuture;
 use perigee_gateway::fuse::{self, Busy, Hooks, MountOptions, Mounted, UnmountError};
 use perigee_net::identity::Identity;
 use perigee_node::Node;
+use perigee_node::policy::PolicyError;
 use perigee_proto::admin::{
     AdminPath, Answer, ControlState, Failure, Finding, PolicyValue, Request, Status, Token,
 };
-use perigee_types::{Errno, SessionId, Span};
+use perigee_types::{Errno, InodeId, SessionId, Span};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -226,42 +227,39 @@ async fn token(node: &Node, ttl_secs: u64) -> Result<Answer, Failure> {
 }
 
 async fn policy(node: &Node, path: &AdminPath) -> Result<Answer, Failure> {
-    let own = node
+    let in_force = node
         .policy(path)
         .await
         .map_err(|errno| about(path, errno))?;
-    let from = set_at(node, path, &own).await?;
+    let from = match in_force.from {
+        Some(inode) => Some(set_at(node, path, inode).await?),
+        None => None,
+    };
     let values = POLICIES.iter().map(|(key, default)| {
-        let set = own.iter().find(|(name, _)| name == key);
+        let set = in_force.settings.iter().find(|(name, _)| name == key);
         PolicyValue {
             key: (*key).to_owned(),
             value: set.map_or_else(|| (*default).to_owned(), |(_, value)| value.clone()),
-            from: set.is_some().then(|| from.clone()),
+            from: from.clone().filter(|_| set.is_some()),
         }
     });
     Ok(Answer::Policy(values.collect()))
 }
 
-/// The highest directory above `path` from which on the policy is `own`.
-async fn set_at(
-    node: &Node,
-    path: &AdminPath,
-    own: &[(String, String)],
-) -> Result<AdminPath, Failure> {
+/// The path, at or above `path`, of the directory `inode`.
+async fn set_at(node: &Node, path: &AdminPath, inode: InodeId) -> Result<AdminPath, Failure> {
     let mut at = path.as_path();
-    while let Some(parent) = at.parent() {
-        let above = AdminPath::from(parent);
-        if node
-            .policy(&above)
+    loop {
+        let here = AdminPath::from(at);
+        let found = node
+            .find(&here)
             .await
-            .map_err(|errno| about(&above, errno))?
-            != own
-        {
-            break;
+            .map_err(|errno| about(&here, errno))?;
+        match at.parent() {
+            Some(parent) if found.inode != inode => at = parent,
+            Some(_) | None => return Ok(here),
         }
-        at = parent;
     }
-    Ok(AdminPath::from(at))
 }
 
 async fn set_policy(
@@ -270,51 +268,39 @@ async fn set_policy(
     pairs: Vec<(String, String)>,
 ) -> Result<(), Failure> {
     let what = || format!("cannot set a policy of `{path}`");
+    let mut wanted = None;
     for (key, value) in &pairs {
-        check_policy(key, value).map_err(|why| {
+        let copies = check_policy(key, value).map_err(|why| {
             Failure::new(what(), why).hint("`perigee policy get PATH` lists the policies")
         })?;
+        wanted = Some(copies);
     }
-    if path.as_path() != std::path::Path::new("/") {
-        let why = "the number of copies holds for the whole file system";
-        return Err(Failure::new(what(), why).hint("set it at the root of the mount"));
-    }
-    for (_, value) in &pairs {
-        // checked above: a number, or empty for the default
-        let copies = value
-            .parse()
-            .unwrap_or(perigee_cluster::Policy::default().copies);
-        node.set_copies(copies)
-            .await
-            .map_err(|why| Failure::new(what(), why))?;
-    }
-    let mut policy = node
-        .policy(path)
-        .await
-        .map_err(|errno| about(path, errno))?;
-    for (key, value) in pairs {
-        policy.retain(|(name, _)| *name != key);
-        if !value.is_empty() {
-            policy.push((key, value));
+    let Some(copies) = wanted else {
+        return Ok(());
+    };
+    node.set_copies(path, copies).await.map_err(|error| {
+        let failure = Failure::new(what(), &error);
+        match error {
+            PolicyError::HasContent => failure.hint(
+                "set it on a new directory, and copy there: a moved file keeps its copies too",
+            ),
+            PolicyError::Path(Errno::ENOTDIR) => {
+                Failure::new(what(), "only directories have policies")
+            }
+            PolicyError::Path(_) | PolicyError::Control(_) | PolicyError::NoNode => failure,
         }
-    }
-    node.set_policy(path, policy)
-        .await
-        .map_err(|errno| match errno {
-            Errno::ENOTDIR => Failure::new(what(), "only directories have policies"),
-            errno => Failure::new(what(), errno),
-        })
+    })
 }
 
-/// Whether a policy can have this value; an empty one takes it back.
-fn check_policy(key: &str, value: &str) -> Result<(), String> {
+/// The number of copies that a policy says; an empty value takes it back.
+fn check_policy(key: &str, value: &str) -> Result<Option<u8>, String> {
     if !POLICIES.iter().any(|(name, _)| *name == key) {
         return Err(format!("there is no policy `{key}`"));
     }
     let most = perigee_cluster::model::CHAIN_LEN_MAX;
-    match value.parse::<usize>() {
-        Ok(copies) if (1..=most).contains(&copies) => Ok(()),
-        _ if value.is_empty() => Ok(()),
+    match value.parse::<u8>() {
+        Ok(copies) if (1..=most).contains(&usize::from(copies)) => Ok(Some(copies)),
+        _ if value.is_empty() => Ok(None),
         _ => Err(format!(
             "`{key}` is a number from 1 to {most}, not `{value}`"
         )),
@@ -353,12 +339,13 @@ mod tests {
 
     #[test]
     fn a_policy_is_checked_before_it_is_set() {
-        assert!(check_policy("copies", "2").is_ok());
-        assert!(check_policy("copies", "").is_ok());
+        assert_eq!(check_policy("copies", "2"), Ok(Some(2)));
+        assert_eq!(check_policy("copies", ""), Ok(None));
         for (key, value) in [
             ("copies", "0"),
             ("copies", "many"),
             ("copies", "99"),
+            ("copies", "257"),
             ("colour", "1"),
         ] {
             assert!(check_policy(key, value).is_err(), "{key}={value}");

@@ -1,0 +1,275 @@
+//! Policies: how many copies there are of what.
+//!
+//! Copies belong to containers, and a file lies in the container in which it was made. So a directory
+//! with a number of copies of its own is the root of a container of its own, in which all that is made
+//! below it lies as well; everything else follows the policy of the file system's root.
+
+use crate::node::Node;
+use perigee_cluster::{Policy, change, choose_member, key, transition};
+use perigee_meta::key::Lane;
+use perigee_meta::{Attr, Kind, Op, Reply};
+use perigee_proto::admin::AdminPath;
+use perigee_types::{ContainerId, Errno, InodeId, NodeId};
+use std::path::Path;
+use std::time::Duration;
+use tracing::info;
+
+/// How long the container of a directory may take to get its copies before it is used.
+const COPIES_WAIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The policy's name in the settings of a directory.
+const COPIES: &str = "copies";
+
+/// Why a policy was not set.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file system's answer about the path.
+    #[error(transparent)]
+    Path(#[from] Errno),
+    /// The control store's reason.
+    #[error("{0}")]
+    Control(String),
+    /// What is there has its place already.
+    #[error("the directory is not empty, and what is in it keeps the copies that it has")]
+    HasContent,
+    /// No node can hold a container.
+    #[error("no node that stores data is there")]
+    NoNode,
+}
+
+impl From<perigee_cluster::ChangeError> for PolicyError {
+    fn from(error: perigee_cluster::ChangeError) -> Self {
+        Self::Control(error.to_string())
+    }
+}
+
+/// The policy in force somewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InForce {
+    /// The directory that has it; none when it is the built-in one.
+    pub from: Option<InodeId>,
+    /// Names and values.
+    pub settings: Vec<(String, String)>,
+}
+
+fn with_copies(mut settings: Vec<(String, String)>, copies: Option<u8>) -> Vec<(String, String)> {
+    settings.retain(|(name, _)| name != COPIES);
+    settings.extend(copies.map(|copies| (COPIES.to_owned(), copies.to_string())));
+    settings
+}
+
+impl Node {
+    /// The policy in force at a path.
+    ///
+    /// # Errors
+    /// As [`Node::find`].
+    pub async fn policy(&self, path: &AdminPath) -> Result<InForce, Errno> {
+        let attr = self.find(path).await?;
+        self.policy_of(attr.inode).await
+    }
+
+    async fn policy_of(&self, inode: InodeId) -> Result<InForce, Errno> {
+        match self.ask(Op::GetPolicy { inode }).await? {
+            Reply::Policy { from, settings } => Ok(InForce { from, settings }),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Sets how many copies there are of a directory and all that is made below it; `None`: as many
+    /// as are inherited.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
+    pub async fn set_copies(
+        &self,
+        path: &AdminPath,
+        copies: Option<u8>,
+    ) -> Result<(), PolicyError> {
+        let attr = self.find(path).await?;
+        if attr.kind != Kind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let inode = attr.inode;
+        if inode == InodeId::ROOT {
+            self.set_default(copies.map_or_else(Policy::default, |copies| Policy { copies }))
+                .await?;
+            return self.set_settings(inode, copies).await;
+        }
+        if self.is_first_of_its_container(inode) {
+            self.set_settings(inode, copies).await?;
+            return self.change_own(inode.container(), inode, copies).await;
+        }
+        match copies {
+            Some(copies) => self.begin_own(path, &attr, copies).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a directory is the one that its container was made for: the first that came there
+    /// from elsewhere.
+    fn is_first_of_its_container(&self, inode: InodeId) -> bool {
+        let directory = self.env.directory.read();
+        directory.is_of_directory(inode.container()) && inode.index() == Lane::Away.first()
+    }
+
+    /// The settings of the directory itself.
+    async fn own_settings(&self, inode: InodeId) -> Result<Vec<(String, String)>, Errno> {
+        let in_force = self.policy_of(inode).await?;
+        Ok(match in_force.from {
+            Some(from) if from == inode => in_force.settings,
+            Some(_) | None => Vec::new(),
+        })
+    }
+
+    async fn set_settings(&self, inode: InodeId, copies: Option<u8>) -> Result<(), PolicyError> {
+        let policy = with_copies(self.own_settings(inode).await?, copies);
+        self.ask(Op::SetPolicy { inode, policy }).await?;
+        Ok(())
+    }
+
+    /// Every container but those that belong to one directory; owners bring in or dismiss members
+    /// until it is so.
+    async fn set_default(&self, policy: Policy) -> Result<(), PolicyError> {
+        let control = self.env.control.as_ref();
+        change(control, |directory| {
+            transition::set_policy(directory, key::DEFAULT_POLICY, policy.clone())
+        })
+        .await?;
+        let ids: Vec<ContainerId> = {
+            let directory = self.env.directory.read();
+            let all = directory.containers.keys().copied();
+            all.filter(|id| directory.own_policy(*id).is_none())
+                .collect()
+        };
+        for id in ids {
+            change(control, |directory| {
+                transition::set_copies(directory, id, policy.copies)
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// The container of a directory that has one gets another number of copies. What is inherited
+    /// from the root is followed from then on; what another directory says is taken over once.
+    async fn change_own(
+        &self,
+        id: ContainerId,
+        inode: InodeId,
+        copies: Option<u8>,
+    ) -> Result<(), PolicyError> {
+        let inherited = match copies {
+            Some(copies) => Some(copies),
+            None => {
+                let above = self.policy_of(inode).await?;
+                let value = above.settings.iter().find(|(name, _)| name == COPIES);
+                let elsewhere = above.from.is_some_and(|from| from != InodeId::ROOT);
+                value
+                    .filter(|_| elsewhere)
+                    .and_then(|(_, value)| value.parse().ok())
+            }
+        };
+        let policy = inherited.map(|copies| Policy { copies });
+        change(self.env.control.as_ref(), |directory| {
+            transition::set_own_policy(directory, id, policy.as_ref())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// A directory that is empty becomes the root of a new container.
+    async fn begin_own(
+        &self,
+        path: &AdminPath,
+        attr: &Attr,
+        copies: u8,
+    ) -> Result<(), PolicyError> {
+        let first = Op::ReadDir {
+            inode: attr.inode,
+            cookie: 0,
+            limit: 1,
+        };
+        match self.ask(first).await? {
+            Reply::Listing(rows) if rows.is_empty() => {}
+            Reply::Listing(_) => return Err(PolicyError::HasContent),
+            _ => return Err(Errno::EPROTO.into()),
+        }
+        let full: &Path = path.as_path();
+        let (Some(above), Some(name)) = (full.parent(), full.file_name()) else {
+            return Err(Errno::EINVAL.into());
+        };
+        let parent = self.find(&AdminPath::from(above)).await?.inode;
+        let owner = self.holder()?;
+        let policy = Policy { copies };
+        let made = change(self.env.control.as_ref(), |directory| {
+            transition::create_own_container(directory, vec![owner], &policy)
+        })
+        .await?;
+        info!(container = %made.id, %path, copies, "a directory has its own container");
+        self.await_copies(made.id).await;
+        let settings = self.own_settings(attr.inode).await?;
+        let rehome = Op::Rehome {
+            parent,
+            name: name.as_encoded_bytes().to_vec(),
+            container: made.id,
+            policy: with_copies(settings, Some(copies)),
+        };
+        match self.ask(rehome).await {
+            Ok(_) => Ok(()),
+            // Somebody was faster. The new container stays, and holds nothing.
+            Err(Errno::ENOTEMPTY) => Err(PolicyError::HasContent),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The node that holds a new container first: this one, or where there is most room.
+    fn holder(&self) -> Result<NodeId, PolicyError> {
+        let directory = self.env.directory.read();
+        let me = directory.node(self.env.me);
+        if me.is_some_and(perigee_cluster::Node::takes_containers) {
+            return Ok(self.env.me);
+        }
+        let candidates = perigee_cluster::placement::candidates(&directory);
+        choose_member(&[], &candidates).ok_or(PolicyError::NoNode)
+    }
+
+    /// Waits until a new container has the copies that it can have, so that nothing is written to
+    /// fewer; a node that does not join in time is `status`'s to tell of.
+    async fn await_copies(&self, id: ContainerId) {
+        let complete = || {
+            let directory = self.env.directory.read();
+            let live = directory.live_storage().count();
+            directory.container(id).is_some_and(|record| {
+                record.chain.len() >= usize::from(record.copies).min(live.max(1))
+            })
+        };
+        let wait = async {
+            while !complete() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        if tokio::time::timeout(COPIES_WAIT, wait).await.is_err() {
+            info!(container = %id, "used before it has all its copies");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_settings_stay_when_copies_change() {
+        let set = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect()
+        };
+        let before = set(&[("other", "x"), ("copies", "3")]);
+        let after = with_copies(before.clone(), Some(1));
+        assert_eq!(after, set(&[("other", "x"), ("copies", "1")]));
+        assert_eq!(with_copies(before, None), set(&[("other", "x")]));
+    }
+}

@@ -1,0 +1,132 @@
+//! Directories with a number of copies of their own.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::{Cluster, program, wait};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// On how many nodes a path is.
+fn copies(cluster: &mut Cluster, path: &Path) -> usize {
+    let path = path.to_string_lossy();
+    let ended = cluster.command(&["where", "--json", &path]).unwrap();
+    let placement: Value = serde_json::from_str(&ended.stdout).unwrap();
+    placement["copies"].as_array().unwrap().len()
+}
+
+fn becomes(cluster: &mut Cluster, path: &Path, wanted: usize) {
+    let what = format!("{} has {wanted} copies", path.display());
+    wait::until(&what, LIMIT, || {
+        Ok((copies(cluster, path) == wanted).then_some(()))
+    })
+    .unwrap();
+}
+
+fn set(cluster: &mut Cluster, path: &Path, pair: &str) -> (bool, String) {
+    let path = path.to_string_lossy();
+    let ended = cluster.command(&["policy", "set", &path, pair]).unwrap();
+    (ended.status.success(), ended.stderr)
+}
+
+fn must_set(cluster: &mut Cluster, path: &Path, pair: &str) {
+    let (done, why) = set(cluster, path, pair);
+    assert!(done, "{pair} of {}: {why}", path.display());
+}
+
+/// Value and origin of `copies` at a path.
+fn policy(cluster: &mut Cluster, path: &Path) -> (String, Value) {
+    let path = path.to_string_lossy();
+    let ended = cluster
+        .command(&["policy", "get", "--json", &path])
+        .unwrap();
+    let values: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let value = values[0]["value"].as_str().unwrap().to_owned();
+    (value, values[0]["from"].clone())
+}
+
+/// What is made below a directory with a policy follows it, on whichever host it is made.
+fn a_tree_follows_its_directory(cluster: &mut Cluster, here: &Path, there: &Path) {
+    fs::create_dir(here.join("once")).unwrap();
+    fs::create_dir(here.join("often")).unwrap();
+    must_set(cluster, &here.join("once"), "copies=1");
+    fs::create_dir(there.join("once/sub")).unwrap();
+    fs::write(there.join("once/sub/far"), "made on another host").unwrap();
+    fs::write(here.join("once/near"), "made here").unwrap();
+    fs::write(here.join("often/file"), "as everywhere").unwrap();
+    for path in ["once", "once/near", "once/sub", "once/sub/far"] {
+        assert_eq!(copies(cluster, &here.join(path)), 1, "{path}");
+    }
+    assert_eq!(copies(cluster, &here.join("often/file")), 3);
+    assert_eq!(fs::read(there.join("once/near")).unwrap(), b"made here");
+    let sub = policy(cluster, &there.join("once/sub"));
+    assert_eq!(sub, ("1".to_owned(), Value::from("/once")));
+}
+
+/// Through a node that does not own the directory: what is made there lies with that node.
+fn another_node_can_begin_one(cluster: &mut Cluster, here: &Path, there: &Path) {
+    fs::create_dir(here.join("away")).unwrap();
+    must_set(cluster, &there.join("away"), "copies=2");
+    fs::write(here.join("away/file"), "from here").unwrap();
+    assert_eq!(copies(cluster, &here.join("away/file")), 2);
+    let path = here.join("away/file").to_string_lossy().into_owned();
+    let ended = cluster.command(&["where", "--json", &path]).unwrap();
+    let placement: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(placement["owner"], 2);
+    assert_eq!(fs::read(there.join("away/file")).unwrap(), b"from here");
+}
+
+/// The root's policy and that of a directory are changed apart; what is taken back follows the root.
+fn policies_are_changed_apart(cluster: &mut Cluster, here: &Path) {
+    must_set(cluster, here, "copies=2");
+    becomes(cluster, &here.join("often/file"), 2);
+    assert_eq!(copies(cluster, &here.join("once/near")), 1);
+    must_set(cluster, &here.join("once"), "copies=3");
+    becomes(cluster, &here.join("once/near"), 3);
+    assert_eq!(copies(cluster, &here.join("often/file")), 2);
+    must_set(cluster, &here.join("once"), "copies=");
+    becomes(cluster, &here.join("once/near"), 2);
+    must_set(cluster, here, "copies=3");
+    becomes(cluster, &here.join("once/near"), 3);
+    must_set(cluster, &here.join("once"), "copies=1");
+    becomes(cluster, &here.join("once/near"), 1);
+    assert_eq!(fs::read(here.join("once/near")).unwrap(), b"made here");
+}
+
+/// A directory that has content cannot have copies of its own, and stays as it is.
+fn what_has_content_is_refused(cluster: &mut Cluster, here: &Path) {
+    let (done, why) = set(cluster, &here.join("often"), "copies=1");
+    assert!(
+        !done && why.contains("not empty") && why.contains("hint:"),
+        "{why}"
+    );
+    assert_eq!(copies(cluster, &here.join("often/file")), 3);
+    let (done, why) = set(cluster, &here.join("often/file"), "copies=1");
+    assert!(!done && why.contains("only directories"), "{why}");
+}
+
+#[test]
+fn a_directory_has_as_many_copies_as_its_policy_says() {
+    if let Some(reason) = program::why_no_cluster() {
+        return eprintln!("{reason}");
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    a_tree_follows_its_directory(&mut cluster, &here, &there);
+    another_node_can_begin_one(&mut cluster, &here, &there);
+    policies_are_changed_apart(&mut cluster, &here);
+    what_has_content_is_refused(&mut cluster, &here);
+    // A policy outlives the processes.
+    cluster.down().unwrap();
+    cluster.up().unwrap();
+    cluster.settle().unwrap();
+    let here = cluster.mount(1).unwrap();
+    assert_eq!(
+        fs::read(here.join("once/sub/far")).unwrap(),
+        b"made on another host"
+    );
+    fs::create_dir(here.join("once/later")).unwrap();
+    assert_eq!(copies(&mut cluster, &here.join("once/later")), 1);
+}
