@@ -29,7 +29,7 @@ pub use key::{Key, dedup_key};
 pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
 pub use op::{
     Allocate, Context, Credential, ListEntry, NewNode, Op, Outcome, RenameMode, Reply, Touched,
-    execute, held_locks,
+    execute, held_locks, lock_sessions,
 };
 pub use record::HeldLocks;
 pub use view::{Missing, View};

@@ -173,10 +173,13 @@ fn release_takes_the_owners_and_kinds_that_it_names() {
     fs.run(&release(None, Some(LockKind::Posix)))
         .expect("released");
     assert!(!held(&mut fs, LockKind::Posix) && held(&mut fs, LockKind::Flock));
+    let holders = |fs: &mut Fs| perigee_meta::lock_sessions(&mut fs.view, HERE).expect("sound");
+    assert_eq!(holders(&mut fs), [session].into());
     let op = Op::ReleaseSession {
         container: HERE,
         session,
     };
     assert_eq!(fs.run(&op), Ok(Reply::Inodes(vec![inode])));
+    assert!(holders(&mut fs).is_empty());
     assert!(!held(&mut fs, LockKind::Flock));
 }

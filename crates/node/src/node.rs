@@ -25,6 +25,8 @@ use tracing::{debug, error, info, warn};
 const CONTROL_PATIENCE: Duration = Duration::from_secs(20);
 /// How often a node looks after its containers.
 const DUTIES: Duration = Duration::from_millis(250);
+/// How often it looks whether those who hold locks are still there.
+const LOCKS_SEEN: Duration = Duration::from_millis(1_500);
 /// A node that has not renewed its sign of life for so long is shown as down.
 const LIVE_TERM: Span = Span::from_millis(4_000);
 /// How often the sign of life is renewed.
@@ -418,9 +420,17 @@ async fn begin_life(
 
 /// What a node does now and then for the containers that it owns.
 async fn duties(env: Arc<Env>) {
+    let mut locks_seen = tokio::time::Instant::now();
     loop {
         tokio::time::sleep(DUTIES).await;
         let nodes: Vec<NodeId> = env.directory.read().live.keys().copied().collect();
+        if locks_seen.elapsed() >= LOCKS_SEEN {
+            locks_seen = tokio::time::Instant::now();
+            for container in env.all_containers() {
+                let live = nodes.iter().copied().collect();
+                env.runtime.spawn(container.end_lost_sessions(live));
+            }
+        }
         for container in env.all_containers() {
             {
                 let directory = env.directory.read();

@@ -245,6 +245,11 @@ async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         crate::router::revoke(env, request).await?;
         return reply::<session::Revoke>(&session::Revoked);
     }
+    if method == session::AskSessions::METHOD {
+        let request: session::AskSessions = decode(body)?;
+        let sessions = env.sessions.mounted(&request.sessions);
+        return reply::<session::AskSessions>(&session::OpenSessions { sessions });
+    }
     if method == session::LockTurn::METHOD {
         let request: session::LockTurn = decode(body)?;
         if let Some(session) = env.sessions.get(request.session) {
@@ -314,9 +319,10 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         file::Read::METHOD | file::Write::METHOD | file::Sync::METHOD | file::Seek::METHOD => {
             files(env, from, method, &body, payload).await
         }
-        session::Revoke::METHOD | session::StillOpen::METHOD | session::LockTurn::METHOD => {
-            sessions(env, method, &body).await
-        }
+        session::Revoke::METHOD
+        | session::StillOpen::METHOD
+        | session::LockTurn::METHOD
+        | session::AskSessions::METHOD => sessions(env, method, &body).await,
         data::Fetch::METHOD
         | data::SyncData::METHOD
         | data::StatePage::METHOD

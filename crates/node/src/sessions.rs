@@ -58,6 +58,13 @@ impl Sessions {
         self.open.read().get(&id).cloned()
     }
 
+    /// Which of `sessions` are mounted here.
+    pub(crate) fn mounted(&self, sessions: &[SessionId]) -> Vec<SessionId> {
+        let open = self.open.read();
+        let known = sessions.iter().filter(|session| open.contains_key(session));
+        known.copied().collect()
+    }
+
     /// Which of `inodes` any mount of this node has open.
     pub(crate) fn open_among(&self, inodes: &[InodeId]) -> Vec<InodeId> {
         let open = self.open.read();

@@ -70,6 +70,7 @@ services! {
     0x0210 revoke(session::Revoke) -> session::Revoked, Control, Same;
     0x0211 still_open(session::StillOpen) -> session::Open, Meta, Same;
     0x0212 lock_turn(session::LockTurn) -> session::LockTurnHeard, Control, Same;
+    0x0213 open_sessions(session::AskSessions) -> session::OpenSessions, Control, Same;
     // between the members of a chain; `chain` is a cast, its payload the encoded message
     0x0220 chain(chain::Envelope) -> (), Control, Never;
     0x0221 fetch(data::Fetch) -> data::Fetched, Background, Same;

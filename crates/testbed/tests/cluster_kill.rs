@@ -3,6 +3,7 @@
 use perigee_testbed::campaign::{self, Kills};
 use perigee_testbed::checks::kill_write;
 use perigee_testbed::map::{Access, Shared};
+use perigee_testbed::side::{Heard, Side};
 use perigee_testbed::{Cluster, program};
 use rustix::process::Signal;
 use std::fs;
@@ -126,6 +127,58 @@ fn the_mount_of_a_dead_daemon_does_not_hang() {
     cluster.up().unwrap();
     let mount = cluster.mount(3).unwrap();
     assert_eq!(fs::read_to_string(mount.join("f")).unwrap(), "content");
+}
+
+/// Locks end with the host of their holder: when it stays away, and when its daemon is made anew.
+#[test]
+fn the_locks_of_a_dead_host_end() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if skipped() {
+        return;
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let here = cluster.mount(1).unwrap();
+    fs::write(here.join("f"), "locked").unwrap();
+    let locker = |mount: &std::path::Path| {
+        let path = mount.join("f").to_string_lossy().into_owned();
+        let side = Side::spawn(&program::testbed().unwrap(), &["locker", &path]).unwrap();
+        side.answer("a locker starts", SERVICE_GOES_ON).unwrap();
+        side
+    };
+    for comes_back_at_once in [false, true] {
+        let there = cluster.mount(2).unwrap();
+        let (mut holder, mut waiter) = (locker(&there), locker(&here));
+        for take in ["flock exclusive refuse", "fcntl exclusive 0 0 refuse"] {
+            assert_eq!(holder.ask(take, SERVICE_GOES_ON).unwrap(), "ok");
+            assert_eq!(waiter.ask(take, SERVICE_GOES_ON).unwrap(), "refused");
+        }
+        cluster.kill(2, Signal::KILL).unwrap();
+        if comes_back_at_once {
+            cluster.up().unwrap();
+        }
+        for take in ["flock exclusive wait", "fcntl exclusive 0 0 wait"] {
+            assert_eq!(waiter.ask(take, SERVICE_GOES_ON).unwrap(), "ok");
+        }
+        cluster.up().unwrap();
+        cluster.settle().unwrap();
+    }
+    // A holder whose host lives keeps its lock, however long.
+    let there = cluster.mount(2).unwrap();
+    let (mut holder, mut waiter) = (locker(&there), locker(&here));
+    assert_eq!(
+        holder.ask("flock shared refuse", SERVICE_GOES_ON).unwrap(),
+        "ok"
+    );
+    waiter.send("flock exclusive wait").unwrap();
+    assert_eq!(waiter.hear(Duration::from_secs(8)), Heard::Silence);
+    assert_eq!(
+        holder.ask("flock free refuse", SERVICE_GOES_ON).unwrap(),
+        "ok"
+    );
+    let granted = waiter.answer("the lock is granted", SERVICE_GOES_ON);
+    assert_eq!(granted.unwrap(), "ok");
 }
 
 /// Stores through a map pass the daemon by while another program reads the file past it: fsync finds

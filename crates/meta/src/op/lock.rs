@@ -9,6 +9,7 @@ use crate::op::Reply;
 use crate::record::{self, HeldLocks};
 use crate::view::View;
 use perigee_types::{ContainerId, Errno, InodeId, SessionId};
+use std::collections::BTreeSet;
 
 /// Lock tables that one scan of a release takes.
 const TABLES_PER_SCAN: usize = 1024;
@@ -112,6 +113,29 @@ pub fn held_locks(view: &mut dyn View, inode: InodeId) -> Result<HeldLocks, Refu
     let key = Key::Locks(inode.index()).encode();
     let value = view.get(inode.container(), &key)?;
     decode(inode, &key, value.as_deref())
+}
+
+/// The sessions that hold locks in a container.
+///
+/// Errors: as [`held_locks`].
+pub fn lock_sessions(
+    view: &mut dyn View,
+    container: ContainerId,
+) -> Result<BTreeSet<SessionId>, Refusal> {
+    let (mut from, to) = key::locks();
+    let mut sessions = BTreeSet::new();
+    loop {
+        let rows = view.scan(container, &from, &to, TABLES_PER_SCAN)?;
+        let Some((last, _)) = rows.last() else {
+            return Ok(sessions);
+        };
+        from = last.to_vec();
+        from.push(0);
+        for (key, value) in &rows {
+            let locks = record::decode_locks(container, key, value)?;
+            sessions.extend(locks.sessions().map(|(session, _)| session));
+        }
+    }
 }
 
 fn read(draft: &mut Draft<'_>, inode: InodeId) -> Result<HeldLocks, Refusal> {

@@ -15,7 +15,7 @@ mod setattr;
 mod write;
 mod xattr;
 
-pub use lock::held_locks;
+pub use lock::{held_locks, lock_sessions};
 
 use crate::attr::{Attr, Kind, SetAttr};
 use crate::draft::Draft;

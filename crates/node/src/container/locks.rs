@@ -2,20 +2,43 @@
 
 use super::execute::Owed;
 use super::view::{Foreign, OwnerView};
-use super::{After, Container, Failed, State, store_errno};
+use super::{After, Container, Failed, Request, State, store_errno};
 use crate::env::Env;
 use perigee_meta::queue::{Ask, Ticket, Turn};
-use perigee_meta::{HeldLocks, LockKind, Op, Patience, Refusal, Reply, held_locks};
+use perigee_meta::{HeldLocks, LockKind, Op, Patience, Refusal, Reply, held_locks, lock_sessions};
 use perigee_proto::message::report::Hold;
-use perigee_proto::message::session::LockTurn;
-use perigee_types::{Errno, InodeId, NodeId, Seq, SessionId, Tick};
-use std::collections::BTreeSet;
+use perigee_proto::message::session::{AskSessions, LockTurn};
+use perigee_types::{Errno, InodeId, NodeId, OpId, Seq, SessionId, Tick};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::{debug, error};
+use tracing::{debug, error, info, warn};
 
 /// How long a word to a waiter is tried to be sent: it asks by itself before that.
 const WORD: Duration = Duration::from_secs(1);
+
+/// The most sessions of one node that are asked about at a time.
+const SESSIONS_MAX: usize = 1_000;
+
+/// What is known of a node whose sessions have locks.
+enum Presence {
+    /// It answers: these of them are mounted.
+    Answers(Vec<SessionId>),
+    /// It does not answer, and its sign of life has not expired.
+    Silent,
+    /// It does not answer, and shows no sign of life.
+    Gone,
+}
+
+/// The sessions whose locks end. Of a node that is silent nothing is known: none.
+fn lost(sessions: &[SessionId], presence: &Presence) -> Vec<SessionId> {
+    let ends = |session: &&SessionId| match presence {
+        Presence::Answers(mounted) => !mounted.contains(session),
+        Presence::Silent => false,
+        Presence::Gone => true,
+    };
+    sessions.iter().filter(ends).copied().collect()
+}
 
 /// What a request for a lock may do.
 pub(super) enum Admitted {
@@ -150,6 +173,72 @@ impl Container {
         Ok(leases.chain(locks).collect())
     }
 
+    /// Ends the locks of sessions that are no more: their host is gone, or its daemon is another.
+    pub(crate) async fn end_lost_sessions(self: Arc<Self>, live: BTreeSet<NodeId>) {
+        let holders = match self.lock_sessions() {
+            Ok(holders) => holders,
+            Err(error) => return debug!(container = %self.id, ?error, "locks not looked at"),
+        };
+        let mut by_node: BTreeMap<NodeId, Vec<SessionId>> = BTreeMap::new();
+        for session in holders {
+            by_node.entry(session.node()).or_default().push(session);
+        }
+        for (node, mut sessions) in by_node {
+            sessions.truncate(SESSIONS_MAX);
+            let mounted = if node == self.env.me {
+                Some(self.env.sessions.mounted(&sessions))
+            } else {
+                let asked = AskSessions {
+                    sessions: sessions.clone(),
+                };
+                let answer = self.env.ask(node, &asked, bytes::Bytes::new(), WORD).await;
+                answer.ok().map(|(open, _)| open.sessions)
+            };
+            let presence = match mounted {
+                Some(mounted) => Presence::Answers(mounted),
+                None if live.contains(&node) => Presence::Silent,
+                None => Presence::Gone,
+            };
+            for session in lost(&sessions, &presence) {
+                self.end_session(session);
+            }
+        }
+    }
+
+    fn lock_sessions(&self) -> Result<BTreeSet<SessionId>, Failed> {
+        let st = self.state.lock();
+        Self::reign(&st, self.env.clock.now())?;
+        let mut foreign = Foreign::default();
+        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let sessions = lock_sessions(&mut view, self.id);
+        if let Some(failed) = view.failed.take() {
+            return Err(store_errno(&failed).into());
+        }
+        sessions.map_err(|refusal| {
+            error!(container = %self.id, %refusal, "locks cannot be read");
+            Errno::EIO.into()
+        })
+    }
+
+    fn end_session(self: &Arc<Self>, session: SessionId) {
+        info!(container = %self.id, %session, "locks of a lost session end");
+        let container = self.id;
+        let request = Request {
+            session: self.env.sessions.own(),
+            op: OpId(0),
+            answered_through: OpId(0),
+            new_directory_in: None,
+            operation: Op::ReleaseSession { container, session },
+        };
+        let answer = move |result: Result<_, Failed>| {
+            if let Err(error) = result {
+                // The next round tries again.
+                warn!(%container, %session, ?error, "locks of a lost session not released");
+            }
+        };
+        self.execute(request, Box::new(answer));
+    }
+
     /// The locks held on an inode, and the record that they are as of.
     fn held(&self, st: &State, inode: InodeId) -> Result<(HeldLocks, Seq), Errno> {
         let mut foreign = Foreign::default();
@@ -188,4 +277,21 @@ fn tell(env: Arc<Env>, ticket: Ticket) {
             debug!(%session, %error, "a waiter is not told, and will ask");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sessions_that_are_surely_over_lose_their_locks() {
+        let session = |number| SessionId::new(NodeId(2), number);
+        let held = [session(1), session(2)];
+        assert_eq!(
+            lost(&held, &Presence::Answers(vec![session(2)])),
+            [session(1)]
+        );
+        assert_eq!(lost(&held, &Presence::Silent), []);
+        assert_eq!(lost(&held, &Presence::Gone), held);
+    }
 }

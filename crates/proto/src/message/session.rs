@@ -55,6 +55,20 @@ pub struct LockTurn {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockTurnHeard;
 
+/// Which of these sessions of the node are open? Reading only: a repeat is harmless.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskSessions {
+    /// At most 1,000.
+    pub sessions: Vec<SessionId>,
+}
+
+/// Those that are mounted now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenSessions {
+    /// A part of the sessions asked for.
+    pub sessions: Vec<SessionId>,
+}
+
 /// Which of these unlinked inodes do the mounts of this node hold open?
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StillOpen {
