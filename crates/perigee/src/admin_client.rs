@@ -92,6 +92,11 @@ pub fn unexpected(answer: &Answer) -> Failure {
     .hint("the node may run another version: `perigee down`, then `perigee up`")
 }
 
+/// Whether a node listens on the admin socket of this data directory.
+pub fn listens(data_dir: &Path) -> bool {
+    connect(data_dir).is_ok()
+}
+
 fn connect(data_dir: &Path) -> std::io::Result<UnixStream> {
     let short = ShortPath::socket(data_dir)?;
     UnixStream::connect(short.path())

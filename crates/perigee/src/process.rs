@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 /// How long a process may take to be ready. A start takes well under a second; replaying a long log
 /// after a crash may take many.
 const READY_TIME: Duration = Duration::from_secs(60);
+/// Between two looks at a process that starts.
+const POLL: Duration = Duration::from_millis(20);
 /// A log of this many bytes is put aside at the next start; one old log is kept.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// The longest line that a starting process writes.
@@ -100,6 +102,44 @@ impl Starting {
     }
 }
 
+/// Has a process of `dir` that `serves`, whoever has started it: one that an earlier command left
+/// half started is waited for, and replaced when it ends. Says whether this call started one.
+///
+/// Errors: it cannot be started, or does not serve in time.
+pub fn ensure(argument: &str, dir: &Path, serves: impl Fn() -> bool) -> Result<Run, Failure> {
+    let until = Instant::now() + READY_TIME;
+    loop {
+        if pid_file::running(dir).is_some() {
+            if serves() {
+                return Ok(Run::There);
+            }
+        } else {
+            match start(argument, dir)?.wait() {
+                Ok(()) => return Ok(Run::Started),
+                // somebody else's process was faster
+                Err(_) if pid_file::running(dir).is_some() => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        if Instant::now() >= until {
+            let what = format!("cannot use the process of `{}`", dir.display());
+            let why = format!("it was not ready within {} s", READY_TIME.as_secs());
+            let log = dir.join(LOG_FILE);
+            return Err(Failure::new(what, why).hint(format!("see `{}`", log.display())));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Where a process that serves comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Run {
+    /// It ran already.
+    There,
+    /// This call started it.
+    Started,
+}
+
 fn open_log(path: &Path) -> std::io::Result<File> {
     if path.metadata().is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
         std::fs::rename(path, path.with_extension("log.1"))?;
@@ -124,12 +164,13 @@ pub fn report_ready(result: Result<(), &Failure>) -> std::io::Result<()> {
     };
     let mut line = serde_json::to_vec(&reply)?;
     line.push(b'\n');
-    let mut out = std::io::stdout().lock();
-    out.write_all(&line)?;
-    out.flush()?;
+    let told = {
+        let mut out = std::io::stdout().lock();
+        out.write_all(&line).and_then(|()| out.flush())
+    };
     let null = File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
-    Ok(())
+    told
 }
 
 /// How a process was stopped.

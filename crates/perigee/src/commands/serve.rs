@@ -8,6 +8,7 @@ use crate::pid_file::PidFile;
 use crate::{daemon, logging, process};
 use clap::Args;
 use perigee_proto::admin::Failure;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
@@ -75,14 +76,19 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Says so, once.
+    /// Says so, once. That nobody listens any more is no reason to end: the command that started this
+    /// process was cut off, and the next one finds it serving.
     pub fn report(&mut self) -> Result<(), Failure> {
         self.reported = true;
-        if self.detached {
-            process::report_ready(Ok(()))
-                .map_err(|error| Failure::new("cannot say that it is ready", error))?;
+        if !self.detached {
+            return Ok(());
         }
-        Ok(())
+        match process::report_ready(Ok(())) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(Failure::new("cannot say that it is ready", error))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! started are stopped again.
 
 use super::{DirArg, JsonArg};
-use crate::admin_client::{CHANGE_TIME, ask, unexpected};
+use crate::admin_client::{CHANGE_TIME, ask, listens, unexpected};
 use crate::config::NodeConfig;
 use crate::layout::{Layout, NODES_MAX, NodeDir, make_private_dir};
 use crate::mount_options::Options;
@@ -15,7 +15,7 @@ use clap::Args;
 use perigee_proto::admin::{Answer, Failure, Request};
 use serde::Serialize;
 use std::fs::{File, TryLockError};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -232,7 +232,7 @@ fn try_bring_up(
         true => Some(first_token(layout)?),
         false => None,
     };
-    start_control(layout, undo)?;
+    start_control(layout, token.as_deref(), undo)?;
     let mut nodes = layout.nodes.clone();
     let mut started = start_nodes(&nodes, undo)?;
     let missing = (wanted as usize).saturating_sub(nodes.len());
@@ -257,35 +257,62 @@ fn try_bring_up(
     Ok((Layout::look(&layout.dir)?, started))
 }
 
-/// Starts the control store where it is on this machine.
-fn start_control(layout: &Layout, undo: &mut Undo) -> Result<(), Failure> {
+/// Starts the control store where it is on this machine. Its address is in the token of the first
+/// node, or known to the nodes.
+fn start_control(layout: &Layout, token: Option<&str>, undo: &mut Undo) -> Result<(), Failure> {
     let dir = layout.control();
-    if !daemon::is_control(&dir) || pid_file::running(&dir).is_some() {
+    if !daemon::is_control(&dir) {
         return Ok(());
     }
-    let starting = process::start("serve-control", &dir)?;
-    undo.dirs.push(dir);
-    starting.wait()
+    let address = match (token, layout.nodes.first()) {
+        (Some(token), _) => Some(daemon::control_address(token)?),
+        (None, Some(node)) => Some(NodeConfig::load(&node.config())?.control),
+        (None, None) => None,
+    };
+    let serves = || address.is_none_or(|address| TcpStream::connect(address).is_ok());
+    if process::ensure("serve-control", &dir, serves)? == process::Run::Started {
+        undo.dirs.push(dir);
+    }
+    Ok(())
 }
 
 /// Starts those that do not run, all at once, and waits for each.
 fn start_nodes(nodes: &[NodeDir], undo: &mut Undo) -> Result<Vec<NodeDir>, Failure> {
     let mut waiting = Vec::new();
-    for node in nodes {
-        if pid_file::running(&node.path).is_none() {
-            // a mount that a killed node left behind would answer nothing but errors
-            super::umount::clear_dead_mounts(&node.path)?;
-            daemon::clear_join(&node.path)?;
-            waiting.push((process::start("serve", &node.path)?, node.clone()));
-            undo.dirs.push(node.path.clone());
-        }
+    let (running, stopped): (Vec<&NodeDir>, Vec<&NodeDir>) = nodes
+        .iter()
+        .partition(|node| pid_file::running(&node.path).is_some());
+    for node in stopped {
+        // a mount that a killed node left behind would answer nothing but errors
+        super::umount::clear_dead_mounts(&node.path)?;
+        daemon::clear_join(&node.path)?;
+        waiting.push((process::start("serve", &node.path)?, node.clone()));
+        undo.dirs.push(node.path.clone());
     }
     let mut started = Vec::new();
     for (starting, node) in waiting {
-        starting.wait()?;
-        started.push(node);
+        match starting.wait() {
+            Ok(()) => started.push(node),
+            // one that an earlier call has started was faster
+            Err(_) if pid_file::running(&node.path).is_some() => {
+                undo.dirs.retain(|dir| *dir != node.path);
+                serving(&node)?;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    for node in running {
+        if serving(node)? == process::Run::Started {
+            undo.dirs.push(node.path.clone());
+            started.push(node.clone());
+        }
     }
     Ok(started)
+}
+
+/// Waits for a node that somebody else has started.
+fn serving(node: &NodeDir) -> Result<process::Run, Failure> {
+    process::ensure("serve", &node.path, || listens(&node.path))
 }
 
 /// Makes the cluster if there is none, and a token for its first node.
