@@ -141,12 +141,6 @@ fn the_locks_of_a_dead_host_end() {
     let mut cluster = Cluster::start(3).unwrap();
     let here = cluster.mount(1).unwrap();
     fs::write(here.join("f"), "locked").unwrap();
-    let locker = |mount: &std::path::Path| {
-        let path = mount.join("f").to_string_lossy().into_owned();
-        let side = Side::spawn(&program::testbed().unwrap(), &["locker", &path]).unwrap();
-        side.answer("a locker starts", SERVICE_GOES_ON).unwrap();
-        side
-    };
     for comes_back_at_once in [false, true] {
         let there = cluster.mount(2).unwrap();
         let (mut holder, mut waiter) = (locker(&there), locker(&here));
@@ -179,6 +173,41 @@ fn the_locks_of_a_dead_host_end() {
     );
     let granted = waiter.answer("the lock is granted", SERVICE_GOES_ON);
     assert_eq!(granted.unwrap(), "ok");
+}
+
+/// A lock and the wait for it go on at the owner's successor.
+#[test]
+fn a_wait_for_a_lock_outlives_the_owner() {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if skipped() {
+        return;
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let (first, second) = (cluster.mount(2).unwrap(), cluster.mount(3).unwrap());
+    fs::write(first.join("f"), "locked").unwrap();
+    let (mut holder, mut waiter) = (locker(&first), locker(&second));
+    let take = "fcntl exclusive 0 0 refuse";
+    assert_eq!(holder.ask(take, SERVICE_GOES_ON).unwrap(), "ok");
+    waiter.send("fcntl exclusive 0 0 wait").unwrap();
+    assert_eq!(waiter.hear(Duration::from_millis(300)), Heard::Silence);
+    // The root directory's container belongs to the first node from its beginning.
+    cluster.kill(1, Signal::KILL).unwrap();
+    assert_eq!(waiter.hear(Duration::from_secs(6)), Heard::Silence);
+    let free = "fcntl free 0 0 refuse";
+    assert_eq!(holder.ask(free, SERVICE_GOES_ON).unwrap(), "ok");
+    let granted = waiter.answer("the lock is granted", SERVICE_GOES_ON);
+    assert_eq!(granted.unwrap(), "ok");
+}
+
+/// A process that locks a file of `mount`.
+#[expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+fn locker(mount: &std::path::Path) -> Side {
+    let path = mount.join("f").to_string_lossy().into_owned();
+    let side = Side::spawn(&program::testbed().unwrap(), &["locker", &path]).unwrap();
+    side.answer("a locker starts", SERVICE_GOES_ON).unwrap();
+    side
 }
 
 /// Stores through a map pass the daemon by while another program reads the file past it: fsync finds
