@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+pub mod answers;
 pub mod attr;
 mod dentry;
 mod draft;
@@ -16,11 +17,16 @@ pub mod key;
 pub mod lock;
 pub mod memory;
 pub mod op;
+pub mod overlay;
+pub mod owner_view;
+#[cfg(feature = "plant")]
+pub mod plant;
 mod record;
 pub mod tx;
 pub mod view;
 pub mod xattr;
 
+pub use answers::{Answers, RunId, Seen};
 pub use attr::{Attr, Kind, SetAttr, SetTime};
 pub use error::Refusal;
 pub use format::format_container;
@@ -30,7 +36,26 @@ pub use op::{
     Allocate, Context, Credential, ListEntry, NewNode, Op, Outcome, RenameMode, Reply, Touched,
     execute,
 };
+pub use overlay::Overlay;
+pub use owner_view::{Foreign, OwnerView};
+#[cfg(feature = "plant")]
+pub use plant::Plant;
 pub use view::{Missing, View};
+
+/// True when this deliberate fault is switched on; a constant `false` in a product build.
+macro_rules! planted {
+    ($room:expr, $name:ident) => {{
+        #[cfg(feature = "plant")]
+        {
+            $room.plant == Some(crate::plant::Plant::$name)
+        }
+        #[cfg(not(feature = "plant"))]
+        {
+            false
+        }
+    }};
+}
+pub(crate) use planted;
 
 /// The attributes that a stored inode record tells, for who copies a container's state.
 ///

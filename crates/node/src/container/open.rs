@@ -2,9 +2,11 @@
 
 use super::drive::Stored;
 use super::transfer::RECEIVING;
-use super::{After, Container, Dirty, Leases, Overlay, State, transact, transfer};
+use super::{After, Container, Dirty, Leases, Overlay, State, transfer};
 use crate::env::Env;
 use parking_lot::Mutex;
+use perigee_meta::Answers;
+use perigee_meta::tx::Transactions;
 use perigee_replica::Pull;
 use perigee_replica::{Chain, ChainView, Config, Entry, HardState, Input, Limits, Role, Timing};
 use perigee_store::{Space, StoreError, WriteBatch};
@@ -86,8 +88,8 @@ impl Container {
             changes_from,
             data_last: BTreeMap::new(),
             foreign: BTreeSet::new(),
-            answered: BTreeMap::new(),
-            transactions: transact::Held::default(),
+            answers: Answers::default(),
+            transactions: Transactions::new(id),
             own: BTreeSet::new(),
             distrusted_through: last,
             marks: WriteBatch::default(),
