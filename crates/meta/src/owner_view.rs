@@ -64,6 +64,28 @@ pub struct OwnerView<'a, B: Base> {
 }
 
 impl Foreign {
+    /// Asks for the same rows once more.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        let mut again = Self::default();
+        for (container, key) in self.gets.keys() {
+            let wanted = again.wanted.entry(*container).or_default();
+            wanted.gets.push(key.clone());
+        }
+        for (container, scan) in self.scans.keys() {
+            let wanted = again.wanted.entry(*container).or_default();
+            wanted.scans.push(scan.clone());
+        }
+        again
+    }
+
+    /// Whether rows that were read later are the same: then all of them were so at one moment in between, since no two
+    /// states of an inode look alike.
+    #[must_use]
+    pub fn agrees(&self, later: &Self) -> bool {
+        self.gets == later.gets && self.scans == later.scans
+    }
+
     /// What was read of other containers, for the participants to check.
     #[must_use]
     pub fn read_set(&self) -> ReadSet {

@@ -96,12 +96,9 @@ impl Transactions {
                 (*container, intent)
             })
             .collect();
-        let reads = if planted!(self, OwnReadsNotLocked) {
-            &[]
-        } else {
-            reads
-        };
-        self.held.hold(tx, Self::locks(reads, &own));
+        if !planted!(self, OwnPartNotLocked) {
+            self.held.hold(tx, Self::locks(reads, &own));
+        }
         let led = Led {
             epoch,
             own,
@@ -144,7 +141,7 @@ impl Transactions {
     #[must_use]
     pub fn decide(&self, tx: TxId, epoch: Epoch) -> Option<Batch> {
         let led = self.led.get(&tx)?;
-        if led.epoch != epoch && !planted!(self, DecidedInOldEpoch) {
+        if led.epoch != epoch {
             return None;
         }
         let mut batch = led.own.clone();

@@ -78,8 +78,13 @@ impl Container {
             match self.turn(request, run, &mut foreign)? {
                 Next::Fetch => continue,
                 Next::Answer(result, owed) => {
-                    self.pay(request.session, owed).await?;
-                    return result.map_err(Failed::Errno);
+                    // What was read elsewhere must have been so at the moment of the turn.
+                    let mut later = foreign.again();
+                    self.fetch(&mut later).await?;
+                    if foreign.agrees(&later) {
+                        self.pay(request.session, owed).await?;
+                        return result.map_err(Failed::Errno);
+                    }
                 }
                 Next::Prepare(prepared) => {
                     let (plan, outcome) = *prepared;
