@@ -14,6 +14,7 @@ mod draft;
 pub mod error;
 pub mod format;
 pub mod key;
+pub mod lease;
 pub mod lock;
 pub mod memory;
 pub mod op;
@@ -31,6 +32,7 @@ pub use attr::{Attr, Kind, SetAttr, SetTime};
 pub use error::Refusal;
 pub use format::format_container;
 pub use key::{Key, dedup_key};
+pub use lease::Leases;
 pub use lock::{FileLock, LockKind};
 pub use op::{
     Allocate, Context, Credential, ListEntry, NewNode, Op, Outcome, RenameMode, Reply, Touched,

@@ -4,8 +4,10 @@ use perigee_meta::memory::MemView;
 use perigee_meta::tx::{
     Count, DOUBT, Intent, Known, Plan, RETELL, ReadSet, Transactions, Verdict, Vote, When,
 };
-use perigee_meta::{Answers, Seen};
-use perigee_types::{Batch, ContainerId, Epoch, Mutation, NodeId, OpId, SessionId, Span, Tick};
+use perigee_meta::{Answers, Key, Seen, Touched};
+use perigee_types::{
+    Batch, ContainerId, Epoch, InodeId, InodeIndex, Mutation, NodeId, OpId, SessionId, Span, Tick,
+};
 use std::collections::BTreeMap;
 
 const HERE: ContainerId = ContainerId(1);
@@ -168,4 +170,20 @@ fn a_participant_keeps_its_locks_over_a_change_of_owner_and_asks_when_in_doubt()
     assert!(next.is_idle());
     let again = next.end(&mut view, intent.tx, Verdict::Commit);
     assert_eq!(again.expect("sound").record, None, "once is enough");
+}
+
+#[test]
+fn whoever_ends_a_part_learns_what_sessions_must_forget() {
+    let inode = InodeId::new(THERE, InodeIndex(5));
+    let (_, mut intent) = begun(&mut Transactions::new(HERE));
+    intent.batch = put(&Key::Inode(inode.index()).encode());
+    let mut view = MemView::new();
+    let mut there = Transactions::new(THERE);
+    let step = there.prepare(Tick(1), &mut view, &intent).expect("sound");
+    view.apply(THERE, &step.record.expect("the intent"));
+    let next = Transactions::new(THERE).restore(&mut view).expect("sound");
+    let end = next.end(&mut view, intent.tx, Verdict::Commit);
+    assert_eq!(end.expect("sound").say, [Touched::Attr(inode)]);
+    let end = next.end(&mut view, intent.tx, Verdict::Abort);
+    assert_eq!(end.expect("sound").say, []);
 }

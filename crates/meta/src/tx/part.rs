@@ -2,11 +2,15 @@
 
 use super::lead::Vote;
 use super::owner::{DOUBT, Step, Transactions, Verdict, When};
-use super::{Conflict, Intent, abort, commit, locked_keys, prepare};
+use super::{Conflict, Intent, abort, commit, intent, locked_keys, prepare};
 use crate::error::Refusal;
+use crate::key::Key;
+use crate::op::Touched;
 use crate::planted;
+use crate::record;
 use crate::view::View;
-use perigee_types::{Tick, TxId};
+use perigee_types::{Batch, ContainerId, InodeId, Tick, TxId};
+use std::collections::BTreeSet;
 
 impl Transactions {
     /// Votes about this container's part of a transaction, and locks its keys. Harmless to repeat.
@@ -55,13 +59,18 @@ impl Transactions {
 
     /// Ends this container's part. Does nothing, and confirms, when it has ended before.
     ///
-    /// Once the record is ordered: [`Self::ended`].
+    /// What sessions must forget before the confirmation is said with it: whoever ends the part, it follows from the
+    /// intent. Once the record is ordered: [`Self::ended`].
     pub fn end(
         &self,
         view: &mut dyn View,
         tx: TxId,
         verdict: Verdict,
-    ) -> Result<Step<()>, Refusal> {
+    ) -> Result<Step<Vec<Touched>>, Refusal> {
+        let say = match (verdict, intent(view, self.container, tx)?) {
+            (Verdict::Commit, Some(intent)) => touched(view, self.container, &intent.batch)?,
+            (Verdict::Commit, None) | (Verdict::Abort, _) => Vec::new(),
+        };
         let batch = match verdict {
             Verdict::Commit => commit(view, self.container, tx)?,
             Verdict::Abort => abort(view, self.container, tx)?,
@@ -70,7 +79,7 @@ impl Transactions {
         Ok(Step {
             record: (!batch.is_empty()).then_some(batch),
             when: if early { When::Now } else { When::Replicated },
-            say: (),
+            say,
         })
     }
 
@@ -86,4 +95,35 @@ impl Transactions {
         let doubts = self.doubts.iter().filter(|(_, since)| old(**since));
         doubts.map(|(tx, _)| *tx).collect()
     }
+}
+
+/// What a batch changes of what sessions may keep.
+fn touched(
+    view: &mut dyn View,
+    container: ContainerId,
+    batch: &Batch,
+) -> Result<Vec<Touched>, Refusal> {
+    let mut all = BTreeSet::new();
+    for mutation in &batch.mutations {
+        match Key::decode(&mutation.key) {
+            Some(Key::Inode(index)) => {
+                all.insert(Touched::Attr(InodeId::new(container, index)));
+            }
+            Some(Key::Dentry(index, _)) => {
+                let dir = InodeId::new(container, index);
+                // An entry that is replaced keeps its name.
+                let before = view.get(container, &mutation.key)?;
+                let value = mutation.value.as_deref().or(before.as_deref());
+                if let Some(value) = value {
+                    let name = record::decode_dentry(container, &mutation.key, value)?.name;
+                    all.insert(Touched::Name { dir, name });
+                }
+                all.insert(Touched::Listing(dir));
+            }
+            _ => {}
+        }
+    }
+    let data = batch.data.iter();
+    all.extend(data.map(|command| Touched::Data(command.inode())));
+    Ok(all.into_iter().collect())
 }

@@ -2,6 +2,7 @@
 
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
+use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::Turn;
 use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
 use perigee_proto::message::session::Revoke;
@@ -10,10 +11,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, warn};
-
-/// How long a change waits for the word of a session that may hold pages and has no lease: its
-/// node answers at once, or is dead, and then nobody reads those pages.
-const READER_WAIT: Span = Span::from_millis(2_000);
 
 /// One session's operation.
 #[derive(Clone)]
@@ -30,7 +27,7 @@ pub(crate) struct Request {
 #[derive(Default)]
 pub(super) struct Owed {
     /// Leases of other sessions to take back: whose, what, and when the last ends by itself.
-    pub(super) revoke: Vec<(SessionId, Tick)>,
+    pub(super) revoke: Vec<Holder>,
     pub(super) touched: Vec<Touched>,
     /// The record that must be on every member first.
     pub(super) commit: Option<Seq>,
@@ -47,14 +44,6 @@ impl Owed {
 
     fn nothing(&self) -> bool {
         self.revoke.is_empty() && self.commit.is_none()
-    }
-}
-
-/// The inode whose lease covers what was touched.
-fn leased_by(touched: &Touched) -> InodeId {
-    match touched {
-        Touched::Attr(inode) | Touched::Data(inode) | Touched::Listing(inode) => *inode,
-        Touched::Name { dir, .. } => *dir,
     }
 }
 
@@ -254,28 +243,9 @@ impl Container {
         if touched.is_empty() {
             return;
         }
-        for change in &touched {
-            let inode = leased_by(change);
-            let leases = st.leases.others(now, inode, session);
-            let mut holders: Vec<(SessionId, Tick)> = leases.collect();
-            if matches!(change, Touched::Data(_)) {
-                let readers = st.leases.take_readers(inode, session);
-                holders.extend(
-                    readers
-                        .into_iter()
-                        .map(|reader| (reader, now + READER_WAIT)),
-                );
-            }
-            for (holder, until) in holders {
-                if holder.node() == self.env.me {
-                    continue;
-                }
-                match owed.revoke.iter_mut().find(|(known, _)| *known == holder) {
-                    Some((_, latest)) => *latest = (*latest).max(until),
-                    None => owed.revoke.push((holder, until)),
-                }
-            }
-        }
+        let mut holders = st.leases.in_the_way(now, session, &touched);
+        holders.retain(|holder| holder.session.node() != self.env.me);
+        owed.revoke = holders;
         let env = self.env.clone();
         let tell = touched.clone();
         after.push(move || env.sessions.revoke_others(session, &tell));
@@ -305,9 +275,9 @@ impl Container {
 
     /// Waits until leases are back and the record is on every member.
     pub(super) async fn pay(self: &Arc<Self>, _: SessionId, owed: Owed) -> Result<(), Elsewhere> {
-        let revoking = owed.revoke.into_iter().map(|(holder, until)| {
+        let revoking = owed.revoke.into_iter().map(|holder| {
             let touched = owed.touched.clone();
-            self.take_back(holder, until, touched)
+            self.take_back(holder.session, holder.until, touched)
         });
         let commit = async {
             match owed.commit {
@@ -342,15 +312,6 @@ impl Container {
         }
     }
 
-    /// Until when a session may keep what it is shown now. `until`: the owner's own lease.
-    pub(super) fn lease_limit(&self, now: Tick, session: SessionId, until: Tick) -> Tick {
-        if session.node() == self.env.me {
-            now + super::lease::TERM_AT_HOME
-        } else {
-            until.min(now + super::lease::TERM)
-        }
-    }
-
     /// Gives the session leases on what the reply shows; says for how long.
     fn grant(
         &self,
@@ -367,8 +328,8 @@ impl Container {
             Op::ReadDir { inode, .. } => Some(*inode),
             _ => None,
         };
-        let limit = self.lease_limit(now, session, until);
-        let mut ttl = limit.since(now);
+        let limit = st.leases.limit(now, session, until);
+        let mut ttl = st.leases.told(now, session, limit);
         let mut give = |st: &mut State, inode: InodeId| {
             if inode.container() == self.id {
                 ttl = ttl.min(st.leases.grant(now, inode, session, limit));

@@ -375,7 +375,7 @@ impl Container {
             let (_, until) = Self::reign(&st, now)?;
             // A write since then would have found no lease to take back.
             if st.dirty.get(inode).is_none() && !st.data_last.contains_key(&inode) {
-                let limit = self.lease_limit(now, session, until);
+                let limit = st.leases.limit(now, session, until);
                 ttl = st.leases.grant(now, inode, session, limit);
             }
         }

@@ -65,7 +65,7 @@ impl Container {
         let changes_from = if settled {
             Tick(0)
         } else {
-            now + super::lease::TERM
+            now + perigee_meta::lease::TERM
         };
         let last = entries
             .last()
@@ -75,7 +75,7 @@ impl Container {
             role: Role::Outside,
             pull,
             overlay: Overlay::default(),
-            leases: Leases::default(),
+            leases: Leases::new(env.me),
             dirty: Dirty::default(),
             unsent_since: None,
             urgent: false,

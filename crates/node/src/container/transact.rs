@@ -126,7 +126,7 @@ impl Container {
             // Another host sees only what is replicated: the slow way waits for that.
             return None;
         }
-        let limit = self.lease_limit(now, request.session, until);
+        let limit = st.leases.limit(now, request.session, until);
         let ttl = st.leases.grant(now, *parent, request.session, limit);
         Some(Ok((
             Reply::Inodes(vec![InodeId::new(*container, index)]),
@@ -464,11 +464,12 @@ impl Container {
             }
             st.transactions.ended(tx);
             owed.commit = (step.when == When::Replicated).then_some(seq);
-            let mine: Vec<Touched> = touched
-                .iter()
-                .filter(|touched| concerns(self.id, touched))
-                .cloned()
-                .collect();
+            // A repeat finds no part any more, and may come before the first has had its leases back.
+            let told = touched.iter().filter(|touched| concerns(self.id, touched));
+            let mut mine = step.say;
+            mine.extend(told.cloned());
+            mine.sort_unstable();
+            mine.dedup();
             self.owe_leases(&mut st, now, NOBODY, mine, &mut owed, &mut after);
         }
         after.run();

@@ -8,7 +8,7 @@ use super::host::{Committed, Member, Then};
 use super::session::{changes, session_host};
 use super::world::{Event, Names};
 use perigee_meta::owner_view::{Foreign, Read, Wanted};
-use perigee_meta::tx::{Intent, Known, Step, Turn, Verdict, Vote, When};
+use perigee_meta::tx::{Intent, Known, Turn, Verdict, Vote, When};
 use perigee_meta::{Outcome, OwnerView, Plant, Refusal, Reply, Seen, View};
 use perigee_types::{Batch, ContainerId, Errno, Seq, TxId, Version};
 
@@ -342,7 +342,7 @@ impl Names {
         let mut foreign = Foreign::default();
         let base = Committed(&member.rows);
         let mut view = OwnerView::new(container, &member.overlay, base, &mut foreign);
-        let step: Step<()> = match member.transactions.end(&mut view, tx, verdict) {
+        let step = match member.transactions.end(&mut view, tx, verdict) {
             Ok(step) => step,
             Err(refusal) => {
                 self.accuse("namespace", refusal.to_string());

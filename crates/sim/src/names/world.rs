@@ -501,7 +501,6 @@ impl Names {
         }
         for host in 0..self.hosts.len() {
             let machine = &mut self.hosts[host];
-            machine.paused_until = 0;
             machine.slow_disk_us = 0;
             machine.fail_next_write = false;
             if machine.run.is_none() {
