@@ -7,32 +7,59 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+pub mod answers;
 pub mod attr;
 mod dentry;
 mod draft;
 pub mod error;
 pub mod format;
 pub mod key;
+pub mod lease;
 pub mod lock;
 pub mod memory;
 pub mod op;
 pub mod queue;
+pub mod overlay;
+pub mod owner_view;
+#[cfg(feature = "plant")]
+pub mod plant;
 mod record;
 pub mod tx;
 pub mod view;
 pub mod xattr;
 
+pub use answers::{Answers, RunId, Seen};
 pub use attr::{Attr, Kind, SetAttr, SetTime};
 pub use error::Refusal;
 pub use format::format_container;
 pub use key::{Key, dedup_key};
 pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
+pub use lease::Leases;
 pub use op::{
     Allocate, Context, Credential, ListEntry, NewNode, Op, Outcome, RenameMode, Reply, Touched,
     execute, held_locks, lock_sessions,
 };
 pub use record::HeldLocks;
+pub use overlay::Overlay;
+pub use owner_view::{Foreign, OwnerView};
+#[cfg(feature = "plant")]
+pub use plant::Plant;
 pub use view::{Missing, View};
+
+/// True when this deliberate fault is switched on; a constant `false` in a product build.
+macro_rules! planted {
+    ($room:expr, $name:ident) => {{
+        #[cfg(feature = "plant")]
+        {
+            $room.plant == Some(crate::plant::Plant::$name)
+        }
+        #[cfg(not(feature = "plant"))]
+        {
+            false
+        }
+    }};
+}
+pub(crate) use planted;
 
 /// The attributes that a stored inode record tells, for who copies a container's state.
 ///

@@ -9,7 +9,7 @@ use crate::error::Refusal;
 use crate::lock::LockKind;
 use crate::tx::{Decision, Intent};
 use perigee_types::limits::{FILE_LEN_MAX, NAME_LEN_MAX};
-use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, WallTime};
+use perigee_types::{ByteRange, ContainerId, InodeId, OpId, SessionId, WallTime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -339,6 +339,30 @@ pub(crate) fn decode_decision(
     match decode(value) {
         Some(StoredDecision::V1(decision)) => Ok(decision),
         None => Err(corrupt(container, key, "not a decision")),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredAnswer {
+    V1 { through: OpId, answer: Vec<u8> },
+}
+
+/// The value of a dedup key: up to where the session has had its answers, and the answer to this operation.
+pub(crate) fn encode_answer(through: OpId, answer: &[u8]) -> Vec<u8> {
+    encode(&StoredAnswer::V1 {
+        through,
+        answer: answer.to_vec(),
+    })
+}
+
+pub(crate) fn decode_answer(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(OpId, Vec<u8>), Refusal> {
+    match decode(value) {
+        Some(StoredAnswer::V1 { through, answer }) => Ok((through, answer)),
+        None => Err(corrupt(container, key, "not an answer")),
     }
 }
 

@@ -437,7 +437,7 @@ async fn duties(env: Arc<Env>) {
                 container.seek_member(&directory);
             }
             container.reap(&nodes).await;
-            container.settle_doubts().await;
+            container.settle_transactions().await;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Finds the owner of what an operation concerns, here or elsewhere, and asks again when the owner
 //! changes: sessions see a pause, not an error.
 
-use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteRequest};
+use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteRequest, changes};
 use crate::env::{AskError, Env};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -205,7 +205,7 @@ pub(crate) async fn decision(env: &Arc<Env>, request: &AskDecision) -> Result<De
 pub(crate) struct Router {
     env: Arc<Env>,
     next: AtomicU64,
-    /// Operations sent to other nodes whose answers have not come.
+    /// Changes whose answers have not come.
     waiting: Mutex<BTreeSet<OpId>>,
 }
 
@@ -219,7 +219,6 @@ impl Router {
     }
 
     fn request(&self, session: SessionId, operation: Op) -> Request {
-        let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));
         let new_directory_in = match &operation {
             Op::Make {
                 parent,
@@ -228,7 +227,12 @@ impl Router {
             } => self.home_for(parent.container()),
             _ => None,
         };
-        let waiting = self.waiting.lock();
+        let mut waiting = self.waiting.lock();
+        let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));
+        if changes(&operation) {
+            // Under the same lock: no other operation may say that this one's answer has come.
+            waiting.insert(op);
+        }
         let oldest = waiting.first().copied().unwrap_or(op);
         let answered_through = OpId(oldest.0.min(op.0) - 1);
         Request {
@@ -238,6 +242,11 @@ impl Router {
             new_directory_in,
             operation,
         }
+    }
+
+    /// An operation's answer has come, or nobody waits for it any more.
+    pub(crate) fn answered(&self, op: OpId) {
+        self.waiting.lock().remove(&op);
     }
 
     /// Where a new directory starts: with its parent when this node owns that or its container belongs
@@ -296,13 +305,11 @@ impl Router {
 
     fn route_later(&self, request: Request, done: Done<(Reply, Duration)>) {
         let env = self.env.clone();
-        let op = request.op;
-        self.waiting.lock().insert(op);
         let me = self.me();
         self.env.runtime.spawn(async move {
             let result = Self::route(&env, &request).await;
             if let Some(me) = me {
-                me.waiting.lock().remove(&op);
+                me.answered(request.op);
             }
             done(plain(result));
         });
@@ -325,7 +332,12 @@ impl Router {
             request,
             Box::new(move |result| match (result, me) {
                 (Err(Failed::Elsewhere(_)), Some(me)) => me.route_later(again, done),
-                (result, _) => done(plain(result)),
+                (result, me) => {
+                    if let Some(me) = me.filter(|_| changes(&again.operation)) {
+                        me.answered(again.op);
+                    }
+                    done(plain(result));
+                }
             }),
         );
     }
@@ -554,14 +566,18 @@ impl Backend for Router {
                 Err(back) => done = Box::new(move |result| back(result.map_err(Failed::Errno))),
             }
         }
-        let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));
-        self.waiting.lock().insert(op);
+        let op = {
+            let mut waiting = self.waiting.lock();
+            let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));
+            waiting.insert(op);
+            op
+        };
         let (env, me) = (self.env.clone(), self.me());
         let data = Bytes::copy_from_slice(data);
         self.env.runtime.spawn(async move {
             let wrote = Self::write_elsewhere(&env, op, write, data).await;
             if let Some(me) = me {
-                me.waiting.lock().remove(&op);
+                me.answered(op);
             }
             done(wrote.map_err(errno));
         });
@@ -668,6 +684,7 @@ pub(crate) async fn release_session(env: &Arc<Env>, container: ContainerId, sess
     let Some(router) = env.router() else { return };
     let request = router.request(session, Op::ReleaseSession { container, session });
     let released = tokio::time::timeout(RELEASE, Router::route(env, &request)).await;
+    router.answered(request.op);
     if !matches!(released, Ok(Ok(_))) {
         warn!(%container, %session, "locks of an ended session not released");
     }

@@ -1,39 +1,6 @@
 //! Deliberate faults of the protocol, by name: the worth of the simulator is the share that it finds.
 
-macro_rules! plants {
-    ($($name:ident = $text:literal;)*) => {
-        /// One deliberate fault.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Plant {
-            $(#[doc = $text] $name,)*
-        }
-
-        impl Plant {
-            /// Every one.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// Its name.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => stringify!($name),)* }
-            }
-
-            /// What is wrong.
-            #[must_use]
-            pub const fn text(self) -> &'static str {
-                match self { $(Self::$name => $text,)* }
-            }
-
-            /// The fault of that name.
-            #[must_use]
-            pub fn from_name(name: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|p| p.name() == name)
-            }
-        }
-    };
-}
-
-plants! {
+perigee_types::plants! {
     NoFence = "members take records and grant leases to the owner of an older epoch";
     AckBeforePersist = "a member acknowledges before its disk has the records";
     PromiseNotPersisted = "the promise of a new epoch is answered, and never written";

@@ -1,5 +1,6 @@
-//! A deterministic simulator of one replicated container: the real chain and pull on simulated hosts, with lossy
-//! networks, drifting clocks, crashes, lost disks and a control store that is often away.
+//! A deterministic simulator. Two worlds: one replicated container with its bytes ([`world`]), where the real chain and
+//! pull run on simulated hosts with lossy networks, drifting clocks, crashes, lost disks and a control store that is
+//! often away; and a namespace over several containers ([`names`]), where the real operations and transactions do.
 //!
 //! One seed is one history. Safety is checked after every event (see [`law`]); then everything heals, and all must be
 //! well again. Reading order: [`model`], [`world`], [`node`], [`chaos`], [`law`].
@@ -9,7 +10,9 @@ pub mod chaos;
 pub mod control;
 pub mod disk;
 pub mod law;
+mod marks;
 pub mod model;
+pub mod names;
 pub mod network;
 pub mod node;
 pub mod oracle;

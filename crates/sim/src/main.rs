@@ -1,8 +1,7 @@
 //! `sim`: runs histories by seed, and says which ones break a law and how to replay them.
 
 use clap::Parser;
-use perigee_replica::Plant;
-use perigee_sim::{Mark, Marks, Options, Report, Scenario, run};
+use perigee_sim::{Scenario, Violation, names};
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -34,14 +33,109 @@ struct Arguments {
     /// Run each seed twice, and compare.
     #[arg(long)]
     twice: bool,
+    /// Simulate a namespace over several containers, not one container with its bytes.
+    #[arg(long)]
+    names: bool,
 }
 
-impl Arguments {
-    fn scenario(&self) -> Scenario {
-        if self.store_away {
-            Scenario::StoreAway
-        } else {
-            Scenario::Chaos
+/// A deliberate fault of either world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Chain(perigee_replica::Plant),
+    Names(perigee_meta::Plant),
+}
+
+impl Fault {
+    fn all() -> Vec<Self> {
+        let chain = perigee_replica::Plant::ALL.iter().copied().map(Self::Chain);
+        let names = perigee_meta::Plant::ALL.iter().copied().map(Self::Names);
+        chain.chain(names).collect()
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Chain(plant) => plant.name(),
+            Self::Names(plant) => plant.name(),
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Chain(plant) => plant.text(),
+            Self::Names(plant) => plant.text(),
+        }
+    }
+}
+
+/// Which histories are simulated.
+#[derive(Debug, Clone, Copy)]
+enum World {
+    /// One container with its bytes.
+    Chain(Scenario, Option<perigee_replica::Plant>),
+    /// A namespace over several containers.
+    Names(Option<perigee_meta::Plant>),
+}
+
+/// How one history went.
+#[derive(Debug, PartialEq)]
+struct Went {
+    violation: Option<Violation>,
+    hash: u64,
+    events: u64,
+    /// What was met, and how often.
+    marks: Vec<(&'static str, u64)>,
+}
+
+impl World {
+    fn of(fault: Fault) -> Self {
+        match fault {
+            Fault::Chain(plant) => Self::Chain(Scenario::Chaos, Some(plant)),
+            Fault::Names(plant) => Self::Names(Some(plant)),
+        }
+    }
+
+    fn run(self, seed: u64, trace: bool) -> Went {
+        match self {
+            Self::Chain(scenario, plant) => {
+                let report = perigee_sim::run(perigee_sim::Options {
+                    scenario,
+                    seed,
+                    plant,
+                    trace,
+                });
+                let marks = perigee_sim::Mark::ALL.iter();
+                Went {
+                    violation: report.violation,
+                    hash: report.hash,
+                    events: report.events,
+                    marks: marks
+                        .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
+                        .collect(),
+                }
+            }
+            Self::Names(plant) => {
+                let report = names::run(names::Options { seed, plant, trace });
+                let marks = names::Mark::ALL.iter();
+                Went {
+                    violation: report.violation,
+                    hash: report.hash,
+                    events: report.events,
+                    marks: marks
+                        .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
+                        .collect(),
+                }
+            }
+        }
+    }
+
+    /// The arguments that simulate it again.
+    fn words(self) -> String {
+        match self {
+            Self::Chain(_, Some(plant)) => format!(" --plant {}", plant.name()),
+            Self::Chain(Scenario::StoreAway, None) => " --store-away".to_owned(),
+            Self::Chain(Scenario::Chaos, None) => String::new(),
+            Self::Names(Some(plant)) => format!(" --plant {}", plant.name()),
+            Self::Names(None) => " --names".to_owned(),
         }
     }
 }
@@ -57,70 +151,61 @@ fn main() -> ExitCode {
 }
 
 fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCode> {
-    let plant = match arguments.plant.as_deref().map(|n| (n, Plant::from_name(n))) {
-        Some((name, None)) => {
-            writeln!(out, "error: no deliberate fault is named `{name}`")?;
-            let names: Vec<&str> = Plant::ALL.iter().map(|p| p.name()).collect();
-            writeln!(out, "hint: {}", names.join(", "))?;
-            return Ok(ExitCode::from(2));
-        }
-        Some((_, plant)) => plant,
-        None => None,
-    };
     if arguments.plants {
         return plants(arguments, out);
     }
-    if let Some(seed) = arguments.seed {
-        return one(seed, plant, arguments, out);
+    let world = match &arguments.plant {
+        Some(name) => {
+            let Some(fault) = Fault::all().into_iter().find(|f| f.name() == name) else {
+                writeln!(out, "error: no deliberate fault is named `{name}`")?;
+                let names: Vec<&str> = Fault::all().iter().map(|f| f.name()).collect();
+                writeln!(out, "hint: {}", names.join(", "))?;
+                return Ok(ExitCode::from(2));
+            };
+            World::of(fault)
+        }
+        None if arguments.names => World::Names(None),
+        None if arguments.store_away => World::Chain(Scenario::StoreAway, None),
+        None => World::Chain(Scenario::Chaos, None),
+    };
+    match arguments.seed {
+        Some(seed) => one(seed, world, arguments, out),
+        None => many(arguments, world, out),
     }
-    many(arguments, plant, out)
 }
 
 fn one(
     seed: u64,
-    plant: Option<Plant>,
+    world: World,
     arguments: &Arguments,
     out: &mut impl Write,
 ) -> std::io::Result<ExitCode> {
-    let (scenario, trace) = (arguments.scenario(), arguments.trace);
-    let report = run(Options {
-        scenario,
-        seed,
-        plant,
-        trace,
-    });
+    let went = world.run(seed, arguments.trace);
     writeln!(
         out,
         "seed {seed}: {} events, hash {:016x}",
-        report.events, report.hash
+        went.events, went.hash
     )?;
-    tell(&report, seed, plant, out)?;
-    Ok(verdict(report.violation.is_some()))
+    tell(&went, seed, world, out)?;
+    Ok(verdict(went.violation.is_some()))
 }
 
-fn many(
-    arguments: &Arguments,
-    plant: Option<Plant>,
-    out: &mut impl Write,
-) -> std::io::Result<ExitCode> {
+fn many(arguments: &Arguments, world: World, out: &mut impl Write) -> std::io::Result<ExitCode> {
     let began = Instant::now();
-    let mut marks = Marks::default();
+    let mut marks: Vec<(&'static str, u64)> = Vec::new();
     let (mut broken, mut events) = (0, 0);
     for seed in arguments.from..arguments.from + arguments.seeds {
-        let options = Options {
-            scenario: arguments.scenario(),
-            seed,
-            plant,
-            trace: false,
-        };
-        let report = run(options);
-        marks.add(&report.marks);
-        events += report.events;
-        if report.violation.is_some() {
-            broken += 1;
-            tell(&report, seed, plant, out)?;
+        let went = world.run(seed, false);
+        events += went.events;
+        marks.resize(went.marks.len(), ("", 0));
+        for (sum, (text, count)) in marks.iter_mut().zip(&went.marks) {
+            *sum = (*text, sum.1 + count);
         }
-        if arguments.twice && run(options) != report {
+        if went.violation.is_some() {
+            broken += 1;
+            tell(&went, seed, world, out)?;
+        }
+        if arguments.twice && world.run(seed, false) != went {
             broken += 1;
             writeln!(out, "seed {seed}: a second run went another way")?;
         }
@@ -132,8 +217,7 @@ fn many(
         "{} seeds, {broken} broken, {events} events, {took:.1} s, {rate:.0} seeds/min",
         arguments.seeds
     )?;
-    for (mark, text) in Mark::ALL {
-        let count = marks.0[*mark as usize];
+    for (text, count) in marks {
         let never = if count == 0 { "  (never met)" } else { "" };
         writeln!(out, "{count:>10}  {text}{never}")?;
     }
@@ -141,59 +225,48 @@ fn many(
 }
 
 fn plants(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCode> {
-    let mut missed = 0;
-    for &plant in Plant::ALL {
-        let seeds = arguments.from..arguments.from + arguments.seeds;
-        let found = seeds.clone().find_map(|seed| {
-            let report = run(Options {
-                scenario: Scenario::Chaos,
-                seed,
-                plant: Some(plant),
-                trace: false,
-            });
-            report.violation.map(|violation| (seed, violation))
+    let all = Fault::all();
+    let chosen = all
+        .iter()
+        .filter(|fault| !arguments.names || matches!(fault, Fault::Names(_)));
+    let (mut found, mut count) = (0, 0);
+    for &fault in chosen {
+        count += 1;
+        let mut seeds = arguments.from..arguments.from + arguments.seeds;
+        let first = seeds.find_map(|seed| {
+            let went = World::of(fault).run(seed, false);
+            went.violation.map(|violation| (seed, violation))
         });
-        match found {
-            Some((seed, violation)) => writeln!(
-                out,
-                "{:<28} seed {seed:<6} {}: {}",
-                plant.name(),
-                violation.law,
-                violation.what
-            )?,
-            None => {
-                missed += 1;
-                writeln!(out, "{:<28} NOT FOUND ({})", plant.name(), plant.text())?;
+        match first {
+            Some((seed, violation)) => {
+                found += 1;
+                writeln!(
+                    out,
+                    "{:<28} seed {seed:<6} {}: {}",
+                    fault.name(),
+                    violation.law,
+                    violation.what
+                )?;
             }
+            None => writeln!(out, "{:<28} NOT FOUND ({})", fault.name(), fault.text())?,
         }
         out.flush()?;
     }
-    writeln!(
-        out,
-        "{} of {} found",
-        Plant::ALL.len() - missed,
-        Plant::ALL.len()
-    )?;
-    Ok(verdict(missed > 0))
+    writeln!(out, "{found} of {count} found")?;
+    Ok(verdict(found < count))
 }
 
-fn tell(
-    report: &Report,
-    seed: u64,
-    plant: Option<Plant>,
-    out: &mut impl Write,
-) -> std::io::Result<()> {
-    let Some(violation) = &report.violation else {
+fn tell(went: &Went, seed: u64, world: World, out: &mut impl Write) -> std::io::Result<()> {
+    let Some(violation) = &went.violation else {
         return Ok(());
     };
-    let plant = plant.map_or(String::new(), |p| format!(" --plant {}", p.name()));
     let at = violation.at as f64 / 1e6;
     writeln!(
         out,
         "seed {seed}: law `{}` broken at {at:.6} s: {}",
         violation.law, violation.what
     )?;
-    writeln!(out, "  replay: sim --seed {seed}{plant} --trace")
+    writeln!(out, "  replay: sim --seed {seed}{} --trace", world.words())
 }
 
 fn verdict(broken: bool) -> ExitCode {

@@ -1,5 +1,6 @@
 //! What the simulator knows and no node does: the one committed history, what was acknowledged, and what happened.
 
+use crate::marks::marks;
 use crate::model::{BLOCKS, Committed, Record};
 use perigee_types::{Epoch, Seq, Version};
 use std::collections::BTreeMap;
@@ -67,25 +68,6 @@ impl Oracle {
     }
 }
 
-/// How often something worth seeing happened: a fault that is never met tests nothing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Marks(pub [u64; Mark::ALL.len()]);
-
-macro_rules! marks {
-    ($($name:ident = $text:literal;)*) => {
-        /// Something worth seeing.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Mark {
-            $(#[doc = $text] $name,)*
-        }
-
-        impl Mark {
-            /// Every one, with its text.
-            pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$name, $text),)*];
-        }
-    };
-}
-
 marks! {
     Takeover = "a member became owner";
     Removal = "an owner removed a member";
@@ -110,18 +92,4 @@ marks! {
     FsyncOk = "an fsync was acknowledged";
     UnknownOp = "an operation's outcome was unknown";
     Conflict = "a stale owner was refused";
-}
-
-impl Marks {
-    /// Counts one.
-    pub fn hit(&mut self, mark: Mark) {
-        self.0[mark as usize] += 1;
-    }
-
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            *mine += theirs;
-        }
-    }
 }

@@ -485,7 +485,7 @@ pub(crate) fn host_of(id: NodeId) -> usize {
 /// The whole of one second, for readability.
 pub(crate) const SECOND: u64 = Span::from_millis(1_000).0;
 
-fn print_line(line: &str) {
+pub(crate) fn print_line(line: &str) {
     use std::io::Write;
     // A trace that nobody reads any more may end.
     let _ = writeln!(std::io::stdout(), "{line}");

@@ -8,6 +8,7 @@ pub mod batch;
 pub mod errno;
 pub mod id;
 pub mod limits;
+mod plants;
 pub mod random;
 pub mod range;
 pub mod time;

@@ -393,7 +393,7 @@ impl Container {
 
     /// Whether so much waits for replication that programs should wait too.
     pub(super) fn is_backed_up(&self, st: &State) -> bool {
-        st.overlay.len() > BACKLOG_MAX
+        st.overlay.records() > BACKLOG_MAX
     }
 }
 

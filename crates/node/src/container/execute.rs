@@ -1,21 +1,17 @@
 //! Operations of the name space at the owner.
 
 use super::locks::Admitted;
-use super::view::{Foreign, OwnerView};
+use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
-use perigee_meta::{Attr, Context, Op, Outcome, Refusal, Reply, Touched};
+use perigee_meta::lease::{Holder, leased_by};
+use perigee_meta::tx::Turn;
+use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
 use perigee_proto::message::session::Revoke;
-use perigee_types::{
-    Batch, ContainerId, Errno, InodeId, Mutation, OpId, Seq, SessionId, Span, Tick,
-};
+use perigee_types::{Batch, ContainerId, Errno, InodeId, OpId, Seq, SessionId, Span, Tick};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, warn};
-
-/// How long a change waits for the word of a session that may hold pages and has no lease: its
-/// node answers at once, or is dead, and then nobody reads those pages.
-const READER_WAIT: Span = Span::from_millis(2_000);
 
 /// One session's operation.
 #[derive(Clone)]
@@ -32,23 +28,23 @@ pub(crate) struct Request {
 #[derive(Default)]
 pub(super) struct Owed {
     /// Leases of other sessions to take back: whose, what, and when the last ends by itself.
-    pub(super) revoke: Vec<(SessionId, Tick)>,
+    pub(super) revoke: Vec<Holder>,
     pub(super) touched: Vec<Touched>,
     /// The record that must be on every member first.
     pub(super) commit: Option<Seq>,
 }
 
 impl Owed {
+    /// Nothing but a record on every member.
+    pub(super) fn until(seq: Seq) -> Self {
+        Self {
+            commit: Some(seq),
+            ..Self::default()
+        }
+    }
+
     fn nothing(&self) -> bool {
         self.revoke.is_empty() && self.commit.is_none()
-    }
-}
-
-/// The inode whose lease covers what was touched.
-fn leased_by(touched: &Touched) -> InodeId {
-    match touched {
-        Touched::Attr(inode) | Touched::Data(inode) | Touched::Listing(inode) => *inode,
-        Touched::Name { dir, .. } => *dir,
     }
 }
 
@@ -107,11 +103,11 @@ impl Container {
                     answer,
                 );
             }
-            Ok(Ran::Spans) => {
+            Ok(Ran::Spans(run)) => {
                 after.run();
                 let me = self.clone();
                 self.env.runtime.spawn(async move {
-                    me.execute_spanning(request, foreign, answer).await;
+                    me.execute_spanning(request, run, foreign, answer).await;
                 });
             }
             Err(elsewhere) => {
@@ -134,14 +130,14 @@ impl Container {
         let (_, until) = Self::reign(st, now)?;
         if !local {
             st.foreign.insert(request.session);
-            if let Some(result) = self.repeated(st, request) {
-                // The first run's record may still be under way.
-                let owed = Owed {
-                    commit: Some(st.chain.last().seq),
-                    ..Owed::default()
-                };
-                return Ok(Ran::Done(result, Span::ZERO, owed));
-            }
+        }
+        if let Some(result) = self.repeated(st, request)? {
+            // The first run's record may still be under way.
+            let owed = Owed {
+                commit: Some(st.chain.last().seq),
+                ..Owed::default()
+            };
+            return Ok(Ran::Done(result, Span::ZERO, owed));
         }
         let mutates = changes(&request.operation);
         if mutates && (now < st.changes_from || self.is_backed_up(st)) {
@@ -158,9 +154,9 @@ impl Container {
             now: self.env.clock.wall(),
             new_directory_in: request.new_directory_in,
         };
-        let held = !st.transactions.is_empty();
-        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, foreign);
-        view.reads = held.then(Vec::new);
+        let idle = st.transactions.is_idle();
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, foreign);
+        view.reads = (!idle).then(Vec::new);
         let ran = perigee_meta::execute(&request.operation, &context, &mut view);
         let (latest, failed) = (view.latest, view.failed.take());
         let reads = view.reads.take().unwrap_or_default();
@@ -172,35 +168,25 @@ impl Container {
                 Owed::default(),
             ));
         }
-        if held && st.transactions.blocks(&reads, None) {
-            return Ok(Ran::Spans);
-        }
         let show = |seq: Seq| (!local && seq > st.chain.committed()).then_some(seq);
-        let outcome = match ran {
-            Ok(outcome) => outcome,
-            Err(Refusal::Missing(_)) => return Ok(Ran::Spans),
-            Err(Refusal::Errno(errno)) => {
+        let outcome = match st.transactions.judge(&reads, foreign, ran) {
+            Turn::Fetch | Turn::Wait | Turn::Spans(_) => {
+                let run = mutates.then(|| st.answers.begin(request.session, request.op));
+                return Ok(Ran::Spans(run));
+            }
+            Turn::Answer(Err(errno)) => {
                 let owed = Owed {
                     commit: show(latest),
                     ..Owed::default()
                 };
                 return Ok(Ran::Done(Err(errno), Span::ZERO, owed));
             }
-            Err(corrupt @ Refusal::Corrupt { .. }) => {
+            Turn::Corrupt(corrupt) => {
                 error!(container = %self.id, %corrupt, "state is corrupt");
                 return Ok(Ran::Done(Err(Errno::EIO), Span::ZERO, Owed::default()));
             }
+            Turn::Answer(Ok(outcome)) | Turn::Alone(outcome) => outcome,
         };
-        if outcome
-            .batches
-            .keys()
-            .any(|container| *container != self.id)
-        {
-            return Ok(Ran::Spans);
-        }
-        if held && st.transactions.blocks(&[], outcome.batches.get(&self.id)) {
-            return Ok(Ran::Spans);
-        }
         Ok(self.conclude(st, now, until, request, local, latest, outcome, after))
     }
 
@@ -225,7 +211,7 @@ impl Container {
         if let Some(mut batch) = outcome.batches.remove(&self.id) {
             self.add_reap(st, local, &outcome.reply, &mut batch);
             if !local {
-                self.remember(st, request, &outcome.reply, &mut batch);
+                Self::remember(st, request, &outcome.reply, &mut batch);
             }
             if let Err(error) = self.carry_out(&batch) {
                 return Ran::Done(Err(store_errno(&error)), Span::ZERO, Owed::default());
@@ -264,28 +250,9 @@ impl Container {
         if touched.is_empty() {
             return;
         }
-        for change in &touched {
-            let inode = leased_by(change);
-            let leases = st.leases.others(now, inode, session);
-            let mut holders: Vec<(SessionId, Tick)> = leases.collect();
-            if matches!(change, Touched::Data(_)) {
-                let readers = st.leases.take_readers(inode, session);
-                holders.extend(
-                    readers
-                        .into_iter()
-                        .map(|reader| (reader, now + READER_WAIT)),
-                );
-            }
-            for (holder, until) in holders {
-                if holder.node() == self.env.me {
-                    continue;
-                }
-                match owed.revoke.iter_mut().find(|(known, _)| *known == holder) {
-                    Some((_, latest)) => *latest = (*latest).max(until),
-                    None => owed.revoke.push((holder, until)),
-                }
-            }
-        }
+        let mut holders = st.leases.in_the_way(now, session, &touched);
+        holders.retain(|holder| holder.session.node() != self.env.me);
+        owed.revoke = holders;
         let env = self.env.clone();
         let tell = touched.clone();
         after.push(move || env.sessions.revoke_others(session, &tell));
@@ -315,9 +282,9 @@ impl Container {
 
     /// Waits until leases are back and the record is on every member.
     pub(super) async fn pay(self: &Arc<Self>, _: SessionId, owed: Owed) -> Result<(), Elsewhere> {
-        let revoking = owed.revoke.into_iter().map(|(holder, until)| {
+        let revoking = owed.revoke.into_iter().map(|holder| {
             let touched = owed.touched.clone();
-            self.take_back(holder, until, touched)
+            self.take_back(holder.session, holder.until, touched)
         });
         let commit = async {
             match owed.commit {
@@ -352,15 +319,6 @@ impl Container {
         }
     }
 
-    /// Until when a session may keep what it is shown now. `until`: the owner's own lease.
-    pub(super) fn lease_limit(&self, now: Tick, session: SessionId, until: Tick) -> Tick {
-        if session.node() == self.env.me {
-            now + super::lease::TERM_AT_HOME
-        } else {
-            until.min(now + super::lease::TERM)
-        }
-    }
-
     /// Gives the session leases on what the reply shows; says for how long.
     fn grant(
         &self,
@@ -377,8 +335,8 @@ impl Container {
             Op::ReadDir { inode, .. } => Some(*inode),
             _ => None,
         };
-        let limit = self.lease_limit(now, session, until);
-        let mut ttl = limit.since(now);
+        let limit = st.leases.limit(now, session, until);
+        let mut ttl = st.leases.told(now, session, limit);
         let mut give = |st: &mut State, inode: InodeId| {
             if inode.container() == self.id {
                 ttl = ttl.min(st.leases.grant(now, inode, session, limit));
@@ -450,47 +408,46 @@ impl Container {
         }
     }
 
-    /// The kept answer of an operation that this session has sent before.
-    fn repeated(&self, st: &mut State, request: &Request) -> Option<Result<Reply, Errno>> {
-        if !changes(&request.operation) {
-            return None;
+    /// What is known of a session's operation.
+    pub(super) fn seen(&self, st: &State, session: SessionId, op: OpId) -> Result<Seen, Errno> {
+        let mut foreign = Foreign::default();
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let seen = st.answers.seen(&mut view, self.id, session, op);
+        if let Some(failed) = view.failed {
+            return Err(store_errno(&failed));
         }
-        let key = perigee_meta::dedup_key(request.session, request.op);
-        let value = match st.overlay.get(&key) {
-            Some((value, _)) => value,
-            None => match self
-                .env
-                .store
-                .get(perigee_store::Space::State(self.id), &key)
-            {
-                Ok(value) => value,
-                Err(_) => return Some(Err(Errno::EIO)),
-            },
-        }?;
-        match perigee_proto::decode::<Reply>(&value) {
-            Ok(reply) => Some(Ok(reply)),
-            Err(_) => Some(Err(Errno::EIO)),
-        }
+        seen.map_err(|refusal| {
+            error!(container = %self.id, %refusal, "kept answer unreadable");
+            Errno::EIO
+        })
     }
 
-    /// Keeps the answer for repeats, and drops those that the session has received.
-    pub(super) fn remember(
+    /// The answer to an operation that was executed before, or that comes too late.
+    fn repeated(
         &self,
-        st: &mut State,
+        st: &State,
         request: &Request,
-        reply: &Reply,
-        batch: &mut Batch,
-    ) {
-        let kept = st.answered.entry(request.session).or_default();
-        let later = kept.split_off(&OpId(request.answered_through.0 + 1));
-        for old in std::mem::replace(kept, later) {
-            let key = perigee_meta::dedup_key(request.session, old);
-            batch.mutations.push(Mutation { key, value: None });
+    ) -> Result<Option<Result<Reply, Errno>>, Elsewhere> {
+        if !changes(&request.operation) {
+            return Ok(None);
         }
-        kept.insert(request.op);
-        let key = perigee_meta::dedup_key(request.session, request.op);
-        let value = Some(perigee_proto::encode(reply).to_vec());
-        batch.mutations.push(Mutation { key, value });
+        Ok(match self.seen(st, request.session, request.op) {
+            Ok(Seen::Never) => None,
+            Ok(Seen::Running) => return Err(Elsewhere::NotReady),
+            Ok(Seen::TooLate) => Some(Err(Errno::EIO)),
+            Ok(Seen::Answered(answer)) => {
+                Some(perigee_proto::decode(&answer).map_err(|_| Errno::EIO))
+            }
+            Err(errno) => Some(Err(errno)),
+        })
+    }
+
+    /// Keeps the answer for repeats.
+    pub(super) fn remember(st: &mut State, request: &Request, reply: &Reply, batch: &mut Batch) {
+        let (session, op) = (request.session, request.op);
+        let answer = perigee_proto::encode(reply);
+        st.answers
+            .keep(session, op, request.answered_through, &answer, batch);
     }
 }
 
@@ -498,6 +455,6 @@ impl Container {
 enum Ran {
     /// It is decided; the answer may owe something first.
     Done(Result<Reply, Errno>, Span, Owed),
-    /// Other containers are part of it.
-    Spans,
+    /// Other containers are part of it, or may be in its way. Of a change: this execution's name.
+    Spans(Option<RunId>),
 }

@@ -2,10 +2,10 @@
 
 use super::dirty::{self, Effect, RECORD_RANGES_MAX, Taken};
 use super::execute::Owed;
-use super::view::{Foreign, OwnerView};
+use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
 use bytes::Bytes;
-use perigee_meta::{Attr, Context, Kind, Op, Refusal, Reply, Touched};
+use perigee_meta::{Attr, Context, Kind, Op, Refusal, Reply, Seen, Touched};
 use perigee_proto::message::data::SyncData;
 use perigee_proto::message::file::{At, Whence};
 use perigee_store::StoreError;
@@ -36,7 +36,7 @@ impl Container {
             new_directory_in: None,
         };
         let mut foreign = Foreign::default();
-        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         let ran = perigee_meta::execute(op, &context, &mut view);
         if let Some(failed) = view.failed {
             error!(container = %self.id, %failed, "state cannot be read");
@@ -228,6 +228,9 @@ impl Container {
             }
             if !local {
                 st.foreign.insert(request.session);
+                if st.transactions.holds_inode(inode) {
+                    return Err(Elsewhere::NotReady.into());
+                }
                 if let Some(range) = self.repeated_write(&st, request)? {
                     let seq = st.chain.last().seq;
                     let owed = Owed {
@@ -307,7 +310,7 @@ impl Container {
         let mut seq = None;
         if !local {
             let more = match request.op {
-                Some(op) => vec![self.remember_write(&mut st, request.session, op, range)],
+                Some(op) => self.remember_write(&mut st, request.session, op, range),
                 None => Vec::new(),
             };
             seq = self.record_writes(&mut st, inode, more, after);
@@ -332,20 +335,13 @@ impl Container {
         let Some(op) = request.op else {
             return Ok(None);
         };
-        let key = perigee_meta::dedup_key(request.session, op);
-        let value = match st.overlay.get(&key) {
-            Some((value, _)) => value,
-            None => self
-                .env
-                .store
-                .get(perigee_store::Space::State(self.id), &key)
-                .map_err(|error| store_errno(&error))?,
-        };
-        match value {
-            Some(value) => perigee_proto::decode(&value)
+        match self.seen(st, request.session, op)? {
+            Seen::Never => Ok(None),
+            // No write runs over several containers.
+            Seen::Running | Seen::TooLate => Err(Errno::EIO),
+            Seen::Answered(answer) => perigee_proto::decode(&answer)
                 .map(Some)
                 .map_err(|_| Errno::EIO),
-            None => Ok(None),
         }
     }
 
@@ -355,12 +351,12 @@ impl Container {
         session: SessionId,
         op: OpId,
         range: ByteRange,
-    ) -> perigee_types::Mutation {
-        st.answered.entry(session).or_default().insert(op);
-        perigee_types::Mutation {
-            key: perigee_meta::dedup_key(session, op),
-            value: Some(perigee_proto::encode(&range).to_vec()),
-        }
+    ) -> Vec<perigee_types::Mutation> {
+        let mut batch = Batch::default();
+        let answer = perigee_proto::encode(&range);
+        let none = OpId::default();
+        st.answers.keep(session, op, none, &answer, &mut batch);
+        batch.mutations
     }
 
     /// Reads at the owner. `grant`: the session would like to read its own node's copy next.
@@ -416,7 +412,7 @@ impl Container {
             let (_, until) = Self::reign(&st, now)?;
             // A write since then would have found no lease to take back.
             if st.dirty.get(inode).is_none() && !st.data_last.contains_key(&inode) {
-                let limit = self.lease_limit(now, session, until);
+                let limit = st.leases.limit(now, session, until);
                 ttl = st.leases.grant(now, inode, session, limit);
             }
         }

@@ -1,7 +1,7 @@
 //! Waiting for file locks at the owner: the queue decides, this tells the waiters.
 
 use super::execute::Owed;
-use super::view::{Foreign, OwnerView};
+use super::view::{Foreign, owner_view};
 use super::{After, Container, Failed, Request, State, store_errno};
 use crate::env::Env;
 use perigee_meta::queue::{Ask, Ticket, Turn};
@@ -209,7 +209,7 @@ impl Container {
         let st = self.state.lock();
         Self::reign(&st, self.env.clock.now())?;
         let mut foreign = Foreign::default();
-        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         let sessions = lock_sessions(&mut view, self.id);
         if let Some(failed) = view.failed.take() {
             return Err(store_errno(&failed).into());
@@ -242,7 +242,7 @@ impl Container {
     /// The locks held on an inode, and the record that they are as of.
     fn held(&self, st: &State, inode: InodeId) -> Result<(HeldLocks, Seq), Errno> {
         let mut foreign = Foreign::default();
-        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         let held = held_locks(&mut view, inode);
         if let Some(failed) = view.failed.take() {
             error!(container = %self.id, %failed, "state cannot be read");

@@ -11,11 +11,9 @@ mod execute;
 mod heal;
 mod install;
 mod io;
-mod lease;
 mod locks;
 mod member;
 mod open;
-mod overlay;
 mod reap;
 mod refill;
 mod role;
@@ -27,21 +25,21 @@ mod view;
 
 use crate::env::Env;
 use dirty::Dirty;
-use lease::Leases;
-use overlay::Overlay;
 use parking_lot::{Mutex, RwLock};
 use perigee_meta::queue::LockQueue;
+use perigee_meta::tx::Transactions;
+use perigee_meta::{Answers, Leases, Overlay};
 use perigee_replica::{Chain, Role};
 use perigee_replica::{FetchId, Pull};
 use perigee_store::{Object, WriteBatch};
 use perigee_types::{
-    Batch, ContainerId, Epoch, Errno, InodeId, NodeId, OpId, Seq, SessionId, Tick, Version,
+    Batch, ContainerId, Epoch, Errno, InodeId, NodeId, Seq, SessionId, Tick, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-pub(crate) use execute::Request;
+pub(crate) use execute::{Request, changes};
 pub(crate) use io::WriteRequest;
 pub(crate) use role::Standing;
 
@@ -147,9 +145,9 @@ pub(crate) struct State {
     /// Sessions of other nodes that have worked here in this reign.
     foreign: BTreeSet<SessionId>,
     /// Operations of other nodes' sessions whose answers are kept for repeats.
-    answered: BTreeMap<SessionId, BTreeSet<OpId>>,
-    /// Keys held by transactions in doubt.
-    transactions: transact::Held,
+    answers: Answers,
+    /// Transactions over several containers that this one has a part in.
+    transactions: Transactions,
     /// Epochs in which this process ordered records.
     own: BTreeSet<Epoch>,
     /// Records up to here may have left traces in the data that nobody knows of.

@@ -2,9 +2,11 @@
 
 use super::drive::Stored;
 use super::transfer::RECEIVING;
-use super::{After, Container, Dirty, Leases, Overlay, State, transact, transfer};
+use super::{After, Container, Dirty, Leases, Overlay, State, transfer};
 use crate::env::Env;
 use parking_lot::{Mutex, RwLock};
+use perigee_meta::Answers;
+use perigee_meta::tx::Transactions;
 use perigee_replica::Pull;
 use perigee_replica::{Chain, ChainView, Config, Entry, HardState, Input, Limits, Role, Timing};
 use perigee_store::{Space, StoreError, WriteBatch};
@@ -63,7 +65,7 @@ impl Container {
         let changes_from = if settled {
             Tick(0)
         } else {
-            now + super::lease::TERM
+            now + perigee_meta::lease::TERM
         };
         let last = entries
             .last()
@@ -73,7 +75,7 @@ impl Container {
             role: Role::Outside,
             pull,
             overlay: Overlay::default(),
-            leases: Leases::default(),
+            leases: Leases::new(env.me),
             lock_queue: perigee_meta::queue::LockQueue::default(),
             dirty: Dirty::default(),
             unsent_since: None,
@@ -87,8 +89,8 @@ impl Container {
             changes_from,
             data_last: BTreeMap::new(),
             foreign: BTreeSet::new(),
-            answered: BTreeMap::new(),
-            transactions: transact::Held::default(),
+            answers: Answers::default(),
+            transactions: Transactions::new(id),
             own: BTreeSet::new(),
             distrusted_through: last,
             marks: WriteBatch::default(),

@@ -1,6 +1,6 @@
 //! Inodes that have lost their last name: removed when nobody has them open any more.
 
-use super::view::{Foreign, OwnerView};
+use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, State};
 use bytes::Bytes;
 use perigee_meta::{Context, Op, Reply};
@@ -29,7 +29,7 @@ impl Container {
         if inode.container() != self.id {
             return;
         }
-        let alone = local && st.foreign.is_empty() && st.transactions.is_empty();
+        let alone = local && st.foreign.is_empty() && st.transactions.is_idle();
         if !alone || !self.env.sessions.open_among(&[inode]).is_empty() {
             return;
         }
@@ -37,9 +37,9 @@ impl Container {
             now: self.env.clock.wall(),
             new_directory_in: None,
         };
-        let mut overlay = super::overlay::Overlay::default();
+        let mut overlay = perigee_meta::Overlay::default();
         let mut foreign = Foreign::default();
-        let below = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let below = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         overlay.apply(perigee_types::Seq(1), batch);
         let mut view = super::view::Stacked {
             id: self.id,

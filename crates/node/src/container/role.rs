@@ -172,15 +172,14 @@ impl Container {
         }
         st.leases.clear();
         st.lock_queue.clear();
-        st.answered.clear();
-        self.hold_intents(st);
+        self.restore_transactions(st);
         let me = self.clone();
         self.env.runtime.spawn(async move { me.take_over().await });
     }
 
     /// What a new owner settles when it begins: transactions in doubt, and unlinked inodes.
     async fn take_over(self: Arc<Self>) {
-        self.recover_transactions().await;
+        self.settle_transactions().await;
         self.find_orphans();
     }
 
@@ -197,7 +196,6 @@ impl Container {
         st.reset_overlay();
         st.leases.clear();
         st.lock_queue.clear();
-        st.answered.clear();
         st.foreign.clear();
         st.data_last.clear();
         st.orphans.clear();

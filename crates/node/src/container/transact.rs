@@ -1,119 +1,40 @@
 //! Operations over several containers: this node as coordinator and as participant.
 //!
-//! The protocol is [`perigee_meta::tx`]'s. The coordinator's own part is held in memory until the
-//! decision's record carries it: a crash before that record is an abort.
+//! [`perigee_meta::tx::Transactions`] decides; this asks the other owners, orders the records, and says what may be said.
 
 use super::execute::{Owed, Request, changes};
-use super::view::{Foreign, OwnerView};
+use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
 use bytes::Bytes;
-use perigee_meta::tx::{self, Conflict, Decision, Intent, KeyLock, ReadSet};
-use perigee_meta::{Context, Key, Op, Outcome, Refusal, Reply, Touched};
+use perigee_meta::tx::{
+    Count, Intent, Known, Plan, Step, Tell, Transactions, Turn, Verdict, Vote, When,
+};
+use perigee_meta::{Answers, Context, Key, Op, Outcome, Refusal, Reply, RunId, Touched, View};
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
-use perigee_types::{Batch, ContainerId, Epoch, Errno, InodeId, Seq, SessionId, Span, Tick, TxId};
-use std::collections::{BTreeMap, BTreeSet};
+use perigee_types::{ContainerId, Errno, InodeId, Seq, SessionId, Span, TxId};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
 /// How long an operation over several containers may try.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The first and the longest pause after a conflict.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
-/// A transaction in doubt for longer asks its coordinator.
-const DOUBT: Span = Span::from_millis(1_000);
 
 /// The session of nobody: what a transaction touches is forgotten by every mount.
 const NOBODY: SessionId = SessionId(0);
 
-/// Keys that transactions hold at an owner.
-#[derive(Default)]
-pub(super) struct Held {
-    keys: BTreeMap<Vec<u8>, Vec<(TxId, KeyLock)>>,
-    /// Prepared here for another container's transaction, since when.
-    doubts: BTreeMap<TxId, Tick>,
-    /// Coordinated here, not decided.
-    coordinating: BTreeSet<TxId>,
-    next: u64,
-}
-
-impl Held {
-    pub(super) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
-    /// Whether an inode's record is held, so that writes to it must not become a record now.
-    pub(super) fn holds_inode(&self, inode: InodeId) -> bool {
-        !self.keys.is_empty() && self.keys.contains_key(&Key::Inode(inode.index()).encode())
-    }
-
-    /// Whether reading `reads` or changing what `batch` changes must wait for a transaction.
-    pub(super) fn blocks(&self, reads: &[(Vec<u8>, Option<Bytes>)], batch: Option<&Batch>) -> bool {
-        if self.keys.is_empty() {
-            return false;
-        }
-        let exclusive = |key: &[u8]| {
-            self.keys
-                .get(key)
-                .is_some_and(|held| held.iter().any(|(_, lock)| *lock == KeyLock::Exclusive))
-        };
-        reads.iter().any(|(key, _)| exclusive(key))
-            || batch.is_some_and(|batch| {
-                batch
-                    .mutations
-                    .iter()
-                    .any(|mutation| self.keys.contains_key(&mutation.key))
-            })
-    }
-
-    fn conflicts(&self, tx: TxId, wanted: &BTreeMap<Vec<u8>, KeyLock>) -> bool {
-        wanted.iter().any(|(key, lock)| {
-            self.keys.get(key).is_some_and(|held| {
-                held.iter().any(|(other, theirs)| {
-                    *other != tx && (*lock == KeyLock::Exclusive || *theirs == KeyLock::Exclusive)
-                })
-            })
-        })
-    }
-
-    fn hold(&mut self, tx: TxId, wanted: BTreeMap<Vec<u8>, KeyLock>) {
-        for (key, lock) in wanted {
-            let held = self.keys.entry(key).or_default();
-            if !held.iter().any(|(other, _)| *other == tx) {
-                held.push((tx, lock));
-            }
-        }
-    }
-
-    fn release(&mut self, tx: TxId) {
-        self.keys.retain(|_, held| {
-            held.retain(|(other, _)| *other != tx);
-            !held.is_empty()
-        });
-        self.doubts.remove(&tx);
-        self.coordinating.remove(&tx);
-    }
-}
-
-/// A transaction that is ready to be prepared at its participants.
-struct Plan {
-    tx: TxId,
-    epoch: Epoch,
-    own: Batch,
-    intents: Vec<(ContainerId, Intent)>,
-    outcome: Outcome,
-}
-
 /// What one run of an operation came to.
-enum Turn {
+enum Next {
     /// More has to be read at other containers.
     Fetch,
     /// Another transaction is in the way.
     Wait,
     Answer(Result<Reply, Errno>, Owed),
-    Prepare(Box<Plan>),
+    Prepare(Box<(Plan, Outcome)>),
 }
 
 impl Container {
@@ -121,47 +42,67 @@ impl Container {
     pub(super) async fn execute_spanning(
         self: Arc<Self>,
         request: Request,
-        mut foreign: Foreign,
+        run: Option<RunId>,
+        foreign: Foreign,
         answer: Answer<(Reply, Span)>,
     ) {
         if let Some(reply) = self.foreign_name(&request, &foreign) {
             return answer(reply);
         }
-        let attempt = async {
-            let mut pause = PAUSE.0;
-            loop {
-                self.fetch(&mut foreign).await?;
-                let turn = self.turn(&request, &mut foreign)?;
-                match turn {
-                    Turn::Fetch => {}
-                    Turn::Answer(result, owed) => {
+        let me = self.clone();
+        let operation = request.operation.clone();
+        // A transaction that has begun goes on when the program has stopped waiting: it holds keys.
+        let attempt = self.env.runtime.spawn(async move {
+            let result = me.attempt(&request, run, foreign).await;
+            if let Some(run) = run {
+                me.state.lock().answers.end(run);
+            }
+            result
+        });
+        let result = match tokio::time::timeout(PATIENCE, attempt).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) | Err(_) => Err(Failed::Errno(Errno::EIO)),
+        };
+        if let Ok(reply) = &result {
+            self.locks_changed_apart(&operation, reply);
+        }
+        answer(result.map(|reply| (reply, Span::ZERO)));
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        request: &Request,
+        run: Option<RunId>,
+        mut foreign: Foreign,
+    ) -> Result<Reply, Failed> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut pause = PAUSE.0;
+        while Instant::now() < deadline {
+            self.fetch(&mut foreign).await?;
+            match self.turn(request, run, &mut foreign)? {
+                Next::Fetch => continue,
+                Next::Answer(result, owed) => {
+                    // What was read elsewhere must have been so at the moment of the turn.
+                    let mut later = foreign.again();
+                    self.fetch(&mut later).await?;
+                    if foreign.agrees(&later) {
                         self.pay(request.session, owed).await?;
                         return result.map_err(Failed::Errno);
                     }
-                    Turn::Prepare(plan) => {
-                        if let Some(reply) = self.transact(&request, *plan).await? {
-                            return Ok(reply);
-                        }
-                        foreign = Foreign::default();
-                        tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(PAUSE.1);
-                    }
-                    Turn::Wait => {
-                        foreign = Foreign::default();
-                        tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(PAUSE.1);
+                }
+                Next::Prepare(prepared) => {
+                    let (plan, outcome) = *prepared;
+                    if let Some(reply) = self.transact(request, plan, outcome).await? {
+                        return Ok(reply);
                     }
                 }
+                Next::Wait => {}
             }
-        };
-        let result = match tokio::time::timeout(PATIENCE, attempt).await {
-            Ok(result) => result,
-            Err(_) => Err(Failed::Errno(Errno::EIO)),
-        };
-        if let Ok(reply) = &result {
-            self.locks_changed_apart(&request.operation, reply);
+            foreign = Foreign::default();
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
         }
-        answer(result.map(|reply| (reply, Span::ZERO)));
+        Err(Errno::EIO.into())
     }
 
     /// A lookup whose name leads into another container is answered with the inode's number: its
@@ -189,7 +130,7 @@ impl Container {
             // Another host sees only what is replicated: the slow way waits for that.
             return None;
         }
-        let limit = self.lease_limit(now, request.session, until);
+        let limit = st.leases.limit(now, request.session, until);
         let ttl = st.leases.grant(now, *parent, request.session, limit);
         Some(Ok((
             Reply::Inodes(vec![InodeId::new(*container, index)]),
@@ -225,125 +166,56 @@ impl Container {
     }
 
     /// Runs the operation once on what is known.
-    fn turn(self: &Arc<Self>, request: &Request, foreign: &mut Foreign) -> Result<Turn, Failed> {
+    fn turn(
+        self: &Arc<Self>,
+        request: &Request,
+        run: Option<RunId>,
+        foreign: &mut Foreign,
+    ) -> Result<Next, Failed> {
         let local = request.session.node() == self.env.me;
         let now = self.env.clock.now();
         let mut after = After::default();
         let mut st = self.state.lock();
         let (epoch, _) = Self::reign(&st, now)?;
+        // In a later reign, a repeat of it may have been executed.
+        if !run.is_none_or(|run| st.answers.is_running(run)) {
+            return Err(Elsewhere::NotReady.into());
+        }
         if changes(&request.operation) && now < st.changes_from {
-            return Ok(Turn::Wait);
+            return Ok(Next::Wait);
         }
         self.record_all_writes(&mut st, &mut after);
         let context = Context {
             now: self.env.clock.wall(),
             new_directory_in: request.new_directory_in,
         };
-        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, foreign);
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, foreign);
         view.reads = Some(Vec::new());
         let ran = perigee_meta::execute(&request.operation, &context, &mut view);
         let (latest, reads) = (view.latest, view.reads.take().unwrap_or_default());
         if let Some(failed) = view.failed.take() {
             return Err(store_errno(&failed).into());
         }
-        let own_batch = |outcome: &Outcome| outcome.batches.get(&self.id).cloned();
-        let outcome = match ran {
-            Ok(outcome) => outcome,
-            Err(Refusal::Missing(_)) => return Ok(Turn::Fetch),
-            Err(Refusal::Errno(errno)) => {
-                if st.transactions.blocks(&reads, None) {
-                    return Ok(Turn::Wait);
-                }
-                let commit = (!local && latest > st.chain.committed()).then_some(latest);
-                let owed = Owed {
-                    commit,
-                    ..Owed::default()
-                };
-                return Ok(Turn::Answer(Err(errno), owed));
-            }
-            Err(corrupt @ Refusal::Corrupt { .. }) => {
+        let owed = if !local && latest > st.chain.committed() {
+            Owed::until(latest)
+        } else {
+            Owed::default()
+        };
+        Ok(match st.transactions.judge(&reads, foreign, ran) {
+            Turn::Fetch => Next::Fetch,
+            Turn::Wait => Next::Wait,
+            Turn::Answer(result) => Next::Answer(result.map(|outcome| outcome.reply), owed),
+            Turn::Corrupt(corrupt) => {
                 error!(container = %self.id, %corrupt, "state is corrupt");
                 return Err(Errno::EIO.into());
             }
-        };
-        foreign.wanted.clear();
-        if st.transactions.blocks(&reads, own_batch(&outcome).as_ref()) {
-            return Ok(Turn::Wait);
-        }
-        if !changes(&request.operation) {
-            let commit = (!local && latest > st.chain.committed()).then_some(latest);
-            return Ok(Turn::Answer(
-                Ok(outcome.reply),
-                Owed {
-                    commit,
-                    ..Owed::default()
-                },
-            ));
-        }
-        Ok(self.plan(&mut st, epoch, request, &reads, foreign, outcome))
-    }
-
-    /// Divides an outcome among the containers, and holds this one's keys.
-    fn plan(
-        &self,
-        st: &mut State,
-        epoch: Epoch,
-        request: &Request,
-        reads: &[(Vec<u8>, Option<Bytes>)],
-        foreign: &Foreign,
-        mut outcome: Outcome,
-    ) -> Turn {
-        st.transactions.next += 1;
-        let tx = TxId {
-            container: self.id,
-            epoch,
-            count: st.transactions.next,
-        };
-        let mut own = outcome.batches.remove(&self.id).unwrap_or_default();
-        if request.session.node() != self.env.me {
-            self.remember(st, request, &outcome.reply, &mut own);
-        }
-        let mut read_set = ReadSet::default();
-        for ((container, key), value) in &foreign.gets {
-            read_set.note(*container, key, value.as_deref());
-        }
-        let read_by = read_set.by_container();
-        let others: BTreeSet<ContainerId> = read_by
-            .keys()
-            .chain(outcome.batches.keys())
-            .copied()
-            .collect();
-        let mut participants: Vec<ContainerId> = others.iter().copied().collect();
-        participants.push(self.id);
-        let intents = others
-            .iter()
-            .map(|container| {
-                let intent = Intent {
-                    tx,
-                    coordinator: self.id,
-                    participants: participants.clone(),
-                    batch: outcome.batches.get(container).cloned().unwrap_or_default(),
-                    reads: read_by.get(container).cloned().unwrap_or_default(),
-                };
-                (*container, intent)
-            })
-            .collect();
-        let mut hold: BTreeMap<Vec<u8>, KeyLock> = reads
-            .iter()
-            .map(|(key, _)| (key.clone(), KeyLock::Shared))
-            .collect();
-        for mutation in &own.mutations {
-            hold.insert(mutation.key.clone(), KeyLock::Exclusive);
-        }
-        st.transactions.hold(tx, hold);
-        st.transactions.coordinating.insert(tx);
-        Turn::Prepare(Box::new(Plan {
-            tx,
-            epoch,
-            own,
-            intents,
-            outcome,
-        }))
+            Turn::Alone(mut outcome) | Turn::Spans(mut outcome) => {
+                let batches = std::mem::take(&mut outcome.batches);
+                let read_set = foreign.read_set();
+                let plan = st.transactions.begin(epoch, &reads, &read_set, batches);
+                Next::Prepare(Box::new((plan, outcome)))
+            }
+        })
     }
 
     /// Prepares at the participants, decides, and has them do it. `None`: run the operation again.
@@ -351,114 +223,115 @@ impl Container {
         self: &Arc<Self>,
         request: &Request,
         plan: Plan,
+        outcome: Outcome,
     ) -> Result<Option<Reply>, Failed> {
-        let Plan {
-            tx,
-            epoch,
-            own,
-            intents,
-            outcome,
-        } = plan;
-        let votes = intents.iter().map(|(container, intent)| {
+        let votes = plan.intents.iter().map(|(container, intent)| {
             let prepare = Prepare {
                 container: *container,
                 intent: intent.clone(),
             };
-            async move { crate::router::prepare(&self.env, &prepare).await }
+            async move {
+                let vote = match crate::router::prepare(&self.env, &prepare).await {
+                    Ok(Prepared::Yes) => Vote::Yes,
+                    Ok(Prepared::Conflict) | Err(_) => Vote::No,
+                };
+                let mut st = self.state.lock();
+                st.transactions.vote(plan.tx, *container, vote);
+            }
         });
-        let votes = futures_util::future::join_all(votes).await;
-        let participants: Vec<ContainerId> = intents.iter().map(|(id, _)| *id).collect();
-        if !votes.iter().all(|vote| matches!(vote, Ok(Prepared::Yes))) {
-            self.state.lock().transactions.release(tx);
-            self.tell(tx, false, &participants, &[]).await;
-            return Ok(None);
-        }
-        let decided = self.decide(request.session, tx, epoch, own, &participants, &outcome);
-        let (seq, owed) = match decided {
-            Ok(decided) => decided,
-            Err(failed) => {
-                self.state.lock().transactions.release(tx);
-                self.tell(tx, false, &participants, &[]).await;
-                return Err(failed);
+        futures_util::future::join_all(votes).await;
+        let (step, seq, owed) = match self.decide(request, &plan, &outcome) {
+            Ok(Some(decided)) => decided,
+            refused => {
+                let tell = self.state.lock().transactions.abandon(&plan);
+                self.tell(&tell, &[]).await;
+                return refused.map(|_| None);
             }
         };
         // From here on only the log knows how it ended.
-        self.committed(seq).await?;
-        let told = self.tell(tx, true, &participants, &outcome.touched);
-        let (all, paid) = tokio::join!(told, self.pay(request.session, owed));
+        self.wait(step.when, seq).await?;
+        let told = self.tell(&step.say, &outcome.touched);
+        let ((), paid) = tokio::join!(told, self.pay(request.session, owed));
         paid?;
-        if all {
-            self.forget_decision(tx);
-        }
         Ok(Some(outcome.reply))
     }
 
-    /// Orders the decision together with this container's part.
+    /// Orders the decision together with this container's part, when all have voted for it.
     fn decide(
         self: &Arc<Self>,
-        session: SessionId,
-        tx: TxId,
-        epoch: Epoch,
-        mut own: Batch,
-        participants: &[ContainerId],
+        request: &Request,
+        plan: &Plan,
         outcome: &Outcome,
-    ) -> Result<(Seq, Owed), Failed> {
+    ) -> Result<Option<(Step<Tell>, Seq, Owed)>, Failed> {
         let mut after = After::default();
         let mut owed = Owed::default();
-        let seq = {
+        let decided = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
-            let (current, _) = Self::reign(&st, now)?;
-            if current != epoch || !st.transactions.coordinating.contains(&tx) {
-                return Err(Elsewhere::NotReady.into());
+            if st.transactions.count(plan.tx) != Count::Unanimous {
+                return Ok(None);
             }
-            let decision = Decision::Commit {
-                participants: participants.to_vec(),
+            let (epoch, _) = Self::reign(&st, now)?;
+            let Some(mut batch) = st.transactions.decide(plan.tx, epoch) else {
+                return Err(Elsewhere::NotReady.into());
             };
-            own.mutations.extend(tx::decide(tx, decision).mutations);
-            self.carry_out(&own).map_err(|error| store_errno(&error))?;
-            let seq = self.order(&mut st, now, &own, true)?;
-            st.transactions.release(tx);
+            Self::remember(&mut st, request, &outcome.reply, &mut batch);
+            self.carry_out(&batch)
+                .map_err(|error| store_errno(&error))?;
+            let seq = self.order(&mut st, now, &batch, true)?;
+            let step = st.transactions.decided(now, plan.tx);
             let touched = outcome.touched.clone();
-            self.owe_leases(&mut st, now, session, touched, &mut owed, &mut after);
-            seq
+            self.owe_leases(
+                &mut st,
+                now,
+                request.session,
+                touched,
+                &mut owed,
+                &mut after,
+            );
+            (step, seq)
         };
         after.run();
-        Ok((seq, owed))
+        Ok(Some((decided.0, decided.1, owed)))
     }
 
-    /// Tells the participants how a transaction ended; says whether all have confirmed.
-    async fn tell(
-        self: &Arc<Self>,
-        tx: TxId,
-        commit: bool,
-        participants: &[ContainerId],
-        touched: &[Touched],
-    ) -> bool {
-        let tells = participants.iter().map(|container| {
+    /// Waits until something may be said. `seq`: the last record that it depends on.
+    async fn wait(&self, when: When, seq: Seq) -> Result<(), Elsewhere> {
+        match when {
+            When::Now => Ok(()),
+            When::Replicated => self.committed(seq).await,
+        }
+    }
+
+    /// Tells the participants how a transaction ended. A decision that all have confirmed is removed.
+    async fn tell(self: &Arc<Self>, tell: &Tell, touched: &[Touched]) {
+        let tells = tell.participants.iter().map(|container| {
             let resolve = Resolve {
                 container: *container,
-                tx,
-                commit,
+                tx: tell.tx,
+                commit: tell.verdict == Verdict::Commit,
                 touched: touched.to_vec(),
             };
-            async move { crate::router::resolve(&self.env, &resolve).await }
-        });
-        let results = futures_util::future::join_all(tells).await;
-        results.iter().all(|result| match result {
-            Ok(()) => true,
-            Err(failed) => {
-                debug!(%tx, ?failed, "participant has not confirmed");
-                false
+            async move {
+                match crate::router::resolve(&self.env, &resolve).await {
+                    Ok(()) => self.confirmed(tell.tx, *container),
+                    Err(failed) => debug!(tx = %tell.tx, ?failed, "participant has not confirmed"),
+                }
             }
-        })
+        });
+        futures_util::future::join_all(tells).await;
+        if tell.participants.is_empty() {
+            self.confirmed(tell.tx, self.id);
+        }
     }
 
-    fn forget_decision(&self, tx: TxId) {
+    /// A participant has ended its part.
+    fn confirmed(&self, tx: TxId, from: ContainerId) {
         let mut st = self.state.lock();
         let now = self.env.clock.now();
         if Self::reign(&st, now).is_ok()
-            && let Err(elsewhere) = self.order(&mut st, now, &tx::forget(tx), false)
+            && let Some(batch) = st.transactions.confirmed(tx, from)
+            && let Err(elsewhere) = self.order(&mut st, now, &batch, false)
         {
             debug!(%tx, %elsewhere, "decision stays until the next owner removes it");
         }
@@ -486,7 +359,7 @@ impl Container {
         Self::reign(&st, self.env.clock.now())?;
         self.record_all_writes(&mut st, &mut after);
         let mut foreign = Foreign::default();
-        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         view.reads = Some(Vec::new());
         let mut keys = Keys {
             gets: Vec::new(),
@@ -510,7 +383,7 @@ impl Container {
         if let Some(failed) = view.failed.take() {
             return Err(store_errno(&failed).into());
         }
-        if st.transactions.blocks(&reads, None) {
+        if st.transactions.hides(&reads) {
             return Ok(None);
         }
         Ok(Some((keys, latest)))
@@ -518,7 +391,7 @@ impl Container {
 
     /// Prepares this container's part of another's transaction.
     pub(crate) async fn prepare(self: &Arc<Self>, intent: &Intent) -> Result<Prepared, Failed> {
-        let seq = {
+        let (step, seq) = {
             let mut after = After::default();
             let mut st = self.state.lock();
             let now = self.env.clock.now();
@@ -527,34 +400,43 @@ impl Container {
                 return Err(Elsewhere::NotReady.into());
             }
             self.record_all_writes(&mut st, &mut after);
-            let wanted = tx::locked_keys(intent);
-            if st.transactions.conflicts(intent.tx, &wanted) {
-                return Ok(Prepared::Conflict);
-            }
-            let mut foreign = Foreign::default();
-            let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
-            let prepared = tx::prepare(&mut view, self.id, intent);
-            if let Some(failed) = view.failed {
-                return Err(store_errno(&failed).into());
-            }
-            let batch = match prepared {
-                Ok(batch) => batch,
-                Err(Conflict::Refused(refusal)) => {
-                    error!(container = %self.id, %refusal, "cannot prepare");
-                    return Err(Errno::EIO.into());
-                }
-                Err(conflict) => {
-                    debug!(container = %self.id, tx = %intent.tx, %conflict, "vote is no");
-                    return Ok(Prepared::Conflict);
-                }
+            let step = self.with_view(&mut st, |transactions, view| {
+                transactions.prepare(now, view, intent)
+            })?;
+            let seq = match &step.record {
+                Some(record) => self.order(&mut st, now, record, true)?,
+                None => st.chain.last().seq,
             };
-            let seq = self.order(&mut st, now, &batch, true)?;
-            st.transactions.hold(intent.tx, wanted);
-            st.transactions.doubts.insert(intent.tx, now);
-            seq
+            (step, seq)
         };
-        self.committed(seq).await?;
-        Ok(Prepared::Yes)
+        self.wait(step.when, seq).await?;
+        Ok(match step.say {
+            Vote::Yes => Prepared::Yes,
+            Vote::No => Prepared::Conflict,
+        })
+    }
+
+    /// Has the transactions decide something on what the container holds.
+    fn with_view<T>(
+        &self,
+        st: &mut State,
+        decide: impl FnOnce(&mut Transactions, &mut dyn View) -> Result<T, Refusal>,
+    ) -> Result<T, Failed> {
+        let mut foreign = Foreign::default();
+        let State {
+            transactions,
+            overlay,
+            ..
+        } = st;
+        let mut view = owner_view(self.id, overlay, &self.env.store, &mut foreign);
+        let decided = decide(transactions, &mut view);
+        if let Some(failed) = view.failed {
+            return Err(store_errno(&failed).into());
+        }
+        decided.map_err(|refusal| {
+            error!(container = %self.id, %refusal, "record of a transaction unreadable");
+            Errno::EIO.into()
+        })
     }
 
     /// Ends this container's part of a transaction.
@@ -564,38 +446,34 @@ impl Container {
         commit: bool,
         touched: &[Touched],
     ) -> Result<(), Failed> {
+        let verdict = if commit {
+            Verdict::Commit
+        } else {
+            Verdict::Abort
+        };
         let mut after = After::default();
         let mut owed = Owed::default();
         {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
-            let mut foreign = Foreign::default();
-            let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
-            let batch = if commit {
-                tx::commit(&mut view, self.id, tx)
-            } else {
-                tx::abort(&mut view, self.id, tx)
-            };
-            if let Some(failed) = view.failed {
-                return Err(store_errno(&failed).into());
-            }
-            let batch = batch.map_err(|refusal| {
-                error!(container = %self.id, %tx, %refusal, "cannot end a transaction");
-                Errno::EIO
+            let step = self.with_view(&mut st, |transactions, view| {
+                transactions.end(view, tx, verdict)
             })?;
-            owed.commit = Some(st.chain.last().seq);
-            if !batch.is_empty() {
-                self.carry_out(&batch)
+            let mut seq = st.chain.last().seq;
+            if let Some(record) = &step.record {
+                self.carry_out(record)
                     .map_err(|error| store_errno(&error))?;
-                owed.commit = Some(self.order(&mut st, now, &batch, true)?);
+                seq = self.order(&mut st, now, record, true)?;
             }
-            st.transactions.release(tx);
-            let mine: Vec<Touched> = touched
-                .iter()
-                .filter(|touched| concerns(self.id, touched))
-                .cloned()
-                .collect();
+            st.transactions.ended(tx);
+            owed.commit = (step.when == When::Replicated).then_some(seq);
+            // A repeat finds no part any more, and may come before the first has had its leases back.
+            let told = touched.iter().filter(|touched| concerns(self.id, touched));
+            let mut mine = step.say;
+            mine.extend(told.cloned());
+            mine.sort_unstable();
+            mine.dedup();
             self.owe_leases(&mut st, now, NOBODY, mine, &mut owed, &mut after);
         }
         after.run();
@@ -604,92 +482,64 @@ impl Container {
 
     /// Answers a participant in doubt.
     pub(crate) async fn decision(self: &Arc<Self>, tx: TxId) -> Result<Decided, Failed> {
-        let (decided, latest) = {
-            let st = self.state.lock();
+        let (step, seq) = {
+            let mut st = self.state.lock();
             Self::reign(&st, self.env.clock.now())?;
-            if st.transactions.coordinating.contains(&tx) {
-                return Ok(Decided { commit: None });
-            }
-            let mut foreign = Foreign::default();
-            let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
-            let decision = tx::decision(&mut view, tx);
-            if let Some(failed) = view.failed {
-                return Err(store_errno(&failed).into());
-            }
-            let commit = match decision {
-                Ok(Some(Decision::Commit { .. })) => true,
-                Ok(Some(Decision::Abort) | None) => false,
-                Err(refusal) => {
-                    error!(%tx, %refusal, "decision unreadable");
-                    return Err(Errno::EIO.into());
-                }
-            };
-            (commit, st.chain.last().seq)
+            let step = self.with_view(&mut st, |transactions, view| {
+                transactions.decision(view, tx)
+            })?;
+            (step, st.chain.last().seq)
         };
-        self.committed(latest).await?;
-        Ok(Decided {
-            commit: Some(decided),
-        })
+        self.wait(step.when, seq).await?;
+        let commit = match step.say {
+            Known::Open => None,
+            Known::Ended(verdict) => Some(verdict == Verdict::Commit),
+        };
+        Ok(Decided { commit })
     }
 
-    /// Locks again the keys of intents that an earlier owner prepared.
-    pub(super) fn hold_intents(&self, st: &mut State) {
-        st.transactions = Held::default();
+    /// A reign begins: finds the transactions and answers that earlier owners have left.
+    pub(super) fn restore_transactions(&self, st: &mut State) {
         let mut foreign = Foreign::default();
-        let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
-        let intents = tx::intents(&mut view, self.id);
-        match intents {
-            Ok(intents) => {
-                for intent in intents {
-                    st.transactions.hold(intent.tx, tx::locked_keys(&intent));
-                    st.transactions.doubts.insert(intent.tx, Tick(0));
-                }
-            }
-            Err(refusal) => error!(container = %self.id, %refusal, "intents unreadable"),
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let transactions = Transactions::new(self.id).restore(&mut view);
+        let answers = std::mem::take(&mut st.answers).restore(&mut view, self.id);
+        let failed = view.failed;
+        st.transactions = transactions.unwrap_or_else(|refusal| {
+            error!(container = %self.id, %refusal, "transactions unreadable");
+            Transactions::new(self.id)
+        });
+        st.answers = answers.unwrap_or_else(|refusal| {
+            error!(container = %self.id, %refusal, "kept answers unreadable");
+            Answers::default()
+        });
+        if let Some(failed) = failed {
+            error!(container = %self.id, %failed, "transactions unreadable");
         }
     }
 
-    /// Sends the commits of decisions that an earlier owner left.
-    pub(super) async fn recover_transactions(self: &Arc<Self>) {
-        let decisions = {
-            let st = self.state.lock();
-            let mut foreign = Foreign::default();
-            let mut view = OwnerView::new(self.id, &st.overlay, &self.env.store, &mut foreign);
-            tx::decisions(&mut view, self.id)
-        };
-        match decisions {
-            Ok(decisions) => {
-                for (tx, decision) in decisions {
-                    let done = match decision {
-                        Decision::Commit { participants } => {
-                            self.tell(tx, true, &participants, &[]).await
-                        }
-                        Decision::Abort => true,
-                    };
-                    if done {
-                        self.forget_decision(tx);
-                    }
-                }
-            }
-            Err(refusal) => error!(container = %self.id, %refusal, "decisions unreadable"),
-        }
-    }
-
-    /// Asks about transactions that were prepared here and not ended for long.
-    pub(crate) async fn settle_doubts(self: &Arc<Self>) {
-        let doubts: Vec<TxId> = {
-            let st = self.state.lock();
+    /// Asks about transactions that were prepared here and not ended for long, and tells participants again that have not
+    /// confirmed.
+    pub(crate) async fn settle_transactions(self: &Arc<Self>) {
+        let (doubts, untold, seq) = {
+            let mut st = self.state.lock();
             let now = self.env.clock.now();
             if Self::reign(&st, now).is_err() {
                 return;
             }
-            let old = st
-                .transactions
-                .doubts
-                .iter()
-                .filter(|(_, since)| now.since(**since) > DOUBT);
-            old.map(|(tx, _)| *tx).collect()
+            let untold = st.transactions.untold(now);
+            (st.transactions.doubts(now), untold, st.chain.last().seq)
         };
+        if !untold.say.is_empty() {
+            let me = self.clone();
+            self.env.runtime.spawn(async move {
+                if me.wait(untold.when, seq).await.is_ok() {
+                    for tell in &untold.say {
+                        me.tell(tell, &[]).await;
+                    }
+                }
+            });
+        }
         for tx in doubts {
             match crate::router::decision(&self.env, &AskDecision { tx }).await {
                 Ok(Decided {

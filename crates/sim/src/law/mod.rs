@@ -1,4 +1,5 @@
-//! The laws that a replicated container keeps, one file each; checked while a history runs.
+//! The laws, one file each; checked while a history runs, or at its end. The first ones are those of one replicated
+//! container, the others those of a namespace over several.
 
 pub mod coherent;
 pub mod control_store;
@@ -7,3 +8,17 @@ pub mod no_wrong_bytes;
 pub mod one_owner;
 pub mod replicated;
 pub mod well_again;
+
+pub mod as_if_alone;
+pub mod at_most_once;
+pub mod history;
+pub mod namespace;
+pub mod settled;
+
+/// The end of a history of names: everything was healed, and time has passed.
+pub(crate) fn check_names(world: &mut crate::names::world::Names) {
+    settled::check(world);
+    namespace::check(world);
+    at_most_once::check(world);
+    as_if_alone::check(world);
+}

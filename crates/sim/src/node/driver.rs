@@ -453,7 +453,7 @@ fn newest(run: &Running) -> crate::model::Registers {
     registers
 }
 
-fn brief(message: &Message) -> String {
+pub(crate) fn brief(message: &Message) -> String {
     match message {
         Message::Append {
             view,

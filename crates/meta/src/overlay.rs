@@ -15,7 +15,7 @@ struct Row {
 
 /// Uncommitted rows over a container's state.
 #[derive(Debug, Default)]
-pub(crate) struct Overlay {
+pub struct Overlay {
     rows: BTreeMap<Vec<u8>, Row>,
     records: VecDeque<(Seq, Vec<Vec<u8>>)>,
     last: Seq,
@@ -23,7 +23,7 @@ pub(crate) struct Overlay {
 
 impl Overlay {
     /// Adds the effects of record `seq`, which is later than every one before.
-    pub(crate) fn apply(&mut self, seq: Seq, batch: &Batch) {
+    pub fn apply(&mut self, seq: Seq, batch: &Batch) {
         let mut keys = Vec::with_capacity(batch.mutations.len());
         for mutation in &batch.mutations {
             let value = mutation
@@ -38,7 +38,7 @@ impl Overlay {
     }
 
     /// The committed state has everything up to `seq` now.
-    pub(crate) fn drop_through(&mut self, seq: Seq) {
+    pub fn drop_through(&mut self, seq: Seq) {
         while self.records.front().is_some_and(|(first, _)| *first <= seq) {
             let Some((record, keys)) = self.records.pop_front() else {
                 return;
@@ -52,21 +52,21 @@ impl Overlay {
     }
 
     /// Forgets everything; the committed state ends at `seq`.
-    pub(crate) fn clear(&mut self, seq: Seq) {
+    pub fn clear(&mut self, seq: Seq) {
         self.rows.clear();
         self.records.clear();
         self.last = seq;
     }
 
     /// The row of `key`, if the overlay has one: its value (`None`: deleted) and its record.
-    pub(crate) fn get(&self, key: &[u8]) -> Option<(Option<Bytes>, Seq)> {
+    pub fn get(&self, key: &[u8]) -> Option<(Option<Bytes>, Seq)> {
         self.rows.get(key).map(|row| (row.value.clone(), row.seq))
     }
 
     /// Lays the overlay's rows in `from..to` over `below`, the first rows of the committed state
     /// there (all of them, if fewer than `limit`), and gives the first `limit` of the result with
     /// the latest record among them.
-    pub(crate) fn merge(
+    pub fn merge(
         &self,
         from: &[u8],
         to: &[u8],
@@ -111,7 +111,7 @@ impl Overlay {
     }
 
     /// How many rows deletions may hide in `from..to`: a scan below must ask for that many more.
-    pub(crate) fn deletions(&self, from: &[u8], to: &[u8]) -> usize {
+    pub fn deletions(&self, from: &[u8], to: &[u8]) -> usize {
         self.rows
             .range::<[u8], _>((
                 std::ops::Bound::Included(from),
@@ -122,12 +122,12 @@ impl Overlay {
     }
 
     /// The latest record in it, or that was in it.
-    pub(crate) fn last(&self) -> Seq {
+    pub fn last(&self) -> Seq {
         self.last
     }
 
     /// How many records it holds.
-    pub(crate) fn len(&self) -> usize {
+    pub fn records(&self) -> usize {
         self.records.len()
     }
 }

@@ -26,6 +26,16 @@
 //! "abort" is final: a transaction of an earlier epoch cannot be decided any more because its owner
 //! is fenced, and one of this epoch is not begun twice. A coordinator's owner that takes over sends
 //! the commits of all stored decisions anew; [`commit`] does nothing when the intent is gone.
+//!
+//! [`Transactions`] decides all of this for one owner; the functions here are what the records say.
+
+mod held;
+mod lead;
+mod owner;
+mod part;
+
+pub use lead::{Count, Known, Plan, Vote};
+pub use owner::{DOUBT, RETELL, Step, Tell, Transactions, Turn, Verdict, When};
 
 use crate::error::Refusal;
 use crate::key::{self, Key};

@@ -5,17 +5,26 @@
 //! said that it forgot. Invariant: while a session's lease stands, no other session's change of
 //! that inode has been acknowledged without this session having forgotten first.
 
+use crate::op::Touched;
 use perigee_types::{InodeId, NodeId, SessionId, Span, Tick};
 use std::collections::BTreeMap;
 
 /// The longest time that a kernel keeps names and attributes without asking again. It bounds how
 /// long a change can be held up by a host that has died.
-pub(crate) const TERM: Span = Span::from_millis(2_000);
+pub const TERM: Span = Span::from_millis(2_000);
 
 /// The same for a mount of the owner's own host: nothing changes there without this process, which
 /// tells the kernel at once, also when the owner's own lease ends. It bounds how long a host keeps
 /// old names when its daemon is stopped as a process and another node takes over meanwhile.
-pub(crate) const TERM_AT_HOME: Span = Span::from_millis(30_000);
+pub const TERM_AT_HOME: Span = Span::from_millis(30_000);
+
+/// How much shorter than it is counted here a lease is told to another host, in per cent: clocks that run at their own
+/// rates must not let it be kept there for longer than it stands in the way here.
+const DRIFT_PERCENT: u64 = 12;
+
+/// How long a change waits for the word of a session that may hold pages and has no lease: its node answers at once, or is
+/// dead, and then nobody reads those pages.
+pub const READER_WAIT: Span = Span::from_millis(2_000);
 
 /// For how long nobody gets a lease on an inode that several sessions are changing: each change
 /// would only pay for taking it back.
@@ -27,9 +36,28 @@ struct Grant {
     until: Tick,
 }
 
-/// All leases of a container's inodes.
-#[derive(Debug, Default)]
-pub(crate) struct Leases {
+/// A session that must forget before a change is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Whose leases.
+    pub session: SessionId,
+    /// When the last of them has ended by itself, on the owner's clock.
+    pub until: Tick,
+}
+
+/// The inode whose lease covers what was touched.
+#[must_use]
+pub fn leased_by(touched: &Touched) -> InodeId {
+    match touched {
+        Touched::Attr(inode) | Touched::Data(inode) | Touched::Listing(inode) => *inode,
+        Touched::Name { dir, .. } => *dir,
+    }
+}
+
+/// All leases of a container's inodes, at its owner.
+#[derive(Debug)]
+pub struct Leases {
+    me: NodeId,
     grants: BTreeMap<InodeId, Vec<Grant>>,
     /// Sessions of other nodes that have read an inode's content, and whose kernels may hold pages
     /// of it for longer than any lease: a mapped page is never asked about again.
@@ -38,15 +66,67 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Lets `session` keep `inode` until `limit`, and says for how long; zero while the inode is
-    /// contended.
-    pub(crate) fn grant(
+    /// Of a container whose owner is `me`.
+    #[must_use]
+    pub fn new(me: NodeId) -> Self {
+        Self {
+            me,
+            grants: BTreeMap::new(),
+            readers: BTreeMap::new(),
+            contended: BTreeMap::new(),
+        }
+    }
+
+    /// Until when a session may keep what it is shown now, on the owner's clock. `until`: the end of its own lease.
+    #[must_use]
+    pub fn limit(&self, now: Tick, session: SessionId, until: Tick) -> Tick {
+        if session.node() == self.me {
+            now + TERM_AT_HOME
+        } else {
+            until.min(now + TERM)
+        }
+    }
+
+    /// For how long a session may keep, from the moment when it asked, what it has a lease on until `limit`.
+    #[must_use]
+    pub fn told(&self, now: Tick, session: SessionId, limit: Tick) -> Span {
+        let left = limit.since(now);
+        if session.node() == self.me {
+            return left;
+        }
+        Span(left.0 - left.0 * DRIFT_PERCENT / 100)
+    }
+
+    /// Whose leases must end before a change of `session` is acknowledged.
+    pub fn in_the_way(
         &mut self,
         now: Tick,
-        inode: InodeId,
         session: SessionId,
-        limit: Tick,
-    ) -> Span {
+        touched: &[Touched],
+    ) -> Vec<Holder> {
+        let mut all: Vec<Holder> = Vec::new();
+        for change in touched {
+            let inode = leased_by(change);
+            let others = self.others(now, inode, session);
+            let mut holders: Vec<Holder> = others.collect();
+            if matches!(change, Touched::Data(_)) {
+                let readers = self.take_readers(inode, session).into_iter();
+                let until = now + READER_WAIT;
+                holders.extend(readers.map(|session| Holder { session, until }));
+            }
+            for holder in holders {
+                match all.iter_mut().find(|known| known.session == holder.session) {
+                    Some(known) => known.until = known.until.max(holder.until),
+                    None => all.push(holder),
+                }
+            }
+        }
+        all
+    }
+
+    /// Lets `session` keep `inode` until `limit`, and says for how long; zero while the inode is
+    /// contended.
+    pub fn grant(&mut self, now: Tick, inode: InodeId, session: SessionId, limit: Tick) -> Span {
         if self.contended.get(&inode).is_some_and(|until| *until > now) {
             return Span::ZERO;
         }
@@ -59,26 +139,30 @@ impl Leases {
             Some(grant) => grant.until = grant.until.max(until),
             None => grants.push(Grant { session, until }),
         }
-        until.since(now)
+        self.told(now, session, until)
     }
 
     /// The other sessions that hold `inode`, and when the last of these leases ends by itself.
-    pub(crate) fn others(
+    fn others(
         &self,
         now: Tick,
         inode: InodeId,
         session: SessionId,
-    ) -> impl Iterator<Item = (SessionId, Tick)> + '_ {
+    ) -> impl Iterator<Item = Holder> + '_ {
         self.grants
             .get(&inode)
             .into_iter()
             .flatten()
             .filter(move |grant| grant.session != session && grant.until > now)
-            .map(|grant| (grant.session, grant.until))
+            .map(|grant| Holder {
+                session: grant.session,
+                until: grant.until,
+            })
     }
 
     /// Every session that may keep something of `inode`.
-    pub(crate) fn holders(&self, now: Tick, inode: InodeId) -> Vec<SessionId> {
+    #[must_use]
+    pub fn holders(&self, now: Tick, inode: InodeId) -> Vec<SessionId> {
         let granted = self.grants.get(&inode).into_iter().flatten();
         let granted = granted.filter(|grant| grant.until > now);
         let readers = self.readers.get(&inode).into_iter().flatten();
@@ -89,7 +173,7 @@ impl Leases {
     }
 
     /// `session` of another node is given content of `inode`.
-    pub(crate) fn note_reader(&mut self, inode: InodeId, session: SessionId) {
+    pub fn note_reader(&mut self, inode: InodeId, session: SessionId) {
         let readers = self.readers.entry(inode).or_default();
         if !readers.contains(&session) {
             readers.push(session);
@@ -98,7 +182,7 @@ impl Leases {
 
     /// Takes the other sessions that may hold pages of `inode`: each is to be told of a change,
     /// once, since it asks again before it has new ones.
-    pub(crate) fn take_readers(&mut self, inode: InodeId, session: SessionId) -> Vec<SessionId> {
+    fn take_readers(&mut self, inode: InodeId, session: SessionId) -> Vec<SessionId> {
         let Some(readers) = self.readers.get_mut(&inode) else {
             return Vec::new();
         };
@@ -112,7 +196,7 @@ impl Leases {
     }
 
     /// `session` has forgotten `inode`, because another one changed it.
-    pub(crate) fn revoked(&mut self, now: Tick, inode: InodeId, session: SessionId) {
+    pub fn revoked(&mut self, now: Tick, inode: InodeId, session: SessionId) {
         if let Some(grants) = self.grants.get_mut(&inode) {
             grants.retain(|grant| grant.session != session);
             if grants.is_empty() {
@@ -123,7 +207,7 @@ impl Leases {
     }
 
     /// The inodes that sessions of `node` may keep.
-    pub(crate) fn held_by(&self, node: NodeId) -> Vec<InodeId> {
+    pub fn held_by(&self, node: NodeId) -> Vec<InodeId> {
         let held = self
             .grants
             .iter()
@@ -132,7 +216,7 @@ impl Leases {
     }
 
     /// Drops what has ended by itself.
-    pub(crate) fn sweep(&mut self, now: Tick) {
+    pub fn sweep(&mut self, now: Tick) {
         self.grants.retain(|_, grants| {
             grants.retain(|grant| grant.until > now);
             !grants.is_empty()
@@ -141,7 +225,7 @@ impl Leases {
     }
 
     /// The container has another owner now: leases are its to give.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.grants.clear();
         self.readers.clear();
         self.contended.clear();
@@ -163,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_lease_counts_until_its_last_microsecond() {
-        let mut leases = Leases::default();
+        let mut leases = Leases::new(NodeId(1));
         assert_eq!(
             leases.grant(Tick(0), inode(), session(1), Tick(TERM.0)),
             TERM
@@ -180,7 +264,7 @@ mod tests {
 
     #[test]
     fn no_lease_outlives_the_owners_own() {
-        let mut leases = Leases::default();
+        let mut leases = Leases::new(NodeId(1));
         assert_eq!(
             leases.grant(Tick(100), inode(), session(1), Tick(400)),
             Span(300)
@@ -192,8 +276,23 @@ mod tests {
     }
 
     #[test]
+    fn another_host_is_told_less_than_stands_in_the_way() {
+        let timing = 5;
+        let mut leases = Leases::new(NodeId(1));
+        let limit = Tick(TERM.0);
+        let told = leases.grant(Tick(0), inode(), session(2), limit);
+        let touched = [Touched::Attr(inode())];
+        let holders = leases.in_the_way(Tick(1), session(3), &touched);
+        let until = limit;
+        let session = session(2);
+        assert_eq!(holders, [Holder { session, until }]);
+        // The slowest clock there, the fastest one here.
+        assert!(told.0 * (100 + timing) < TERM.0 * (100 - timing));
+    }
+
+    #[test]
     fn a_contended_inode_is_not_leased_for_a_while() {
-        let mut leases = Leases::default();
+        let mut leases = Leases::new(NodeId(1));
         leases.grant(Tick(0), inode(), session(1), Tick(u64::MAX));
         leases.revoked(Tick(10), inode(), session(1));
         assert_eq!(

@@ -1,0 +1,168 @@
+//! At most once: the answers that a container keeps for sessions that ask again.
+//!
+//! The answer to a change is stored by the record that makes the change. A later change of the session says up to where it
+//! has had its answers: those rows go, and whatever of them still comes in is too late. The newest row of a session keeps
+//! that bound, so a new owner knows it too.
+
+use crate::error::Refusal;
+use crate::key::{self, Key};
+#[cfg(feature = "plant")]
+use crate::plant::Plant;
+use crate::planted;
+use crate::record::{self, corrupt};
+use crate::view::View;
+use perigee_types::{Batch, ContainerId, Mutation, OpId, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Rows that are read at a time.
+const PAGE: usize = 1_000;
+
+/// What is known of an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    /// It was not executed.
+    Never,
+    /// It was executed, and this is the stored answer.
+    Answered(Vec<u8>),
+    /// It is being executed over several containers: ask again.
+    Running,
+    /// Its session has had the answer: nobody waits for another one, and it must not be executed.
+    TooLate,
+}
+
+/// Names one execution of an operation over several containers, in the life of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunId(u64);
+
+/// Of one session.
+#[derive(Debug, Default)]
+struct Kept {
+    /// It has had the answers up to here.
+    through: OpId,
+    /// Every operation that has a row.
+    ops: BTreeSet<OpId>,
+}
+
+/// The answers that one container keeps, in one reign of its owner.
+#[derive(Debug, Default)]
+pub struct Answers {
+    sessions: BTreeMap<SessionId, Kept>,
+    /// Executions that have not ended. A repeat beside one could be refused, and the first still take effect.
+    running: BTreeMap<RunId, (SessionId, OpId)>,
+    runs: u64,
+    #[cfg(feature = "plant")]
+    plant: Option<Plant>,
+}
+
+impl Answers {
+    /// Switches a deliberate fault on.
+    #[cfg(feature = "plant")]
+    #[must_use]
+    pub fn with_plant(mut self, plant: Option<Plant>) -> Self {
+        self.plant = plant;
+        self
+    }
+
+    /// A reign begins: finds what earlier owners have kept. Executions of an earlier reign are over: see
+    /// [`Self::is_running`].
+    pub fn restore(mut self, view: &mut dyn View, container: ContainerId) -> Result<Self, Refusal> {
+        self.sessions.clear();
+        self.running.clear();
+        if planted!(self, AnswersNotRestored) {
+            return Ok(self);
+        }
+        let (mut from, to) = key::dedup_of_all();
+        loop {
+            let rows = view.scan(container, &from, &to, PAGE)?;
+            let Some((last, _)) = rows.last() else {
+                return Ok(self);
+            };
+            from = last.to_vec();
+            from.push(0);
+            for (key, value) in &rows {
+                let Some(Key::Dedup(session, op)) = Key::decode(key) else {
+                    return Err(corrupt(container, key, "not the key of an answer"));
+                };
+                let (through, _) = record::decode_answer(container, key, value)?;
+                let kept = self.sessions.entry(session).or_default();
+                kept.through = kept.through.max(through);
+                kept.ops.insert(op);
+            }
+        }
+    }
+
+    /// What is known of an operation. An answer may be told when everything ordered so far is replicated: the record of
+    /// the first run may still be under way.
+    pub fn seen(
+        &self,
+        view: &mut dyn View,
+        container: ContainerId,
+        session: SessionId,
+        op: OpId,
+    ) -> Result<Seen, Refusal> {
+        if planted!(self, RepeatRunsAgain) {
+            return Ok(Seen::Never);
+        }
+        let mut running = self.running.values();
+        if running.any(|run| *run == (session, op)) && !planted!(self, RepeatRunsBeside) {
+            return Ok(Seen::Running);
+        }
+        let Some(kept) = self.sessions.get(&session) else {
+            return Ok(Seen::Never);
+        };
+        if kept.ops.contains(&op) {
+            let key = key::dedup_key(session, op);
+            if let Some(value) = view.get(container, &key)? {
+                let (_, answer) = record::decode_answer(container, &key, &value)?;
+                return Ok(Seen::Answered(answer));
+            }
+        }
+        Ok(if op <= kept.through {
+            Seen::TooLate
+        } else {
+            Seen::Never
+        })
+    }
+
+    /// An operation that was never seen is about to be executed over several containers.
+    pub fn begin(&mut self, session: SessionId, op: OpId) -> RunId {
+        self.runs += 1;
+        let run = RunId(self.runs);
+        self.running.insert(run, (session, op));
+        run
+    }
+
+    /// Whether an execution may go on: not when another reign has begun meanwhile.
+    #[must_use]
+    pub fn is_running(&self, run: RunId) -> bool {
+        self.running.contains_key(&run)
+    }
+
+    /// An execution has ended, with an answer or without.
+    pub fn end(&mut self, run: RunId) {
+        self.running.remove(&run);
+    }
+
+    /// Adds to `batch`, which is about to be ordered, the answer to an operation, and the end of those that the session
+    /// has had.
+    pub fn keep(
+        &mut self,
+        session: SessionId,
+        op: OpId,
+        answered_through: OpId,
+        answer: &[u8],
+        batch: &mut Batch,
+    ) {
+        let kept = self.sessions.entry(session).or_default();
+        kept.through = kept.through.max(answered_through);
+        let later = kept.ops.split_off(&OpId(kept.through.0 + 1));
+        for old in std::mem::replace(&mut kept.ops, later) {
+            let key = key::dedup_key(session, old);
+            batch.mutations.push(Mutation { key, value: None });
+        }
+        kept.ops.insert(op);
+        let key = key::dedup_key(session, op);
+        let value = Some(record::encode_answer(kept.through, answer));
+        batch.mutations.push(Mutation { key, value });
+    }
+}

@@ -1,0 +1,23 @@
+//! Deliberate faults of transactions and of at-most-once execution, by name: for the simulator's own test.
+
+perigee_types::plants! {
+    VoteBeforeReplicated = "a participant votes before its intent is on its whole chain";
+    ReadsNotChecked = "a participant does not check that what was read is so still";
+    PreparedNotLocked = "a participant does not lock what it has prepared";
+    OwnPartNotLocked = "a coordinator does not lock its own part while others prepare";
+    LocksNotRestored = "a new owner does not lock what an earlier one prepared";
+    IntentsForgotten = "a new owner drops what an earlier one prepared";
+    DecidedBeforeReplicated = "a coordinator tells its decision before it is on the whole chain";
+    DecidedWithoutAll = "a coordinator decides when the first participant has prepared";
+    UndecidedIsAborted = "a coordinator that is asked before it has decided says that it aborted";
+    DecisionForgotten = "a coordinator forgets its decision before all participants have ended their parts";
+    EndedBeforeReplicated = "a participant confirms before the end of its part is on its whole chain";
+    NumberUsedAgain = "a new owner numbers transactions as the one before did";
+    RepeatRunsAgain = "a repeated operation is executed again";
+    RepeatRunsBeside = "a repeat is executed beside the first execution, which has not ended";
+    RepeatNotReplicated = "a repeat is answered before what the first run did is on the whole chain";
+    AnswersNotRestored = "a new owner does not know up to where sessions have had their answers";
+    ForeignReadNotReplicated = "another container is shown what is not on the whole chain";
+    AnswerNotReadAgain = "an answer depends on rows of other containers that were read at several moments";
+    LockedIsShown = "an operation reads what a transaction is about to change";
+}

@@ -1,0 +1,47 @@
+//! The second world: a namespace over several containers, each with its own chain, on simulated hosts.
+//!
+//! Sessions make, link, rename and remove names; owners run them with [`perigee_meta::execute`], order their effects in
+//! the real [`Chain`](perigee_replica::Chain) and settle operations over two containers with the real
+//! [`Transactions`](perigee_meta::tx::Transactions). Reading order: [`world`], [`host`], [`chain`], [`owner`],
+//! [`attempt`], [`calls`], [`session`], [`chaos`], [`history`], then the laws of names in [`crate::law`].
+
+pub mod attempt;
+pub mod calls;
+pub mod chain;
+pub mod chaos;
+pub mod history;
+pub mod host;
+pub mod life;
+pub mod owner;
+pub mod session;
+pub mod world;
+
+pub use world::{Options, Report, run};
+
+use crate::marks::marks;
+
+marks! {
+    Takeover = "a container got another owner";
+    Crash = "a host crashed";
+    FailedWrite = "a write to a disk failed";
+    StateTransfer = "a joiner installed a state";
+    Truncation = "records were truncated";
+    Alone = "an operation changed one container";
+    Home = "an operation at home was answered at once";
+    Committed = "a transaction was committed";
+    Abandoned = "a transaction was abandoned";
+    Conflict = "a participant voted no";
+    Waited = "an operation waited for a transaction";
+    Torn = "rows of other containers had changed while they were read";
+    InDoubt = "a participant in doubt asked its coordinator";
+    DoubtCommitted = "a participant in doubt heard that the transaction is committed";
+    DoubtAborted = "a participant in doubt heard that the transaction is aborted";
+    IntentRestored = "a new owner found a prepared transaction";
+    DecisionRestored = "a new owner found a decision";
+    Repeated = "an operation that had been executed was answered again";
+    Running = "a repeat came while the operation was being executed";
+    Unknown = "a session gave an operation up";
+    RenamedAcross = "a name moved to another container";
+    Exchanged = "two names changed places";
+    Replaced = "a rename took the place of a name";
+}

@@ -1,0 +1,261 @@
+//! Sessions: each does one operation after the other, on names that all of them fight for, and repeats what was not
+//! answered.
+
+use super::Mark;
+use super::calls::{Asked, For, Request};
+use super::chaos::Taste;
+use super::history::Told;
+use super::world::{Event, Names};
+use crate::world::host_of;
+use perigee_meta::{Context, Credential, NewNode, Op, RenameMode, Reply};
+use perigee_types::{ContainerId, Errno, InodeId, NodeId, OpId, SessionId, WallTime};
+
+/// Names that the sessions fight for.
+const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+/// Inodes that sessions remember.
+const REMEMBERED: usize = 6;
+
+/// One session.
+#[derive(Debug)]
+pub struct Session {
+    id: SessionId,
+    next: u64,
+    waiting: Option<Request>,
+}
+
+impl Session {
+    /// A session of a node, of this number.
+    #[must_use]
+    pub fn new(node: NodeId, number: u32) -> Self {
+        Self {
+            id: SessionId::new(node, number),
+            next: 1,
+            waiting: None,
+        }
+    }
+}
+
+/// The host of a session.
+#[must_use]
+pub fn session_host(session: SessionId) -> usize {
+    host_of(session.node())
+}
+
+/// Whether an operation can change anything.
+#[must_use]
+pub fn changes(op: &Op) -> bool {
+    !matches!(op, Op::Lookup { .. } | Op::GetAttr { .. })
+}
+
+/// The container whose owner runs an operation.
+fn container_of(op: &Op) -> ContainerId {
+    match op {
+        Op::Lookup { parent, .. }
+        | Op::Make { parent, .. }
+        | Op::Unlink { parent, .. }
+        | Op::Rmdir { parent, .. }
+        | Op::Rename { parent, .. } => parent.container(),
+        Op::Link { new_parent, .. } => new_parent.container(),
+        Op::GetAttr { inode } => inode.container(),
+        _ => ContainerId::ROOT,
+    }
+}
+
+impl Names {
+    /// A session's next operation, when it has the answer to the last.
+    pub(super) fn session_turn(&mut self, host: usize, session: usize) {
+        if self.calm {
+            return;
+        }
+        let think = 5_000 + self.rng.below(self.chaos.think_us);
+        let life = self.hosts[host].incarnation;
+        let turn = Event::Session {
+            host,
+            life,
+            session,
+        };
+        self.after(think, turn);
+        self.begin(host, session);
+    }
+
+    /// A session begins an operation, unless it waits for one.
+    pub(super) fn begin(&mut self, host: usize, session: usize) {
+        if self.process(host).sessions[session].waiting.is_some() {
+            return;
+        }
+        let operation = self.random_operation();
+        let elsewhere = self.rng.below(self.stores.len() as u64) as u32 + 1;
+        let now = WallTime {
+            secs: i64::try_from(self.now / 1_000_000).unwrap_or(0),
+            nanos: (self.now % 1_000_000 * 1_000) as u32,
+        };
+        let context = Context {
+            now,
+            new_directory_in: Some(ContainerId(elsewhere)),
+        };
+        let this = &mut self.process(host).sessions[session];
+        let op = OpId(this.next);
+        this.next += 1;
+        let request = Request {
+            session: this.id,
+            op,
+            answered_through: OpId(op.0 - 1),
+            context,
+            operation,
+        };
+        this.waiting = Some(request.clone());
+        self.log(40, host, || {
+            format!("{} {op}: {:?}", request.session, request.operation)
+        });
+        let container = container_of(&request.operation);
+        let asked = Asked::Execute(request);
+        self.ask(host, container, asked, For::Session(session));
+    }
+
+    /// A session has an answer, or gives up.
+    pub(super) fn session_answered(
+        &mut self,
+        host: usize,
+        session: usize,
+        result: Option<Result<Reply, Errno>>,
+    ) {
+        let Some(request) = self.process(host).sessions[session].waiting.take() else {
+            return;
+        };
+        self.log(41, host, || {
+            format!("{} {}: {result:?}", request.session, request.op)
+        });
+        let Some(result) = result else {
+            return self.note(Mark::Unknown);
+        };
+        if let Ok(reply) = &result {
+            self.remember(&request.operation, reply);
+        }
+        if self.calm {
+            self.probes_done += 1;
+        }
+        let home = self.at_home(host, container_of(&request.operation));
+        self.history.told.push(Told {
+            session: request.session,
+            op: request.op,
+            operation: request.operation,
+            result,
+            home,
+        });
+    }
+
+    /// Whether a container's owner is, or lately was, on this host.
+    fn at_home(&self, host: usize, container: ContainerId) -> bool {
+        let process = self.hosts[host].run.as_ref();
+        process
+            .and_then(|process| process.members.get(&container))
+            .is_some_and(|member| member.reigning)
+    }
+
+    /// Sessions use what any of them was shown.
+    fn remember(&mut self, operation: &Op, reply: &Reply) {
+        let place = match operation {
+            Op::Make { parent, name, .. } => Some((*parent, name.clone())),
+            Op::Rename {
+                new_parent,
+                new_name,
+                ..
+            } => Some((*new_parent, new_name.clone())),
+            _ => None,
+        };
+        self.places.extend(place);
+        if self.places.len() > REMEMBERED {
+            self.places.remove(0);
+        }
+        let attr = match reply {
+            Reply::Created { attr, .. } | Reply::Entry(attr) => attr,
+            _ => return,
+        };
+        let known = match attr.kind {
+            perigee_meta::Kind::Directory => &mut self.directories,
+            _ => &mut self.files,
+        };
+        known.retain(|inode| *inode != attr.inode);
+        known.push(attr.inode);
+        if known.len() > REMEMBERED {
+            known.remove(0);
+        }
+    }
+
+    fn any_name(&mut self) -> Vec<u8> {
+        NAMES[self.rng.below(NAMES.len() as u64) as usize].to_vec()
+    }
+
+    fn any_directory(&mut self) -> InodeId {
+        let pick = self.rng.below(self.directories.len() as u64 + 1) as usize;
+        self.directories.get(pick).copied().unwrap_or(InodeId::ROOT)
+    }
+
+    /// A name that may be there.
+    fn any_place(&mut self) -> (InodeId, Vec<u8>) {
+        let pick = self.rng.below(self.places.len() as u64 * 2 + 1) as usize;
+        match self.places.get(pick) {
+            Some(place) => place.clone(),
+            None => (self.any_directory(), self.any_name()),
+        }
+    }
+
+    fn random_operation(&mut self) -> Op {
+        let cred = Credential::default();
+        let parent = self.any_directory();
+        let name = self.any_name();
+        let make = |node| Op::Make {
+            parent,
+            name: name.clone(),
+            node,
+            mode: 0o755,
+            umask: 0,
+            cred,
+            open_existing: false,
+        };
+        // Deep trees of directories that move: where loops could come from.
+        let roll = match self.chaos.taste {
+            Taste::Even => self.rng.below(20),
+            Taste::Directories => 3 + self.rng.below(10),
+        };
+        match roll {
+            0..=2 => make(NewNode::File),
+            3..=6 => make(NewNode::Directory),
+            7..=12 => self.random_rename(),
+            13 | 14 => Op::Link {
+                inode: match self.files.len() as u64 {
+                    0 => InodeId::ROOT,
+                    count => self.files[self.rng.below(count) as usize],
+                },
+                new_parent: parent,
+                new_name: name,
+                cred,
+            },
+            15 | 16 => {
+                let (parent, name) = self.any_place();
+                Op::Unlink { parent, name, cred }
+            }
+            17 => {
+                let (parent, name) = self.any_place();
+                Op::Rmdir { parent, name, cred }
+            }
+            _ => Op::Lookup { parent, name },
+        }
+    }
+
+    fn random_rename(&mut self) -> Op {
+        let (parent, name) = self.any_place();
+        Op::Rename {
+            parent,
+            name,
+            new_parent: self.any_directory(),
+            new_name: self.any_name(),
+            mode: match self.rng.below(4) {
+                0 => RenameMode::NoReplace,
+                1 => RenameMode::Exchange,
+                _ => RenameMode::Replace,
+            },
+            cred: Credential::default(),
+        }
+    }
+}
