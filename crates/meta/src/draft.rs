@@ -162,6 +162,9 @@ impl<'a> Draft<'a> {
         let changed = true;
         self.inodes.insert(inode, Held { record, changed });
         self.touched.insert(Touched::Attr(inode));
+        if record.is_directory() {
+            self.touched.insert(Touched::names(inode));
+        }
     }
 
     /// Makes an inode in `container` with a number that was never used.

@@ -7,7 +7,7 @@
 
 use crate::op::Touched;
 use perigee_types::{InodeId, NodeId, SessionId, Span, Tick};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The longest time that a kernel keeps names and attributes without asking again. It bounds how
 /// long a change can be held up by a host that has died.
@@ -34,6 +34,9 @@ const CONTENTION: Span = Span::from_millis(500);
 struct Grant {
     session: SessionId,
     until: Tick,
+    /// Changes that wait for the session to forget. Until all of them have its word it gets no new lease: the word about
+    /// the old one could end it.
+    recalls: u32,
 }
 
 /// A session that must forget before a change is acknowledged.
@@ -94,34 +97,43 @@ impl Leases {
         if session.node() == self.me {
             return left;
         }
-        Span(left.0 - left.0 * DRIFT_PERCENT / 100)
+        Span(left.0 - left.0 / 100 * DRIFT_PERCENT)
     }
 
-    /// Whose leases must end before a change of `session` is acknowledged.
+    /// Whose leases must end before a change of `session` is acknowledged: each is to be told, and then
+    /// [`Self::revoked`] for every inode that was touched. Mounts of the owner's own host are told at once, and are not
+    /// among them.
     pub fn in_the_way(
         &mut self,
         now: Tick,
         session: SessionId,
         touched: &[Touched],
     ) -> Vec<Holder> {
-        let mut all: Vec<Holder> = Vec::new();
-        for change in touched {
-            let inode = leased_by(change);
-            let others = self.others(now, inode, session);
-            let mut holders: Vec<Holder> = others.collect();
-            if matches!(change, Touched::Data(_)) {
-                let readers = self.take_readers(inode, session).into_iter();
-                let until = now + READER_WAIT;
-                holders.extend(readers.map(|session| Holder { session, until }));
-            }
-            for holder in holders {
-                match all.iter_mut().find(|known| known.session == holder.session) {
-                    Some(known) => known.until = known.until.max(holder.until),
-                    None => all.push(holder),
+        let mut all: BTreeMap<SessionId, Tick> = BTreeMap::new();
+        let mut add = |session: SessionId, until: Tick| {
+            let known = all.entry(session).or_insert(until);
+            *known = until.max(*known);
+        };
+        let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
+        for inode in inodes {
+            for grant in self.grants.get_mut(&inode).into_iter().flatten() {
+                if grant.session != session && grant.until > now && grant.session.node() != self.me
+                {
+                    grant.recalls += 1;
+                    add(grant.session, grant.until);
                 }
             }
         }
-        all
+        for change in touched {
+            if let Touched::Data(inode) = change {
+                let readers = self.take_readers(*inode, session).into_iter();
+                let others = readers.filter(|reader| reader.node() != self.me);
+                others.for_each(|reader| add(reader, now + READER_WAIT));
+            }
+        }
+        all.into_iter()
+            .map(|(session, until)| Holder { session, until })
+            .collect()
     }
 
     /// Lets `session` keep `inode` until `limit`, and says for how long; zero while the inode is
@@ -136,28 +148,15 @@ impl Leases {
         }
         let grants = self.grants.entry(inode).or_default();
         match grants.iter_mut().find(|grant| grant.session == session) {
+            Some(grant) if grant.recalls > 0 => return Span::ZERO,
             Some(grant) => grant.until = grant.until.max(until),
-            None => grants.push(Grant { session, until }),
+            None => grants.push(Grant {
+                session,
+                until,
+                recalls: 0,
+            }),
         }
         self.told(now, session, until)
-    }
-
-    /// The other sessions that hold `inode`, and when the last of these leases ends by itself.
-    fn others(
-        &self,
-        now: Tick,
-        inode: InodeId,
-        session: SessionId,
-    ) -> impl Iterator<Item = Holder> + '_ {
-        self.grants
-            .get(&inode)
-            .into_iter()
-            .flatten()
-            .filter(move |grant| grant.session != session && grant.until > now)
-            .map(|grant| Holder {
-                session: grant.session,
-                until: grant.until,
-            })
     }
 
     /// Every session that may keep something of `inode`.
@@ -195,10 +194,14 @@ impl Leases {
         others
     }
 
-    /// `session` has forgotten `inode`, because another one changed it.
+    /// `session` has forgotten `inode`, because another one changed it: the word about one change of [`Self::in_the_way`].
     pub fn revoked(&mut self, now: Tick, inode: InodeId, session: SessionId) {
         if let Some(grants) = self.grants.get_mut(&inode) {
-            grants.retain(|grant| grant.session != session);
+            grants.retain_mut(|grant| {
+                let recalled = grant.session == session && grant.recalls > 0;
+                grant.recalls -= u32::from(recalled);
+                !(recalled && grant.recalls == 0)
+            });
             if grants.is_empty() {
                 self.grants.remove(&inode);
             }
@@ -245,61 +248,84 @@ mod tests {
         SessionId::new(NodeId(node), 1)
     }
 
+    /// Sessions of the owner's own host are of node 1.
+    fn leases() -> Leases {
+        Leases::new(NodeId(1))
+    }
+
+    fn in_the_way(leases: &mut Leases, at: u64, by: SessionId) -> Vec<SessionId> {
+        let touched = [Touched::Attr(inode()), Touched::Listing(inode())];
+        let holders = leases.in_the_way(Tick(at), by, &touched).into_iter();
+        holders.map(|holder| holder.session).collect()
+    }
+
     #[test]
     fn a_lease_counts_until_its_last_microsecond() {
-        let mut leases = Leases::new(NodeId(1));
-        assert_eq!(
-            leases.grant(Tick(0), inode(), session(1), Tick(TERM.0)),
-            TERM
-        );
-        let held = |leases: &Leases, at| leases.others(Tick(at), inode(), session(2)).count();
-        assert_eq!(held(&leases, TERM.0 - 1), 1);
-        assert_eq!(held(&leases, TERM.0), 0);
-        assert_eq!(
-            leases.others(Tick(0), inode(), session(1)).count(),
-            0,
-            "its own is no obstacle"
-        );
+        let mut leases = leases();
+        leases.grant(Tick(0), inode(), session(2), Tick(TERM.0));
+        let own = in_the_way(&mut leases, 0, session(2));
+        assert_eq!(own, [], "its own is no obstacle");
+        let held = in_the_way(&mut leases, TERM.0 - 1, session(3));
+        assert_eq!(held, [session(2)]);
+        assert_eq!(in_the_way(&mut leases, TERM.0, session(3)), []);
+    }
+
+    #[test]
+    fn mounts_of_the_owners_host_keep_for_long_and_are_told_at_once() {
+        let mut leases = leases();
+        let limit = leases.limit(Tick(0), session(1), Tick(5));
+        assert_eq!(limit, Tick(TERM_AT_HOME.0));
+        let told = leases.grant(Tick(0), inode(), session(1), limit);
+        assert_eq!(told, TERM_AT_HOME);
+        assert_eq!(in_the_way(&mut leases, 1, session(2)), []);
     }
 
     #[test]
     fn no_lease_outlives_the_owners_own() {
-        let mut leases = Leases::new(NodeId(1));
-        assert_eq!(
-            leases.grant(Tick(100), inode(), session(1), Tick(400)),
-            Span(300)
-        );
-        assert_eq!(
-            leases.grant(Tick(400), inode(), session(1), Tick(400)),
-            Span::ZERO
-        );
+        let mut leases = leases();
+        let limit = leases.limit(Tick(100), session(2), Tick(400));
+        assert_eq!(limit, Tick(400));
+        assert!(leases.grant(Tick(100), inode(), session(2), limit) <= Span(300));
+        let told = leases.grant(Tick(400), inode(), session(2), limit);
+        assert_eq!(told, Span::ZERO);
     }
 
     #[test]
     fn another_host_is_told_less_than_stands_in_the_way() {
-        let timing = 5;
-        let mut leases = Leases::new(NodeId(1));
-        let limit = Tick(TERM.0);
-        let told = leases.grant(Tick(0), inode(), session(2), limit);
-        let touched = [Touched::Attr(inode())];
-        let holders = leases.in_the_way(Tick(1), session(3), &touched);
-        let until = limit;
-        let session = session(2);
-        assert_eq!(holders, [Holder { session, until }]);
+        let drift = 5;
+        let told = leases().grant(Tick(0), inode(), session(2), Tick(TERM.0));
         // The slowest clock there, the fastest one here.
-        assert!(told.0 * (100 + timing) < TERM.0 * (100 - timing));
+        assert!(told.0 * (100 + drift) < TERM.0 * (100 - drift));
+    }
+
+    #[test]
+    fn a_session_gets_no_lease_before_all_its_words_about_the_last_one_are_here() {
+        let mut leases = leases();
+        let far = Tick(u64::MAX);
+        leases.grant(Tick(0), inode(), session(2), far);
+        in_the_way(&mut leases, 1, session(3));
+        in_the_way(&mut leases, 2, session(3));
+        leases.revoked(Tick(3), inode(), session(2));
+        let later = Tick(3) + CONTENTION;
+        let told = leases.grant(later, inode(), session(2), far);
+        assert_eq!(told, Span::ZERO);
+        leases.revoked(later, inode(), session(2));
+        let later = later + CONTENTION;
+        assert_ne!(leases.grant(later, inode(), session(2), far), Span::ZERO);
+        leases.revoked(later, inode(), session(2));
+        let held = in_the_way(&mut leases, later.0, session(3));
+        assert_eq!(held, [session(2)], "nobody waited for that word");
     }
 
     #[test]
     fn a_contended_inode_is_not_leased_for_a_while() {
-        let mut leases = Leases::new(NodeId(1));
-        leases.grant(Tick(0), inode(), session(1), Tick(u64::MAX));
-        leases.revoked(Tick(10), inode(), session(1));
-        assert_eq!(
-            leases.grant(Tick(11), inode(), session(1), Tick(u64::MAX)),
-            Span::ZERO
-        );
+        let mut leases = leases();
+        let far = Tick(u64::MAX);
+        leases.grant(Tick(0), inode(), session(2), far);
+        in_the_way(&mut leases, 10, session(3));
+        leases.revoked(Tick(10), inode(), session(2));
+        assert_eq!(leases.grant(Tick(11), inode(), session(4), far), Span::ZERO);
         let later = Tick(10) + CONTENTION;
-        assert_eq!(leases.grant(later, inode(), session(1), later + TERM), TERM);
+        assert_ne!(leases.grant(later, inode(), session(4), far), Span::ZERO);
     }
 }

@@ -18,11 +18,11 @@ pub mod lease;
 pub mod lock;
 pub mod memory;
 pub mod op;
-pub mod queue;
 pub mod overlay;
 pub mod owner_view;
 #[cfg(feature = "plant")]
 pub mod plant;
+pub mod queue;
 mod record;
 pub mod tx;
 pub mod view;
@@ -33,17 +33,17 @@ pub use attr::{Attr, Kind, SetAttr, SetTime};
 pub use error::Refusal;
 pub use format::format_container;
 pub use key::{Key, dedup_key};
-pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
 pub use lease::Leases;
+pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
 pub use op::{
     Allocate, Context, Credential, ListEntry, NewNode, Op, Outcome, RenameMode, Reply, Touched,
     execute, held_locks, lock_sessions,
 };
-pub use record::HeldLocks;
 pub use overlay::Overlay;
 pub use owner_view::{Foreign, OwnerView};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
+pub use record::HeldLocks;
 pub use view::{Missing, View};
 
 /// True when this deliberate fault is switched on; a constant `false` in a product build.

@@ -20,4 +20,8 @@ perigee_types::plants! {
     ForeignReadNotReplicated = "another container is shown what is not on the whole chain";
     AnswerNotReadAgain = "an answer depends on rows of other containers that were read at several moments";
     LockedIsShown = "an operation reads what a transaction is about to change";
+    AnswerBeforeRevoked = "a change is answered before other sessions have forgotten what it changed";
+    RevocationOvertaken = "a session keeps an answer that was under way when it was told to forget";
+    LeaseFromAnswer = "a lease is counted from the moment when the answer comes";
+    PartRevokesNothing = "the end of a participant's part calls no lease back";
 }

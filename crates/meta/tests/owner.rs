@@ -177,6 +177,7 @@ fn whoever_ends_a_part_learns_what_sessions_must_forget() {
     let inode = InodeId::new(THERE, InodeIndex(5));
     let (_, mut intent) = begun(&mut Transactions::new(HERE));
     intent.batch = put(&Key::Inode(inode.index()).encode());
+    intent.batch.mutations[0].value = None;
     let mut view = MemView::new();
     let mut there = Transactions::new(THERE);
     let step = there.prepare(Tick(1), &mut view, &intent).expect("sound");

@@ -331,11 +331,19 @@ pub enum Touched {
     Name {
         /// The directory.
         dir: InodeId,
-        /// The name in it.
+        /// The name in it; empty: every name.
         name: Vec<u8>,
     },
     /// The list of entries of a directory.
     Listing(InodeId),
+}
+
+impl Touched {
+    /// All names in a directory. They have one lease with its attributes: who forgets these has no lease on the names.
+    pub(crate) const fn names(dir: InodeId) -> Self {
+        let name = Vec::new();
+        Self::Name { dir, name }
+    }
 }
 
 /// What an operation comes to. Nothing has happened until the batches are in their logs.

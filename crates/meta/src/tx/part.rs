@@ -68,6 +68,7 @@ impl Transactions {
         verdict: Verdict,
     ) -> Result<Step<Vec<Touched>>, Refusal> {
         let say = match (verdict, intent(view, self.container, tx)?) {
+            (Verdict::Commit, Some(_)) if planted!(self, PartRevokesNothing) => Vec::new(),
             (Verdict::Commit, Some(intent)) => touched(view, self.container, &intent.batch)?,
             (Verdict::Commit, None) | (Verdict::Abort, _) => Vec::new(),
         };
@@ -107,7 +108,13 @@ fn touched(
     for mutation in &batch.mutations {
         match Key::decode(&mutation.key) {
             Some(Key::Inode(index)) => {
-                all.insert(Touched::Attr(InodeId::new(container, index)));
+                let inode = InodeId::new(container, index);
+                all.insert(Touched::Attr(inode));
+                if let Some(value) = &mutation.value
+                    && record::decode_inode(container, &mutation.key, value)?.is_directory()
+                {
+                    all.insert(Touched::names(inode));
+                }
             }
             Some(Key::Dentry(index, _)) => {
                 let dir = InodeId::new(container, index);

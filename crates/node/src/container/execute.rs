@@ -250,9 +250,7 @@ impl Container {
         if touched.is_empty() {
             return;
         }
-        let mut holders = st.leases.in_the_way(now, session, &touched);
-        holders.retain(|holder| holder.session.node() != self.env.me);
-        owed.revoke = holders;
+        owed.revoke = st.leases.in_the_way(now, session, &touched);
         let env = self.env.clone();
         let tell = touched.clone();
         after.push(move || env.sessions.revoke_others(session, &tell));

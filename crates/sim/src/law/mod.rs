@@ -11,6 +11,7 @@ pub mod well_again;
 
 pub mod as_if_alone;
 pub mod at_most_once;
+pub mod cached;
 pub mod history;
 pub mod namespace;
 pub mod settled;

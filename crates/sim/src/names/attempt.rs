@@ -8,9 +8,9 @@ use super::host::Then;
 use super::session::changes;
 use super::world::{Event, Names};
 use perigee_meta::owner_view::{Foreign, Wanted};
-use perigee_meta::tx::{Count, Plan, Tell, Turn, Verdict, Vote, When};
+use perigee_meta::tx::{Count, Plan, Tell, Turn, Verdict, Vote};
 use perigee_meta::{Outcome, Plant, Reply, RunId};
-use perigee_types::{ContainerId, Errno, Seq, TxId, Version};
+use perigee_types::{ContainerId, Errno, Seq, Span, TxId, Version};
 
 /// The first and the longest pause after a conflict.
 const PAUSE_US: (u64, u64) = (2_000, 50_000);
@@ -131,7 +131,7 @@ impl Names {
 
     /// An attempt takes too long.
     pub(super) fn give_up(&mut self, host: usize, id: u64) {
-        self.finish(host, id, Answer::Executed(Err(Errno::EIO)));
+        self.finish(host, id, Answer::Executed(Err(Errno::EIO), Span::ZERO));
     }
 
     /// The owner is another one now.
@@ -189,6 +189,9 @@ impl Names {
                 self.again_later(host, id);
             }
             Turn::Corrupt(_) => self.give_up(host, id),
+            Turn::Alone(_) | Turn::Spans(_) if self.is_quiet(host, container) => {
+                self.again_later(host, id);
+            }
             Turn::Answer(result) => {
                 let found = Found {
                     result: result.map(|outcome| outcome.reply),
@@ -246,7 +249,7 @@ impl Names {
             attempt.origin,
             container,
             home,
-            found.latest,
+            (found.latest, Span::ZERO),
             found.result,
         );
     }
@@ -323,6 +326,7 @@ impl Names {
         self.note_executed(container, &request, &outcome.reply, version);
         self.note_outcome(&plan, &request, &outcome);
         self.log(33, host, || format!("decides {}", plan.tx));
+        let touched = outcome.touched.clone();
         let local = self.local(host);
         let step = self
             .member(host, container)
@@ -333,10 +337,8 @@ impl Names {
         }
         self.aim_at_transaction(host);
         let then = Then::Tell(step.say, Some(id));
-        match step.when {
-            When::Now => self.resume_soon(host, container, then),
-            When::Replicated => self.when_committed(host, container, version.seq, then),
-        }
+        let due = (step.when, version.seq);
+        self.pay(host, container, request.session, touched, due, then);
     }
 
     fn abandon(&mut self, host: usize, container: ContainerId, plan: &Plan) {
@@ -391,7 +393,7 @@ impl Names {
         let Some(reply) = attempt.and_then(|attempt| attempt.reply.take()) else {
             return;
         };
-        self.finish(host, id, Answer::Executed(Ok(reply)));
+        self.finish(host, id, Answer::Executed(Ok(reply), Span::ZERO));
     }
 
     /// A participant has confirmed.

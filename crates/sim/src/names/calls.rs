@@ -2,11 +2,12 @@
 //! daemon's router does.
 
 use super::host::Packet;
+use super::leases::Asking;
 use super::world::{Event, Names};
 use perigee_meta::owner_view::Wanted;
 use perigee_meta::tx::{Intent, Known, Verdict, Vote};
 use perigee_meta::{Context, Op, Reply};
-use perigee_types::{ContainerId, Errno, OpId, SessionId, TxId};
+use perigee_types::{ContainerId, Errno, OpId, SessionId, Span, TxId};
 
 /// Names a question, everywhere and for good.
 pub type CallId = u64;
@@ -52,8 +53,8 @@ pub enum Asked {
 pub enum Answer {
     /// Not the owner, or not now.
     Elsewhere,
-    /// Of an operation.
-    Executed(Result<Reply, Errno>),
+    /// Of an operation, and for how long the session may keep it.
+    Executed(Result<Reply, Errno>, Span),
     /// Rows, in the order of the question.
     Rows(Fetched),
     /// Of a part.
@@ -105,6 +106,8 @@ pub struct Call {
     /// Whom it was sent to last, and when.
     sent: Option<(usize, u64)>,
     round: u32,
+    /// Of a session: when it was sent last.
+    asking: Asking,
     /// It is not looked at before.
     due: u64,
 }
@@ -131,6 +134,7 @@ impl Names {
             deadline: self.now + patience,
             sent: None,
             round: 0,
+            asking: self.asking(host, reason),
             due: self.now,
         };
         self.process(host).calls.insert(call, pending);
@@ -151,18 +155,24 @@ impl Names {
             self.process(host).calls.remove(&call);
             return self.unanswered(host, reason);
         }
-        let container = pending.container;
+        let (container, reason) = (pending.container, pending.reason);
         let sent = pending.sent;
         self.look_later(host, call, LOOK_US);
         let Some(owner) = self.known_owner(host, container) else {
             return;
         };
-        let waits = sent.is_some_and(|(to, at)| to == owner && now < at + CALL_US);
+        let asking = self.asking(host, reason);
+        // What runs on this host answers for sure.
+        let waits = sent.is_some_and(|(to, at)| to == host || (to == owner && now < at + CALL_US));
         if waits {
             return;
         }
         let Some(pending) = self.process(host).calls.get_mut(&call) else {
             return;
+        };
+        pending.asking = Asking {
+            owner: Some(owner),
+            ..asking
         };
         pending.sent = Some((owner, now));
         pending.round += 1;
@@ -173,6 +183,20 @@ impl Names {
             self.serve(host, origin, container, asked);
         } else {
             self.send(host, owner, Packet::Ask(origin, container, asked));
+        }
+    }
+
+    /// When a session asks, and what it was told to forget by then.
+    fn asking(&mut self, host: usize, reason: For) -> Asking {
+        let at = self.local(host);
+        let revision = match reason {
+            For::Session(session) => self.process(host).sessions[session].cache.revision,
+            _ => 0,
+        };
+        Asking {
+            at,
+            owner: None,
+            revision,
         }
     }
 
@@ -195,6 +219,9 @@ impl Names {
 
     /// Answers a question.
     pub(super) fn reply(&mut self, host: usize, origin: Origin, answer: Answer) {
+        if origin.host >= self.hosts.len() {
+            return;
+        }
         if origin.host == host {
             return self.answered(host, origin, answer);
         }
@@ -234,8 +261,8 @@ impl Names {
             (For::Doubt(container, tx), Answer::Known(known)) => {
                 self.doubt_answered(host, container, tx, known);
             }
-            (For::Session(session), Answer::Executed(result)) => {
-                self.session_answered(host, session, Some(result));
+            (For::Session(session), Answer::Executed(result, ttl)) => {
+                self.session_answered(host, session, Some((result, done.asking, ttl)));
             }
             (reason, _) => self.unanswered(host, reason),
         }

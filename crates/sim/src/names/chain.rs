@@ -198,6 +198,9 @@ impl Names {
         if seq <= member.chain.committed() {
             return self.resume_soon(host, container, then);
         }
+        if !member.reigning {
+            return self.disappoint(host, container, then);
+        }
         member.waiters.entry(seq).or_default().push(then);
         let life = self.hosts[host].incarnation;
         let flush = Event::Flush {

@@ -7,6 +7,7 @@
 use super::Mark;
 use super::calls::Request;
 use super::host::Rows;
+use super::leases::Name;
 use super::world::Names;
 use crate::oracle::Violation;
 use perigee_meta::tx::Plan;
@@ -61,6 +62,8 @@ pub struct History {
     pub committed: BTreeMap<ContainerId, Vec<Version>>,
     /// The state that they make, from the first contents on.
     pub rows: BTreeMap<ContainerId, Rows>,
+    /// The latest change of each name that was answered: its place, and whose it was.
+    pub answered: BTreeMap<Name, (usize, SessionId)>,
     /// Answers.
     pub told: Vec<Told>,
     /// The first broken law.
@@ -75,6 +78,14 @@ impl History {
         // What was found before an effect was noted is noted after it, and belongs before it.
         all.sort_by_key(|executed| (executed.place, executed.record.is_some()));
         all
+    }
+
+    /// The place of a session's operation.
+    #[must_use]
+    pub fn place_of(&self, session: SessionId, op: OpId) -> Option<usize> {
+        let mut latest = self.executed.iter().rev();
+        let found = latest.find(|executed| (executed.session, executed.op) == (session, op));
+        found.map(|executed| executed.place)
     }
 
     /// Whether a record is committed. What is before every record is.

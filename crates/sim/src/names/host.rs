@@ -2,14 +2,15 @@
 
 use super::attempt::Attempt;
 use super::calls::{Asked, Call, CallId, Origin};
+use super::leases::Debt;
 use super::session::Session;
 use crate::node::Clock;
 use bytes::Bytes;
 use perigee_meta::owner_view::Base;
 use perigee_meta::tx::{Transactions, Verdict};
-use perigee_meta::{Answers, Overlay};
+use perigee_meta::{Answers, Leases, Overlay, Touched};
 use perigee_replica::{Chain, HardState, LogWrite, PersistId};
-use perigee_types::{Batch, ContainerId, Seq, TxId, Version};
+use perigee_types::{Batch, ContainerId, Seq, SessionId, Tick, TxId, Version};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 
@@ -151,6 +152,9 @@ pub struct Member {
     pub(crate) overlay: Overlay,
     pub(crate) transactions: Transactions,
     pub(crate) answers: Answers,
+    pub(crate) leases: Leases,
+    /// No change is taken before this moment: leases that an earlier process gave may stand.
+    pub(crate) changes_from: Tick,
     /// It has ordered records, and has been owner without a break since.
     pub(crate) reigning: bool,
     pub(crate) waiters: BTreeMap<Seq, Vec<Then>>,
@@ -170,6 +174,8 @@ pub struct Process {
     pub(crate) attempts: BTreeMap<u64, Attempt>,
     /// Questions to owners that are not answered.
     pub(crate) calls: BTreeMap<CallId, Call>,
+    /// Changes that wait for sessions to forget.
+    pub(crate) debts: BTreeMap<u64, Debt>,
     pub(crate) sessions: Vec<Session>,
 }
 
@@ -196,7 +202,11 @@ pub enum Packet {
     StateIs(ContainerId, Version, Rows),
     /// A question to an owner.
     Ask(Origin, ContainerId, Asked),
-    /// Its answer.
+    /// A session is to forget; the number names the change that waits for it.
+    Forget(u64, SessionId, Vec<Touched>),
+    /// It has.
+    Forgotten(u64, SessionId),
+    /// An owner's answer.
     Answer(Origin, super::calls::Answer),
 }
 

@@ -6,11 +6,12 @@ use super::host::{Committed, Kept, Member, Process, Then, apply, decode};
 use super::session::Session;
 use super::world::{Event, Names};
 use crate::world::id_of;
+use perigee_meta::lease::TERM;
 use perigee_meta::owner_view::Foreign;
 use perigee_meta::tx::{Transactions, decisions, intents};
-use perigee_meta::{Answers, Overlay, OwnerView};
+use perigee_meta::{Answers, Leases, Overlay, OwnerView};
 use perigee_replica::{Chain, Config, Input, Role};
-use perigee_types::{ContainerId, Seq};
+use perigee_types::{ContainerId, Epoch, Seq, Tick};
 use std::collections::BTreeMap;
 
 /// How long after a start the driver first looks after its duties.
@@ -60,6 +61,8 @@ impl Names {
             limits: self.limits,
         };
         let local = self.local(host);
+        let fresh = kept.hard.promised == Epoch(0);
+        let changes_from = if fresh { Tick(0) } else { local + TERM };
         let chain = Chain::new(config, kept.hard, true, local);
         let mut rows = kept.rows;
         let applied = chain.committed();
@@ -73,6 +76,8 @@ impl Names {
             overlay: Overlay::default(),
             transactions: Transactions::new(container),
             answers: Answers::default(),
+            leases: Leases::new(id_of(host)),
+            changes_from,
             reigning: false,
             waiters: BTreeMap::new(),
             cas: None,
@@ -105,6 +110,12 @@ impl Names {
     /// A host has another part in a chain from here on.
     pub(super) fn enter(&mut self, host: usize, container: ContainerId, role: Role) {
         self.log(17, host, || format!("{container} {role:?}"));
+        if !matches!(role, Role::Owner { .. } | Role::Reconciling { .. }) {
+            // This host does not speak for the container now: its own sessions keep nothing unasked.
+            for session in &mut self.process(host).sessions {
+                session.cache.forget_all();
+            }
+        }
         match role {
             Role::Owner { .. } if !self.member(host, container).reigning => {
                 self.begin_reign(host, container);
@@ -121,6 +132,7 @@ impl Names {
         let plant = self.plant;
         let member = self.member(host, container);
         member.reigning = true;
+        member.leases.clear();
         member.overlay.clear(member.applied);
         let (from, to) = (member.applied.next(), member.chain.last().seq);
         for entry in member.chain.entries(from, to) {
@@ -170,12 +182,17 @@ impl Names {
         member.overlay.clear(applied);
         let waiters = std::mem::take(&mut member.waiters);
         for then in waiters.into_values().flatten() {
-            let then = match then {
-                Then::Answer(origin, _) => Then::Answer(origin, Answer::Elsewhere),
-                Then::Tell(_, Some(attempt)) | Then::Lost(attempt) => Then::Lost(attempt),
-                Then::Tell(_, None) => continue,
-            };
-            self.resume_soon(host, container, then);
+            self.disappoint(host, container, then);
         }
+    }
+
+    /// What waits for a record here will not see it.
+    pub(super) fn disappoint(&mut self, host: usize, container: ContainerId, then: Then) {
+        let then = match then {
+            Then::Answer(origin, _) => Then::Answer(origin, Answer::Elsewhere),
+            Then::Tell(_, Some(attempt)) | Then::Lost(attempt) => Then::Lost(attempt),
+            Then::Tell(_, None) => return,
+        };
+        self.resume_soon(host, container, then);
     }
 }

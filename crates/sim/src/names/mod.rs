@@ -3,7 +3,7 @@
 //! Sessions make, link, rename and remove names; owners run them with [`perigee_meta::execute`], order their effects in
 //! the real [`Chain`](perigee_replica::Chain) and settle operations over two containers with the real
 //! [`Transactions`](perigee_meta::tx::Transactions). Reading order: [`world`], [`host`], [`chain`], [`owner`],
-//! [`attempt`], [`calls`], [`session`], [`chaos`], [`history`], then the laws of names in [`crate::law`].
+//! [`attempt`], [`calls`], [`leases`], [`session`], [`chaos`], [`history`], then the laws of names in [`crate::law`].
 
 pub mod attempt;
 pub mod calls;
@@ -11,6 +11,7 @@ pub mod chain;
 pub mod chaos;
 pub mod history;
 pub mod host;
+pub mod leases;
 pub mod life;
 pub mod owner;
 pub mod session;
@@ -40,6 +41,8 @@ marks! {
     DecisionRestored = "a new owner found a decision";
     Repeated = "an operation that had been executed was answered again";
     Running = "a repeat came while the operation was being executed";
+    Revoked = "a change waited for sessions to forget";
+    LeaseEnded = "a session did not answer, and its lease ended by itself";
     Unknown = "a session gave an operation up";
     RenamedAcross = "a name moved to another container";
     Exchanged = "two names changed places";

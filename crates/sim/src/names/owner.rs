@@ -10,10 +10,17 @@ use super::world::{Event, Names};
 use perigee_meta::owner_view::{Foreign, Read, Wanted};
 use perigee_meta::tx::{Intent, Known, Turn, Verdict, Vote, When};
 use perigee_meta::{Outcome, OwnerView, Plant, Refusal, Reply, Seen, View};
-use perigee_types::{Batch, ContainerId, Errno, Seq, TxId, Version};
+use perigee_types::{Batch, ContainerId, Errno, Seq, SessionId, Span, TxId, Version};
 
 /// How long a reader waits before it looks again whether a key is free.
 const LOCKED_US: u64 = 4_000;
+
+/// Who does not wait for an answer.
+const NOBODY: Origin = Origin {
+    host: usize::MAX,
+    call: 0,
+    round: 0,
+};
 
 /// What one run of an operation came to.
 pub(super) struct Ran {
@@ -50,6 +57,12 @@ impl Names {
         }
     }
 
+    /// Whether leases that an earlier process gave may stand, so that nothing may change.
+    pub(super) fn is_quiet(&mut self, host: usize, container: ContainerId) -> bool {
+        let now = self.local(host);
+        now < self.member(host, container).changes_from
+    }
+
     /// Whether the session is of this host: it sees its own effects at once.
     pub(super) fn is_home(host: usize, request: &Request) -> bool {
         session_host(request.session) == host
@@ -75,13 +88,13 @@ impl Names {
                 self.note(Mark::Running);
                 Some(Answer::Elsewhere)
             }
-            Ok(Seen::TooLate) => Some(Answer::Executed(Err(Errno::EIO))),
+            Ok(Seen::TooLate) => Some(Answer::Executed(Err(Errno::EIO), Span::ZERO)),
             Ok(Seen::Answered(bytes)) => {
                 self.note(Mark::Repeated);
                 let reply = postcard::from_bytes(&bytes).map_err(|_| Errno::EIO);
-                Some(Answer::Executed(reply))
+                Some(Answer::Executed(reply, Span::ZERO))
             }
-            Err(_) => Some(Answer::Executed(Err(Errno::EIO))),
+            Err(_) => Some(Answer::Executed(Err(Errno::EIO), Span::ZERO)),
         }
     }
 
@@ -122,17 +135,22 @@ impl Names {
         }
         let mut foreign = Foreign::default();
         let ran = self.run_once(host, container, &request, &mut foreign);
+        let quiet = self.is_quiet(host, container);
         match ran.turn {
+            Turn::Alone(_) | Turn::Spans(_) if quiet => self.reply(host, origin, Answer::Elsewhere),
             Turn::Fetch | Turn::Wait | Turn::Spans(_) => {
                 self.attempt(host, origin, container, request, foreign);
             }
-            Turn::Corrupt(_) => self.reply(host, origin, Answer::Executed(Err(Errno::EIO))),
+            Turn::Corrupt(_) => {
+                self.reply(host, origin, Answer::Executed(Err(Errno::EIO), Span::ZERO))
+            }
             Turn::Answer(result) => {
                 let result = result.map(|outcome| outcome.reply);
                 let depends = self.depends(host, container, ran.latest);
                 let place = self.history.executed.len();
                 self.note_answer(container, &request, &result, depends, place);
-                self.show(host, origin, container, home, ran.latest, result);
+                let ttl = self.grant(host, container, &request);
+                self.show(host, origin, container, home, (ran.latest, ttl), result);
             }
             Turn::Alone(outcome) => self.conclude(host, origin, container, &request, outcome),
         }
@@ -145,10 +163,10 @@ impl Names {
         origin: Origin,
         container: ContainerId,
         home: bool,
-        latest: Seq,
+        (latest, ttl): (Seq, Span),
         result: Result<Reply, Errno>,
     ) {
-        let answer = Answer::Executed(result);
+        let answer = Answer::Executed(result, ttl);
         if home {
             return self.reply(host, origin, answer);
         }
@@ -175,12 +193,14 @@ impl Names {
         };
         self.note(Mark::Alone);
         self.note_executed(container, request, &outcome.reply, version);
-        let answer = Answer::Executed(Ok(outcome.reply));
+        let answer = Answer::Executed(Ok(outcome.reply), Span::ZERO);
+        let when = if home { When::Now } else { When::Replicated };
         if home {
             self.note(Mark::Home);
-            return self.reply(host, origin, answer);
         }
-        self.when_committed(host, container, version.seq, Then::Answer(origin, answer));
+        let then = Then::Answer(origin, answer);
+        let due = (when, version.seq);
+        self.pay(host, container, request.session, outcome.touched, due, then);
     }
 
     pub(super) fn keep_answer(
@@ -283,6 +303,9 @@ impl Names {
     }
 
     fn prepare(&mut self, host: usize, origin: Origin, container: ContainerId, intent: &Intent) {
+        if self.is_quiet(host, container) {
+            return self.reply(host, origin, Answer::Elsewhere);
+        }
         let local = self.local(host);
         let member = self.member(host, container);
         let mut foreign = Foreign::default();
@@ -360,14 +383,11 @@ impl Names {
             });
         }
         self.member(host, container).transactions.ended(tx);
-        let Some(origin) = origin else { return true };
-        match step.when {
-            When::Now => self.reply(host, origin, Answer::Ended),
-            When::Replicated => {
-                let then = Then::Answer(origin, Answer::Ended);
-                self.when_committed(host, container, last, then);
-            }
-        }
+        // Nobody waits for the end of a part in doubt; its sessions are to forget all the same.
+        let origin = origin.unwrap_or(NOBODY);
+        let then = Then::Answer(origin, Answer::Ended);
+        let due = (step.when, last);
+        self.pay(host, container, SessionId(0), step.say, due, then);
         true
     }
 

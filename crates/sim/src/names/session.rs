@@ -5,10 +5,12 @@ use super::Mark;
 use super::calls::{Asked, For, Request};
 use super::chaos::Taste;
 use super::history::Told;
+use super::leases::{Asking, Cache};
 use super::world::{Event, Names};
+use crate::law;
 use crate::world::host_of;
 use perigee_meta::{Context, Credential, NewNode, Op, RenameMode, Reply};
-use perigee_types::{ContainerId, Errno, InodeId, NodeId, OpId, SessionId, WallTime};
+use perigee_types::{ContainerId, Errno, InodeId, NodeId, OpId, SessionId, Span, WallTime};
 
 /// Names that the sessions fight for.
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
@@ -21,6 +23,7 @@ pub struct Session {
     id: SessionId,
     next: u64,
     waiting: Option<Request>,
+    pub(crate) cache: Cache,
 }
 
 impl Session {
@@ -31,7 +34,16 @@ impl Session {
             id: SessionId::new(node, number),
             next: 1,
             waiting: None,
+            cache: Cache::default(),
         }
+    }
+}
+
+impl Session {
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.id
     }
 }
 
@@ -117,24 +129,31 @@ impl Names {
         &mut self,
         host: usize,
         session: usize,
-        result: Option<Result<Reply, Errno>>,
+        answer: Option<(Result<Reply, Errno>, Asking, Span)>,
     ) {
         let Some(request) = self.process(host).sessions[session].waiting.take() else {
             return;
         };
         self.log(41, host, || {
-            format!("{} {}: {result:?}", request.session, request.op)
+            format!("{} {}: {answer:?}", request.session, request.op)
         });
-        let Some(result) = result else {
+        let Some((result, asking, ttl)) = answer else {
             return self.note(Mark::Unknown);
         };
+        self.keep_name(host, session, &request, asking, ttl);
         if let Ok(reply) = &result {
             self.remember(&request.operation, reply);
         }
         if self.calm {
             self.probes_done += 1;
         }
-        let home = self.at_home(host, container_of(&request.operation));
+        let mut done = self.history.executed.iter().rev();
+        let done = done.find(|done| (done.session, done.op) == (request.session, request.op));
+        let done = done.filter(|done| done.record.is_some() && done.result == result);
+        if let Some(done) = done.cloned() {
+            law::cached::on_answered(self, &done);
+        }
+        let home = asking.owner == Some(host);
         self.history.told.push(Told {
             session: request.session,
             op: request.op,
@@ -142,14 +161,6 @@ impl Names {
             result,
             home,
         });
-    }
-
-    /// Whether a container's owner is, or lately was, on this host.
-    fn at_home(&self, host: usize, container: ContainerId) -> bool {
-        let process = self.hosts[host].run.as_ref();
-        process
-            .and_then(|process| process.members.get(&container))
-            .is_some_and(|member| member.reigning)
     }
 
     /// Sessions use what any of them was shown.

@@ -106,6 +106,11 @@ pub enum Event {
         life: u32,
         session: usize,
     },
+    Collect {
+        host: usize,
+        life: u32,
+        id: u64,
+    },
     Duty {
         host: usize,
         life: u32,
@@ -428,6 +433,7 @@ impl Names {
             } => self.serve(host, origin, container, *asked),
             Event::Look { host, call, .. } => self.look(host, call),
             Event::Turn { host, attempt, .. } => self.turn(host, attempt),
+            Event::Collect { host, id, .. } => self.collect(host, id),
             Event::Session { host, session, .. } => self.session_turn(host, session),
             Event::Duty { host, .. } => self.duty(host),
             Event::StoreArrive {
@@ -480,6 +486,10 @@ impl Names {
             }
             Packet::StateIs(container, base, rows) => self.install(to, container, base, rows),
             Packet::Ask(origin, container, asked) => self.serve(to, origin, container, asked),
+            Packet::Forget(id, session, touched) => {
+                self.forget(to, from, (id, session), &touched);
+            }
+            Packet::Forgotten(id, session) => self.has_forgotten(to, id, session),
             Packet::Answer(origin, answer) => self.answered(to, origin, answer),
         }
     }
@@ -538,6 +548,7 @@ impl Event {
             | Self::Look { host, life, .. }
             | Self::Turn { host, life, .. }
             | Self::Session { host, life, .. }
+            | Self::Collect { host, life, .. }
             | Self::Duty { host, life }
             | Self::StoreAnswer { host, life, .. }
             | Self::StoreTimeout { host, life, .. }

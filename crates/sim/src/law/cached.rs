@@ -1,0 +1,78 @@
+//! Law 4, for names: once a change was answered, no other session keeps what it changed.
+
+use crate::names::history::Executed;
+use crate::names::leases::Name;
+use crate::names::world::Names;
+use perigee_meta::Op;
+use perigee_types::SessionId;
+
+const LAW: &str = "cached";
+
+/// The names that an operation changes.
+fn names(executed: &Executed) -> Vec<Name> {
+    match &executed.operation {
+        Op::Make { parent, name, .. }
+        | Op::Unlink { parent, name, .. }
+        | Op::Rmdir { parent, name, .. } => vec![(*parent, name.clone())],
+        Op::Link {
+            new_parent,
+            new_name,
+            ..
+        } => vec![(*new_parent, new_name.clone())],
+        Op::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            ..
+        } => vec![(*parent, name.clone()), (*new_parent, new_name.clone())],
+        _ => Vec::new(),
+    }
+}
+
+/// A session was told that its change is done.
+pub(crate) fn on_answered(world: &mut Names, executed: &Executed) {
+    for name in names(executed) {
+        let change = (executed.place, executed.session);
+        let answered = world.history.answered.entry(name.clone()).or_insert(change);
+        if executed.place > answered.0 {
+            *answered = change;
+        }
+        let mut stale = None;
+        for (host, machine) in world.hosts.iter().enumerate() {
+            if machine.paused_until > world.now {
+                // What a stopped process's mounts keep is bounded by their term alone.
+                continue;
+            }
+            let now = machine.clock.at(world.now);
+            let sessions = machine.run.iter().flat_map(|process| &process.sessions);
+            for session in sessions.filter(|session| session.id() != executed.session) {
+                let kept = session.cache.names.get(&name);
+                if kept.is_some_and(|kept| kept.until > now && kept.place < executed.place) {
+                    stale = Some((host, session.id()));
+                }
+            }
+        }
+        if let Some((host, session)) = stale {
+            accuse(world, session, &name, host);
+        }
+    }
+}
+
+/// A session keeps a name, as of an operation's place.
+pub(crate) fn on_kept(world: &mut Names, session: SessionId, name: Name, place: usize) {
+    let answered = world.history.answered.get(&name);
+    if answered.is_some_and(|(change, by)| *change > place && *by != session) {
+        let host = crate::names::session::session_host(session);
+        accuse(world, session, &name, host);
+    }
+}
+
+fn accuse(world: &mut Names, session: SessionId, (dir, name): &Name, host: usize) {
+    let name = String::from_utf8_lossy(name);
+    let what = format!(
+        "{session} on n{} keeps {dir}/{name} after a change of it was answered",
+        host + 1
+    );
+    world.accuse(LAW, what);
+}

@@ -1,0 +1,249 @@
+//! Leases on names: given with the answer to a lookup, called back before a change is acknowledged, or waited for.
+
+use super::calls::Request;
+use super::host::{Packet, Then};
+use super::world::{Event, Names};
+use crate::law;
+use perigee_meta::lease::{Holder, leased_by};
+use perigee_meta::tx::When;
+use perigee_meta::{Op, Plant, Touched};
+use perigee_types::{ContainerId, InodeId, Seq, SessionId, Span, Tick};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How often a session is told again to forget.
+const AGAIN_US: u64 = 300_000;
+
+/// A name in a directory.
+pub type Name = (InodeId, Vec<u8>);
+
+/// A name that a session keeps.
+#[derive(Debug, Clone, Copy)]
+pub struct Kept {
+    /// On the clock of the session's host.
+    pub(crate) until: Tick,
+    /// When it was looked up, among all operations.
+    pub(crate) place: usize,
+}
+
+/// What a session keeps.
+#[derive(Debug, Default)]
+pub struct Cache {
+    pub(crate) names: BTreeMap<Name, Kept>,
+    /// How often the session was told to forget: an answer that was asked for earlier may be older than that.
+    pub(crate) revision: u64,
+}
+
+impl Cache {
+    pub(crate) fn forget_all(&mut self) {
+        self.revision += 1;
+        self.names.clear();
+    }
+
+    fn forget(&mut self, touched: &[Touched]) {
+        self.revision += 1;
+        // One lease covers all names of a directory; a mount forgets every name that it keeps.
+        if touched.iter().any(|t| matches!(t, Touched::Name { .. })) {
+            self.names.clear();
+        }
+    }
+}
+
+/// What stands between a change that was ordered and what follows it.
+#[derive(Debug)]
+pub struct Debt {
+    container: ContainerId,
+    left: BTreeMap<SessionId, Tick>,
+    touched: Vec<Touched>,
+    when: When,
+    seq: Seq,
+    then: Then,
+}
+
+impl Names {
+    /// Gives a session a lease on the names of a directory that it has looked into; says for how long.
+    pub(super) fn grant(&mut self, host: usize, container: ContainerId, request: &Request) -> Span {
+        let Op::Lookup { parent, .. } = &request.operation else {
+            return Span::ZERO;
+        };
+        let now = self.local(host);
+        let member = self.member(host, container);
+        let Some(until) = member.chain.lease_until(now) else {
+            return Span::ZERO;
+        };
+        let limit = member.leases.limit(now, request.session, until);
+        member.leases.grant(now, *parent, request.session, limit)
+    }
+
+    /// A lookup is answered: the session keeps what it was shown.
+    pub(super) fn keep_name(
+        &mut self,
+        host: usize,
+        session: usize,
+        request: &Request,
+        asked: Asking,
+        ttl: Span,
+    ) {
+        let Op::Lookup { parent, name } = &request.operation else {
+            return;
+        };
+        let now = self.local(host);
+        let since = if self.planted(Plant::LeaseFromAnswer) {
+            now
+        } else {
+            asked.at
+        };
+        let until = since + ttl;
+        let place = self.history.place_of(request.session, request.op);
+        let careless = self.planted(Plant::RevocationOvertaken);
+        let cache = &mut self.process(host).sessions[session].cache;
+        if until <= now || (cache.revision != asked.revision && !careless) {
+            return;
+        }
+        let Some(place) = place else { return };
+        cache
+            .names
+            .insert((*parent, name.clone()), Kept { until, place });
+        law::cached::on_kept(self, request.session, (*parent, name.clone()), place);
+    }
+
+    /// A change was ordered: goes on when no other session keeps what it touched, and the record is where it must be.
+    pub(super) fn pay(
+        &mut self,
+        host: usize,
+        container: ContainerId,
+        session: SessionId,
+        touched: Vec<Touched>,
+        (when, seq): (When, Seq),
+        then: Then,
+    ) {
+        let now = self.local(host);
+        for here in &mut self.process(host).sessions {
+            if here.id() != session {
+                here.cache.forget(&touched);
+            }
+        }
+        self.log(61, host, || format!("{session} changes {touched:?}"));
+        let leases = &mut self.member(host, container).leases;
+        let holders: Vec<Holder> = leases.in_the_way(now, session, &touched);
+        let left: BTreeMap<_, _> = holders.iter().map(|h| (h.session, h.until)).collect();
+        if left.is_empty() || self.planted(Plant::AnswerBeforeRevoked) {
+            for holder in &holders {
+                let forget = Packet::Forget(0, holder.session, touched.clone());
+                self.send(host, super::session::session_host(holder.session), forget);
+            }
+            return self.paid(host, container, (when, seq), then);
+        }
+        let id = self.fresh_id();
+        let debt = Debt {
+            container,
+            left,
+            touched,
+            when,
+            seq,
+            then,
+        };
+        self.note(super::Mark::Revoked);
+        self.process(host).debts.insert(id, debt);
+        self.collect(host, id);
+    }
+
+    /// Asks those who have not forgotten; a lease that has ended by itself is none.
+    pub(super) fn collect(&mut self, host: usize, id: u64) {
+        let now = self.local(host);
+        let Some(debt) = self.process(host).debts.get_mut(&id) else {
+            return;
+        };
+        let ended: BTreeSet<SessionId> = debt
+            .left
+            .iter()
+            .filter(|(_, until)| **until < now)
+            .map(|(session, _)| *session)
+            .collect();
+        debt.left.retain(|session, _| !ended.contains(session));
+        let container = debt.container;
+        let (touched, left) = (debt.touched.clone(), debt.left.clone());
+        for session in ended {
+            self.note(super::Mark::LeaseEnded);
+            self.forgotten(host, container, session, &touched);
+        }
+        let Some(first) = left.values().min().copied() else {
+            return self.settle_debt(host, id);
+        };
+        for session in left.keys() {
+            let forget = Packet::Forget(id, *session, touched.clone());
+            self.send(host, super::session::session_host(*session), forget);
+        }
+        let life = self.hosts[host].incarnation;
+        let end = self.hosts[host].clock.when(first + Span(1_000));
+        let at = end.min(self.now + AGAIN_US).max(self.now + 1);
+        self.at(at, Event::Collect { host, life, id });
+    }
+
+    /// A session of this host is to forget.
+    pub(super) fn forget(
+        &mut self,
+        host: usize,
+        owner: usize,
+        (id, session): (u64, SessionId),
+        touched: &[Touched],
+    ) {
+        self.log(60, host, || format!("{session} forgets {touched:?}"));
+        for here in &mut self.process(host).sessions {
+            if here.id() == session {
+                here.cache.forget(touched);
+            }
+        }
+        self.send(host, owner, Packet::Forgotten(id, session));
+    }
+
+    /// A session has forgotten.
+    pub(super) fn has_forgotten(&mut self, host: usize, id: u64, session: SessionId) {
+        let Some(debt) = self.process(host).debts.get_mut(&id) else {
+            return;
+        };
+        debt.left.remove(&session);
+        let (container, touched) = (debt.container, debt.touched.clone());
+        let settled = debt.left.is_empty();
+        self.forgotten(host, container, session, &touched);
+        if settled {
+            self.settle_debt(host, id);
+        }
+    }
+
+    fn forgotten(
+        &mut self,
+        host: usize,
+        container: ContainerId,
+        session: SessionId,
+        touched: &[Touched],
+    ) {
+        let now = self.local(host);
+        let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
+        for inode in inodes {
+            let leases = &mut self.member(host, container).leases;
+            leases.revoked(now, inode, session);
+        }
+    }
+
+    fn settle_debt(&mut self, host: usize, id: u64) {
+        if let Some(debt) = self.process(host).debts.remove(&id) {
+            self.paid(host, debt.container, (debt.when, debt.seq), debt.then);
+        }
+    }
+
+    fn paid(&mut self, host: usize, container: ContainerId, (when, seq): (When, Seq), then: Then) {
+        match when {
+            When::Now => self.resume_soon(host, container, then),
+            When::Replicated => self.when_committed(host, container, seq, then),
+        }
+    }
+}
+
+/// When a session has asked, and what it had been told by then.
+#[derive(Debug, Clone, Copy)]
+pub struct Asking {
+    pub(crate) at: Tick,
+    /// Whom it was sent to.
+    pub(crate) owner: Option<usize>,
+    pub(crate) revision: u64,
+}
