@@ -150,7 +150,7 @@ pub(crate) fn write_content(
     write_fully(whole, start, |at, rest| {
         let piece = &rest[..rest.len().min(PAST_CACHE_LEN_MAX)];
         // After a short write the rest may begin anywhere.
-        if at % BLOCK_LEN == 0 && piece.len() as u64 % BLOCK_LEN == 0 {
+        if at.is_multiple_of(BLOCK_LEN) && piece.len().is_multiple_of(BLOCK_LEN as usize) {
             file.write_past_cache(at, piece)
         } else {
             file.write_at(at, piece)
