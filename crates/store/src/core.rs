@@ -1,6 +1,6 @@
 //! What all objects of a store share.
 
-use crate::disk::Disk;
+use crate::disk::{Disk, WholeDisk};
 use crate::error::StoreError;
 use crate::format::Layout;
 use crate::kv::Kv;
@@ -21,6 +21,8 @@ pub(crate) struct Core {
     pub(crate) layout: Layout,
     pub(crate) kv: Arc<Kv>,
     pub(crate) touched: Touched,
+    /// The file system that the backing files are on.
+    whole: Arc<dyn WholeDisk>,
     /// Backing files that are open.
     pub(crate) open_files: AtomicUsize,
     read_only: RwLock<BTreeMap<ContainerId, String>>,
@@ -68,9 +70,11 @@ impl Core {
         layout: Layout,
         kv: Arc<Kv>,
         touched: Touched,
+        whole: Arc<dyn WholeDisk>,
         lock: OwnedFd,
     ) -> Self {
         Self {
+            whole,
             disk,
             layout,
             kv,
@@ -83,6 +87,12 @@ impl Core {
             keeper: Bell::default(),
             _lock: lock,
         }
+    }
+
+    /// Brings everything that was written to any backing file, and their directories, to the disk.
+    pub(crate) fn sync_whole(&self) -> std::io::Result<()> {
+        self.touched.sync()?;
+        self.whole.sync()
     }
 
     /// Milliseconds since the store was opened, from 1.

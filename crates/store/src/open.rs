@@ -111,7 +111,9 @@ pub(crate) fn open(
     }
     let kv = Kv::open(file, reserve, options.cache_bytes)
         .map_err(|why| OpenError::Damaged { path: keys, why })?;
-    let core = Core::new(Arc::clone(disk), layout, Arc::new(kv), touched, lock);
+    let objects = layout.objects();
+    let whole = disk.whole(&objects).map_err(missing_or("open", &objects))?;
+    let core = Core::new(Arc::clone(disk), layout, Arc::new(kv), touched, whole, lock);
     Ok((identity, core))
 }
 

@@ -27,6 +27,10 @@ const SLOW: Duration = Duration::from_millis(100);
 const REQUESTS_MAX: usize = 6;
 /// Regions asked for at a time.
 const ROUND_FETCHES: usize = 1024;
+/// From so many files on they are put on the disk together.
+const SYNC_TOGETHER_MIN: usize = 32;
+/// The most files that are put on the disk together.
+const SYNC_TOGETHER_MAX: usize = 1024;
 /// Every so often a member puts what it fetched on its disk, though nobody waits for it.
 pub(super) const SETTLE: Span = Span::from_millis(1_000);
 /// The same of an owner, for what its programs wrote.
@@ -381,18 +385,47 @@ impl Container {
         }
     }
 
+    /// Puts files on this node's disk; gives back those where that failed.
     async fn settle_all(self: &Arc<Self>, inodes: &BTreeSet<InodeId>) -> Vec<InodeId> {
         let mut failed = Vec::new();
-        for inode in inodes {
-            match self.sync_here(*inode).await {
-                Ok(()) | Err(Failed::Errno(Errno::ESTALE)) => {}
-                Err(error) => {
-                    debug!(container = %self.id, %inode, ?error, "not synced");
-                    failed.push(*inode);
+        let inodes: Vec<InodeId> = inodes.iter().copied().collect();
+        for group in inodes.chunks(SYNC_TOGETHER_MAX) {
+            if group.len() >= SYNC_TOGETHER_MIN {
+                if let Err(error) = self.sync_group(group).await {
+                    debug!(container = %self.id, %error, "not synced");
+                    failed.extend_from_slice(group);
+                }
+                continue;
+            }
+            for inode in group {
+                match self.sync_here(*inode).await {
+                    Ok(()) | Err(Failed::Errno(Errno::ESTALE)) => {}
+                    Err(error) => {
+                        debug!(container = %self.id, %inode, ?error, "not synced");
+                        failed.push(*inode);
+                    }
                 }
             }
         }
         failed
+    }
+
+    async fn sync_group(self: &Arc<Self>, inodes: &[InodeId]) -> Result<(), StoreError> {
+        let mut objects = Vec::with_capacity(inodes.len());
+        for inode in inodes {
+            match self.file(*inode) {
+                Ok(file) => objects.push(file.object.clone()),
+                Err(StoreError::Removed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.env.runtime.spawn_blocking(move || {
+            // The receiver may have gone: then nobody wants to know.
+            let done = Box::new(move |result| _ = sender.send(result));
+            perigee_store::Object::sync_together(objects, done);
+        });
+        receiver.await.unwrap_or(Err(StoreError::Closed))
     }
 }
 

@@ -64,10 +64,18 @@ pub trait Disk: Debug + Send + Sync + 'static {
     fn remove_tree(&self, path: &Path) -> io::Result<()>;
     /// Makes a directory's entries durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// The directory's file system.
+    fn whole(&self, dir: &Path) -> io::Result<Arc<dyn WholeDisk>>;
     /// Room on the directory's file system.
     fn space(&self, dir: &Path) -> io::Result<DiskSpace>;
     /// Takes the directory for this process alone, as long as the descriptor lives; `None` when another has it.
     fn lock_dir(&self, dir: &Path) -> io::Result<Option<OwnedFd>>;
+}
+
+/// A file system as a whole.
+pub trait WholeDisk: Debug + Send + Sync + 'static {
+    /// Makes everything durable that was written to it before. An error may be any file's, since the last call.
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// An open file. All methods may be called from many threads at once.

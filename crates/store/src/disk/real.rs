@@ -1,11 +1,11 @@
 //! The real disk.
 
-use super::{Disk, DiskFile, DiskSpace, OpenMode, SeekTo};
+use super::{Disk, DiskFile, DiskSpace, OpenMode, SeekTo, WholeDisk};
 use parking_lot::Mutex;
 use perigee_types::ByteRange;
 use rustix::fs::{
     FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, fallocate, fdatasync, flock, fstat,
-    ftruncate, seek,
+    ftruncate, seek, syncfs,
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::ffi::OsString;
@@ -106,6 +106,10 @@ impl Disk for RealDisk {
         File::open(path)?.sync_all()
     }
 
+    fn whole(&self, dir: &Path) -> io::Result<Arc<dyn WholeDisk>> {
+        Ok(Arc::new(RealWhole(File::open(dir)?)))
+    }
+
     fn space(&self, dir: &Path) -> io::Result<DiskSpace> {
         let stat = rustix::fs::statvfs(dir)?;
         Ok(DiskSpace {
@@ -124,6 +128,16 @@ impl Disk for RealDisk {
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+}
+
+/// A directory on the file system.
+#[derive(Debug)]
+struct RealWhole(File);
+
+impl WholeDisk for RealWhole {
+    fn sync(&self) -> io::Result<()> {
+        Ok(syncfs(&self.0)?)
     }
 }
 

@@ -121,6 +121,32 @@ fn what_sync_acknowledged_survives_and_needs_no_trust() {
 }
 
 #[test]
+fn what_a_sync_of_many_acknowledged_survives_and_needs_no_trust() {
+    for seed in 0..8 {
+        let mut bench = Bench::new();
+        let objects: Vec<_> = (0..40).map(|number| bench.object(number)).collect();
+        for (number, object) in objects.iter().enumerate() {
+            object.write(0, &pattern(number as u64, 6000)).unwrap();
+        }
+        // One of them is synced already, one is named twice, one is gone.
+        objects[3].sync_wait().unwrap();
+        bench.store().remove_object(inode(5)).unwrap();
+        let mut together = objects.clone();
+        together.push(objects[7].clone());
+        super::sync_together(together).unwrap();
+        objects[9].write(1000, &pattern(99, 1000)).unwrap();
+        drop(objects);
+        bench.lose_power(seed);
+        let recovered = bench.open_and_recover(Adopt::Distrust);
+        assert!(recovered.distrusted.iter().all(|(i, _)| *i == inode(9)));
+        for number in (0..40).filter(|number| ![5, 9].contains(number)) {
+            let got = bench.object(number).read_bytes(0, 99_999).unwrap();
+            assert_eq!(got, pattern(u64::from(number), 6000), "object {number}");
+        }
+    }
+}
+
+#[test]
 fn acknowledged_batches_survive_power_loss_and_others_are_whole_or_absent() {
     for seed in 0..10u64 {
         let mut bench = Bench::new();

@@ -1,6 +1,8 @@
 //! A disk that fails when told to, and forgets what was not synced.
 
-use crate::disk::{Disk, DiskFile, DiskSpace, OpenMode, RealDisk, SeekTo, read_padded, write_all};
+use crate::disk::{
+    Disk, DiskFile, DiskSpace, OpenMode, RealDisk, SeekTo, WholeDisk, read_padded, write_all,
+};
 use parking_lot::Mutex;
 use perigee_types::{ByteRange, Rng};
 use std::collections::{BTreeMap, HashMap};
@@ -156,6 +158,10 @@ impl Disk for FaultyDisk {
         RealDisk.sync_dir(path)
     }
 
+    fn whole(&self, _: &Path) -> io::Result<Arc<dyn WholeDisk>> {
+        Ok(Arc::new(FaultyWhole(Arc::clone(&self.faults))))
+    }
+
     fn space(&self, dir: &Path) -> io::Result<DiskSpace> {
         let mut space = RealDisk.space(dir)?;
         if let Some(available) = self.faults.lock().available {
@@ -166,6 +172,23 @@ impl Disk for FaultyDisk {
 
     fn lock_dir(&self, dir: &Path) -> io::Result<Option<OwnedFd>> {
         RealDisk.lock_dir(dir)
+    }
+}
+
+/// All files of a faulty disk.
+#[derive(Debug)]
+struct FaultyWhole(Arc<Mutex<Faults>>);
+
+impl WholeDisk for FaultyWhole {
+    fn sync(&self) -> io::Result<()> {
+        let mut faults = self.0.lock();
+        // Where a sync of a file is to fail, this one does not say which.
+        if faults.frozen || faults.syncs_left.is_some() {
+            return Err(eio());
+        }
+        faults.unsynced.clear();
+        faults.created.clear();
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ mod object;
 mod replica;
 
 use crate::disk::Disk;
-use crate::{Adopt, Object, Store, StoreIdentity, StoreOptions};
+use crate::{Adopt, Object, Store, StoreError, StoreIdentity, StoreOptions};
 use faulty::FaultyDisk;
 use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, InodeIndex, NodeId, Seq, Version};
 use std::path::{Path, PathBuf};
@@ -148,4 +148,11 @@ pub(crate) fn flip(path: &Path, byte: u64, bit: u8) {
     let mut one = [0];
     file.read_exact_at(&mut one, byte).unwrap();
     file.write_all_at(&[one[0] ^ (1 << bit)], byte).unwrap();
+}
+
+/// [`Object::sync_together`], waited for.
+fn sync_together(objects: Vec<Arc<Object>>) -> Result<(), StoreError> {
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    Object::sync_together(objects, Box::new(move |result| _ = sender.send(result)));
+    receiver.recv().unwrap()
 }
