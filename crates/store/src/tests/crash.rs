@@ -141,7 +141,7 @@ fn what_a_sync_of_many_acknowledged_survives_and_needs_no_trust() {
         assert!(recovered.distrusted.iter().all(|(i, _)| *i == inode(9)));
         for number in (0..40).filter(|number| ![5, 9].contains(number)) {
             let got = bench.object(number).read_bytes(0, 99_999).unwrap();
-            assert_eq!(got, pattern(u64::from(number), 6000), "object {number}");
+            assert_eq!(got, pattern(number, 6000), "object {number}");
         }
     }
 }
