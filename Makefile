@@ -4,6 +4,7 @@ CARGO ?= cargo
 # what `scripts/setup.sh` may have installed
 export PATH := $(PATH):$(HOME)/.cargo/bin
 PREFIX ?= /usr/local
+
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -20,7 +21,7 @@ build: setup ## Build the release binary
 
 demo: build ## Three nodes, a mount, a real source tree, and a node killed
 	@scripts/setup.sh mount
-	@scripts/demo.sh target/release/perigee
+	@scripts/demo.sh $(TARGET)/release/perigee
 
 test: ## Every test, with real mounts
 	@scripts/setup.sh test
@@ -42,18 +43,18 @@ bench: build ## Measure the mount beside the disk beneath; ARGS go to the benchm
 
 suites: build ## Outside suites on the mount: pjdfstest and fsx
 	@scripts/setup.sh test
-	@scripts/suites.sh target/release/perigee
+	@scripts/suites.sh $(TARGET)/release/perigee
 
 sim: setup ## Run simulator seeds; ARGS="--seed 41" replays one
 	$(CARGO) run --locked --release --package perigee-sim -- $(ARGS)
 
 install: build ## Install below PREFIX (/usr/local), with man pages, completions and mount helper
-	install -D -m 755 target/release/perigee $(DESTDIR)$(PREFIX)/bin/perigee
+	install -D -m 755 $(TARGET)/release/perigee $(DESTDIR)$(PREFIX)/bin/perigee
 	install -d $(DESTDIR)/usr/sbin $(DESTDIR)$(PREFIX)/share/man/man1
 	ln -sf $(PREFIX)/bin/perigee $(DESTDIR)/usr/sbin/mount.perigee
-	target/release/perigee man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TARGET)/release/perigee man $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	target/release/perigee completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/perigee
+	$(TARGET)/release/perigee completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/perigee
 
 clean: ## Remove what was built
 	$(CARGO) clean
