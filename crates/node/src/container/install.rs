@@ -217,11 +217,11 @@ impl Container {
         let me = self.clone();
         self.env.runtime.spawn_blocking(move || {
             for arrived in arrived {
-                if me.arrived(arrived) == Round::Failed {
-                    me.refill.notify_one();
-                }
+                me.arrived(arrived);
             }
             me.progress.notify_waiters();
+            // What they did not make valid has to be asked for again.
+            me.refill.notify_one();
         });
     }
 }
