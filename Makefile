@@ -4,6 +4,8 @@ CARGO ?= cargo
 # what `scripts/setup.sh` may have installed
 export PATH := $(PATH):$(HOME)/.cargo/bin
 PREFIX ?= /usr/local
+# where cargo puts what it builds
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 ARGS ?=
 
