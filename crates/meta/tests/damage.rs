@@ -299,12 +299,13 @@ fn a_name_without_an_inode_is_damage_at_home_and_stale_elsewhere() {
     ));
     assert_eq!(corrupt.errno(), Some(perigee_types::Errno::EIO));
     assert_eq!(fs.run(&lookup(b"away")), Err(perigee_types::Errno::ESTALE));
-    let Ok(Reply::Listing(entries)) = fs.run(&Op::ReadDir {
+    let entries = match fs.run(&Op::ReadDir {
         inode: dir,
         cookie: 0,
         limit: 9,
-    }) else {
-        panic!("not a listing")
+    }) {
+        Ok(Reply::Listing(entries)) => entries,
+        other => panic!("a listing gave {other:?}"),
     };
     assert_eq!(
         entries.iter().filter(|entry| entry.attr.is_none()).count(),

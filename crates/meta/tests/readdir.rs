@@ -3,7 +3,7 @@
 mod fixture;
 
 use fixture::{Fs, HERE, ROOT, unlink};
-use perigee_meta::{Key, Kind, Op, Reply};
+use perigee_meta::{Key, Kind, ListEntry, Op, Reply};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ proptest! {
                 }
             }
             let op = Op::ReadDir { inode: ROOT, cookie, limit };
-            let Ok(Reply::Listing(entries)) = fs.run(&op) else { panic!("not a listing") };
+            let entries = listing(&mut fs, &op);
             prop_assert!(entries.len() <= limit);
             let Some(last) = entries.last() else { break };
             cookie = last.cookie;
@@ -45,6 +45,14 @@ proptest! {
     }
 }
 
+/// The entries that a listing gives.
+fn listing(fs: &mut Fs, op: &Op) -> Vec<ListEntry> {
+    match fs.run(op) {
+        Ok(Reply::Listing(entries)) => entries,
+        other => panic!("{op:?} gave {other:?}"),
+    }
+}
+
 /// Names and cookies of the root, one listing for each.
 fn listed(fs: &mut Fs) -> Vec<(Vec<u8>, u64)> {
     let (mut found, mut cookie) = (Vec::new(), 0);
@@ -54,9 +62,7 @@ fn listed(fs: &mut Fs) -> Vec<(Vec<u8>, u64)> {
             cookie,
             limit: 1,
         };
-        let Ok(Reply::Listing(mut entries)) = fs.run(&op) else {
-            panic!("not a listing")
-        };
+        let mut entries = listing(fs, &op);
         let Some(entry) = entries.pop() else {
             return found;
         };

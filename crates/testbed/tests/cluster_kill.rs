@@ -7,7 +7,7 @@ use perigee_testbed::side::{Heard, Side};
 use perigee_testbed::{Cluster, program};
 use rustix::process::Signal;
 use std::fs;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One cluster at a time: three nodes are all that a small machine bears.
@@ -17,22 +17,18 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// machine.
 const SERVICE_GOES_ON: Duration = Duration::from_secs(20);
 
-fn skipped() -> bool {
-    let reason = program::why_no_cluster();
-    if let Some(reason) = &reason {
+/// The right to start a cluster; nothing where none can be, which is said.
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    if let Some(reason) = program::why_no_cluster() {
         eprintln!("{reason}");
+        return None;
     }
-    reason.is_some()
+    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 #[test]
 fn no_fsynced_byte_is_lost_when_a_node_is_killed_during_a_write() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let mut cluster = Cluster::start(3).unwrap();
     let kills = Kills {
         rounds: 3,
@@ -51,12 +47,7 @@ fn no_fsynced_byte_is_lost_when_a_node_is_killed_during_a_write() {
 
 #[test]
 fn fsynced_names_survive_the_crash_of_all_nodes() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let mut cluster = Cluster::start(3).unwrap();
     let kept = campaign::crash_all_names(&mut cluster, 5, 150).unwrap();
     assert!(kept >= 100, "only {kept} promises");
@@ -65,12 +56,7 @@ fn fsynced_names_survive_the_crash_of_all_nodes() {
 /// A stopped owner is replaced, and when it wakes up it neither serves old data nor undoes new data.
 #[test]
 fn a_node_that_slept_through_a_takeover_is_fenced() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     fs::write(first.join("f"), "written by the first").unwrap();
@@ -106,12 +92,7 @@ fn a_node_that_slept_through_a_takeover_is_fenced() {
 /// A dead daemon's mount gives errors instead of hanging, and can be made anew.
 #[test]
 fn the_mount_of_a_dead_daemon_does_not_hang() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let mut cluster = Cluster::start(3).unwrap();
     let mount = cluster.mount(3).unwrap();
     fs::write(mount.join("f"), "content").unwrap();
@@ -132,12 +113,7 @@ fn the_mount_of_a_dead_daemon_does_not_hang() {
 /// Locks end with the host of their holder: when it stays away, and when its daemon is made anew.
 #[test]
 fn the_locks_of_a_dead_host_end() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let mut cluster = Cluster::start(3).unwrap();
     let here = cluster.mount(1).unwrap();
     fs::write(here.join("f"), "locked").unwrap();
@@ -178,12 +154,7 @@ fn the_locks_of_a_dead_host_end() {
 /// A lock and the wait for it go on at the owner's successor.
 #[test]
 fn a_wait_for_a_lock_outlives_the_owner() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, second) = (cluster.mount(2).unwrap(), cluster.mount(3).unwrap());
     fs::write(first.join("f"), "locked").unwrap();
@@ -215,12 +186,7 @@ fn locker(mount: &std::path::Path) -> Side {
 #[test]
 fn an_fsynced_store_through_a_map_outlives_its_host() {
     const BYTES: usize = 1 << 20;
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
-        return;
-    }
+    let Some(_alone) = alone() else { return };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     let path = first.join("f");

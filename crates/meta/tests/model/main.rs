@@ -417,8 +417,9 @@ impl World {
                 cookie,
                 limit: 2,
             };
-            let Reply::Listing(entries) = self.run(&op, None).expect("a directory").reply else {
-                panic!("not a listing")
+            let entries = match self.run(&op, None).expect("a directory").reply {
+                Reply::Listing(entries) => entries,
+                other => panic!("{op:?} gave {other:?}"),
             };
             let Some(last) = entries.last() else {
                 return found;
