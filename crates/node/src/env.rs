@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::container::Container;
+use crate::removals::Removals;
 use crate::router::Router;
 use crate::sessions::Sessions;
 use crate::usage::Usage;
@@ -36,6 +37,7 @@ pub(crate) struct Env {
     /// The cluster as the control store last told it.
     pub(crate) directory: RwLock<Directory>,
     pub(crate) usage: Usage,
+    pub(crate) removals: Removals,
     appear: tokio::sync::mpsc::Sender<ContainerId>,
     network: Network,
     router: OnceLock<Arc<Router>>,
@@ -78,6 +80,7 @@ impl Env {
             owners: watch::Sender::new(Owners::new()),
             directory: RwLock::default(),
             usage,
+            removals: Removals::default(),
             appear,
             network,
             router: OnceLock::new(),

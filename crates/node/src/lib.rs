@@ -12,6 +12,7 @@ mod container;
 mod env;
 pub mod node;
 pub mod policy;
+mod removals;
 mod report;
 mod router;
 mod service;

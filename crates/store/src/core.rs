@@ -23,6 +23,8 @@ pub(crate) struct Core {
     pub(crate) touched: Touched,
     /// The file system that the backing files are on.
     whole: Arc<dyn WholeDisk>,
+    /// Objects up to this length keep their bytes among the keys; in bytes.
+    pub(crate) small_len_max: u64,
     /// Backing files that are open.
     pub(crate) open_files: AtomicUsize,
     read_only: RwLock<BTreeMap<ContainerId, String>>,
@@ -71,10 +73,12 @@ impl Core {
         kv: Arc<Kv>,
         touched: Touched,
         whole: Arc<dyn WholeDisk>,
+        small_len_max: u64,
         lock: OwnedFd,
     ) -> Self {
         Self {
             whole,
+            small_len_max,
             disk,
             layout,
             kv,

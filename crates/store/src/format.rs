@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The newest format that this binary reads, and the one that it writes.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 const MAGIC: &str = "perigee store";
 
 /// Where everything is.
@@ -72,16 +72,27 @@ pub(crate) fn container_of_name(name: &str) -> Option<ContainerId> {
 
 /// The text of the `FORMAT` file.
 pub(crate) fn format_text(identity: StoreIdentity) -> String {
+    text_of(FORMAT, identity)
+}
+
+fn text_of(format: u32, identity: StoreIdentity) -> String {
     let body = format!(
-        "{MAGIC}\nformat {FORMAT}\ncluster {:032x}\nnode {}\n",
+        "{MAGIC}\nformat {format}\ncluster {:032x}\nnode {}\n",
         identity.cluster, identity.node.0
     );
     let crc = crc32c::crc32c(body.as_bytes());
     format!("{body}crc32c {crc:08x}\n")
 }
 
+/// What a `FORMAT` file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) format: u32,
+    pub(crate) identity: StoreIdentity,
+}
+
 /// Reads the text of the `FORMAT` file. The first two lines are the same in every format.
-pub(crate) fn parse_format(dir: &Path, text: &[u8]) -> Result<StoreIdentity, OpenError> {
+pub(crate) fn parse_format(dir: &Path, text: &[u8]) -> Result<Found, OpenError> {
     let damaged = |why: &str| OpenError::Damaged {
         path: dir.join("FORMAT"),
         why: why.to_owned(),
@@ -116,10 +127,25 @@ pub(crate) fn parse_format(dir: &Path, text: &[u8]) -> Result<StoreIdentity, Ope
         cluster,
         node: NodeId(node),
     };
-    if text != format_text(identity) {
+    if text != text_of(found, identity) {
         return Err(damaged("it does not match its checksum"));
     }
-    Ok(identity)
+    Ok(Found {
+        format: found,
+        identity,
+    })
+}
+
+/// Where an object's bytes are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Place {
+    /// It has none.
+    #[default]
+    Nowhere,
+    /// In a backing file.
+    File,
+    /// Among its keys.
+    Keys,
 }
 
 /// What is kept of an object beside its checksums and validity.
@@ -127,13 +153,14 @@ pub(crate) fn parse_format(dir: &Path, text: &[u8]) -> Result<StoreIdentity, Ope
 pub(crate) struct ObjectRecord {
     /// In bytes.
     pub(crate) len: u64,
-    /// Whether there is a backing file.
-    pub(crate) present: bool,
+    pub(crate) place: Place,
 }
 
 #[derive(Serialize, Deserialize)]
 enum StoredRecord {
-    V1(ObjectRecord),
+    /// Of format 1: length in bytes, and whether there is a backing file.
+    V1(u64, bool),
+    V2(ObjectRecord),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -142,12 +169,16 @@ enum StoredRegions {
 }
 
 pub(crate) fn encode_record(record: ObjectRecord) -> Vec<u8> {
-    encode(&StoredRecord::V1(record))
+    encode(&StoredRecord::V2(record))
 }
 
 pub(crate) fn decode_record(inode: InodeId, bytes: &[u8]) -> Result<ObjectRecord, StoreError> {
     match postcard::from_bytes(bytes) {
-        Ok(StoredRecord::V1(record)) => Ok(record),
+        Ok(StoredRecord::V1(len, present)) => Ok(ObjectRecord {
+            len,
+            place: if present { Place::File } else { Place::Nowhere },
+        }),
+        Ok(StoredRecord::V2(record)) => Ok(record),
         Err(e) => Err(damaged(inode, "record", &e)),
     }
 }
@@ -187,7 +218,14 @@ mod tests {
     fn format_file_reads_back() {
         let text = format_text(sample());
         let read = parse_format(Path::new("/x"), text.as_bytes()).unwrap();
-        assert_eq!(read, sample());
+        assert_eq!(read.identity, sample());
+        assert_eq!(read.format, FORMAT);
+    }
+
+    #[test]
+    fn an_older_format_is_read() {
+        let read = parse_format(Path::new("/x"), text_of(1, sample()).as_bytes()).unwrap();
+        assert_eq!((read.format, read.identity), (1, sample()));
     }
 
     #[test]
@@ -196,7 +234,7 @@ mod tests {
         let error = parse_format(Path::new("/x"), text).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`/x` has format 9, this binary knows up to 1"
+            "`/x` has format 9, this binary knows up to 2"
         );
     }
 
@@ -212,12 +250,11 @@ mod tests {
 
     #[test]
     fn stored_records_keep_their_bytes() {
-        let record = ObjectRecord {
-            len: 300,
-            present: true,
-        };
-        assert_eq!(encode_record(record), [0, 0xac, 2, 1]);
-        assert_eq!(decode_record(InodeId(1), &[0, 0xac, 2, 1]), Ok(record));
+        let record = |place| ObjectRecord { len: 300, place };
+        let (file, keys) = (record(Place::File), record(Place::Keys));
+        assert_eq!(encode_record(keys), [1, 0xac, 2, 2]);
+        assert_eq!(decode_record(InodeId(1), &[1, 0xac, 2, 2]), Ok(keys));
+        assert_eq!(decode_record(InodeId(1), &[0, 0xac, 2, 1]), Ok(file));
         assert!(decode_record(InodeId(1), &[7, 1]).is_err());
     }
 }

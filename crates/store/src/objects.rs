@@ -134,7 +134,9 @@ impl Objects {
             Err(StoreError::Removed { .. }) => return Ok(()),
             found => found?,
         };
-        let (retired, gone) = object.retire();
+        let unrecovered = self.any_unrecovered.load(Ordering::Acquire)
+            && self.unrecovered.lock().contains(&inode);
+        let (retired, gone) = object.retire(unrecovered);
         self.set_recovered(inode);
         self.shard(inode).lock().remove(&inode);
         let mut batch = WriteBatch::new();
@@ -162,7 +164,7 @@ impl Objects {
             });
             for object in gone {
                 // The whole directory goes next: whether one file could be removed does not matter.
-                _ = object.retire();
+                _ = object.retire(true);
             }
         }
         for inode in self.unrecovered() {

@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::disk::{Disk, OpenMode, read_padded, write_all};
 use crate::error::OpenError;
-use crate::format::{Layout, format_text, parse_format};
+use crate::format::{FORMAT, Found, Layout, format_text, parse_format};
 use crate::kv::Kv;
 use crate::reserve::Reserve;
 use crate::store::{StoreIdentity, StoreOptions};
@@ -28,26 +28,30 @@ pub(crate) fn create(
     if let Some(found) = read_format(disk, &layout)? {
         return Err(OpenError::Exists {
             dir: dir.to_owned(),
-            cluster: found.cluster,
+            cluster: found.identity.cluster,
         });
     }
     let objects = layout.objects();
     disk.create_dirs(&objects).map_err(at("make", &objects))?;
     make_files(&options.disk, &layout, options)?;
+    let sync_parent = || match dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => disk.sync_dir(parent),
+        None => disk.sync_dir(Path::new(".")),
+    };
+    write_format(disk, &layout, identity)
+        .and_then(|()| sync_parent())
+        .map_err(at("write", &layout.format()))
+}
+
+/// Replaces the `FORMAT` file; durable when it returns.
+fn write_format(disk: &dyn Disk, layout: &Layout, identity: StoreIdentity) -> io::Result<()> {
     let path = layout.format();
     let next = path.with_extension("new");
-    let write = || -> io::Result<()> {
-        let file = disk.open(&next, OpenMode::Truncate)?;
-        write_all(&*file, 0, format_text(identity).as_bytes())?;
-        file.sync_data()?;
-        disk.rename(&next, &path)?;
-        disk.sync_dir(dir)?;
-        match dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            Some(parent) => disk.sync_dir(parent),
-            None => disk.sync_dir(Path::new(".")),
-        }
-    };
-    write().map_err(at("write", &path))
+    let file = disk.open(&next, OpenMode::Truncate)?;
+    write_all(&*file, 0, format_text(identity).as_bytes())?;
+    file.sync_data()?;
+    disk.rename(&next, &path)?;
+    disk.sync_dir(layout.dir())
 }
 
 /// The files that must be there whenever `FORMAT` is: a store without them has lost its keys.
@@ -84,7 +88,7 @@ pub(crate) fn open(
         }
         other => other?,
     };
-    let Some(identity) = read_format(&**disk, &layout)? else {
+    let Some(Found { format, identity }) = read_format(&**disk, &layout)? else {
         let dir = dir.to_owned();
         return Err(OpenError::NotAStore { dir });
     };
@@ -96,6 +100,10 @@ pub(crate) fn open(
             found: identity.cluster,
             expected,
         });
+    }
+    if format < FORMAT {
+        // Before anything is written that a binary of the older format could misread.
+        write_format(&**disk, &layout, identity).map_err(at("write", &layout.format()))?;
     }
     let touched = layout.touched();
     let touched = Touched::open(Arc::clone(disk), dir, touched.clone())
@@ -113,7 +121,15 @@ pub(crate) fn open(
         .map_err(|why| OpenError::Damaged { path: keys, why })?;
     let objects = layout.objects();
     let whole = disk.whole(&objects).map_err(missing_or("open", &objects))?;
-    let core = Core::new(Arc::clone(disk), layout, Arc::new(kv), touched, whole, lock);
+    let core = Core::new(
+        Arc::clone(disk),
+        layout,
+        Arc::new(kv),
+        touched,
+        whole,
+        options.small_len_max,
+        lock,
+    );
     Ok((identity, core))
 }
 
@@ -124,7 +140,7 @@ fn lock(disk: &dyn Disk, dir: &Path) -> Result<OwnedFd, OpenError> {
         .ok_or_else(|| OpenError::Busy { dir: dir_owned() })
 }
 
-fn read_format(disk: &dyn Disk, layout: &Layout) -> Result<Option<StoreIdentity>, OpenError> {
+fn read_format(disk: &dyn Disk, layout: &Layout) -> Result<Option<Found>, OpenError> {
     let path = layout.format();
     let file = match disk.open(&path, OpenMode::Existing) {
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),

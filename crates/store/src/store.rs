@@ -5,7 +5,7 @@ use crate::disk::{Disk, RealDisk};
 use crate::error::{OpenError, StoreError};
 use crate::kv::key::Tag;
 use crate::kv::{Snapshot, Space, WriteBatch};
-use crate::object::Object;
+use crate::object::{Object, blocks_for};
 use crate::objects::Objects;
 use crate::{format, keeper, open};
 use bytes::Bytes;
@@ -16,6 +16,10 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use tracing::warn;
+
+/// A page of the engine, less its header and the key. Past the first 4 KiB a file of its own costs less than
+/// the engine's copies; up to here, making, syncing and removing it costs more.
+const SMALL_LEN_MAX: u64 = (16 << 10) - 256;
 
 /// Whose store it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub struct StoreOptions {
     pub cache_bytes: usize,
     /// Room that data may not take, in bytes; `None`: 1 % of the disk, 1 MiB to 64 MiB.
     pub reserve_bytes: Option<u64>,
+    /// Objects up to this length have no backing file, until they are longer once; in bytes.
+    pub small_len_max: u64,
     /// Backing files held open at most, while they are idle.
     pub open_files: usize,
     /// The disk.
@@ -44,6 +50,7 @@ impl Default for StoreOptions {
         Self {
             cache_bytes: 256 << 20,
             reserve_bytes: None,
+            small_len_max: SMALL_LEN_MAX,
             open_files: 1024,
             disk: Arc::new(RealDisk),
         }
@@ -277,6 +284,12 @@ impl Store {
     /// Errors: `Unrecovered` before [`Store::recover`] has seen it.
     pub fn object(&self, inode: InodeId) -> Result<Arc<Object>, StoreError> {
         self.objects.get(inode)
+    }
+
+    /// Space that an object of `len` bytes takes, in units of 512 bytes, where it needs no file for that.
+    #[must_use]
+    pub fn small_blocks(&self, len: u64) -> Option<u64> {
+        (len <= self.core.small_len_max).then(|| blocks_for(len))
     }
 
     /// Removes an object: its space is free at once, its keys go within 100 ms. No error where there is none.

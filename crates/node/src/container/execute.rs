@@ -394,8 +394,8 @@ impl Container {
 
     /// Space that a file takes here, in 512-byte units.
     fn blocks(&self, attr: &Attr) -> u64 {
-        if attr.size == 0 {
-            return 0;
+        if let Some(blocks) = self.env.store.small_blocks(attr.size) {
+            return blocks;
         }
         match self
             .file(attr.inode)

@@ -158,21 +158,11 @@ impl Container {
                 }
                 DataCommand::Removed { inode } => {
                     self.forget_file(*inode);
-                    self.remove_later(*inode);
+                    self.env.remove_later(*inode);
                 }
             }
         }
         Ok(())
-    }
-
-    /// Takes a backing file away; nobody can reach it any more, so there is no hurry.
-    pub(super) fn remove_later(&self, inode: InodeId) {
-        let env = self.env.clone();
-        self.env.runtime.spawn_blocking(move || {
-            if let Err(error) = env.store.remove_object(inode) {
-                error!(%inode, %error, "backing file of a removed inode stays");
-            }
-        });
     }
 
     /// Writes at the owner, for a session of this node or of another. Gives `answer` back when

@@ -105,7 +105,7 @@ impl Container {
         let (inode, mut range) = touched(command);
         if let DataCommand::Removed { .. } = command {
             self.forget_file(inode);
-            self.remove_later(inode);
+            self.env.remove_later(inode);
             return Ok(());
         }
         let file = self.file(inode)?;

@@ -93,6 +93,9 @@ impl Ready {
 }
 
 fn serve(dir: &std::path::Path, ready: &mut Ready) -> Result<(), Failure> {
+    // The allocator asks for huge pages; a daemon with many threads then clears megabytes to use kilobytes.
+    // Where the kernel does not know the wish it has no such pages.
+    _ = rustix::thread::disable_transparent_huge_pages(true);
     let what = || format!("cannot serve `{}`", dir.display());
     let path = dir
         .canonicalize()

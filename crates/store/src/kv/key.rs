@@ -13,7 +13,7 @@ pub(crate) enum Tag {
     State = 0,
     Log = 1,
     Local = 2,
-    /// Records, validity and checksums of objects: this room's own.
+    /// Records, validity, checksums and small contents of objects: this room's own.
     Objects = 3,
 }
 
@@ -86,6 +86,8 @@ pub(crate) enum Part {
     Validity = 1,
     /// Checksums of a group of blocks.
     Sums = 2,
+    /// The bytes of a small object; index 0.
+    Bytes = 3,
 }
 
 /// The caller's part of an object's key.

@@ -1,6 +1,7 @@
-//! The backing file: made at the first write, opened when needed, closed when idle.
+//! The backing file: made when an object is too long to be small, opened when needed, closed when idle.
 
-use super::{Backing, Body, Object, Writers};
+use super::small::Open;
+use super::{Backing, Body, Goes, Object, Writers};
 use crate::disk::{DiskFile, OpenMode};
 use crate::error::StoreError;
 use perigee_types::ByteRange;
@@ -10,21 +11,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Object {
-    /// The file; `None` when the object has none. One that should be there and is not is corruption.
+    /// The file, or what stands for it; `None` when the object has none. One that should be there and is not is corruption.
     pub(super) fn open_file(&self, body: &Body) -> Result<Option<Arc<dyn DiskFile>>, StoreError> {
         match body.backing {
             Backing::None => return Ok(None),
             Backing::Removed => return Err(StoreError::Removed { inode: self.inode }),
+            Backing::Small => return Ok(Some(self.open_small(body)?)),
             Backing::Fresh | Backing::Present => {}
         }
         let mut slot = self.file.lock();
-        if let Some(file) = &*slot {
-            return Ok(Some(Arc::clone(file)));
+        if let Some(open) = &*slot {
+            return Ok(Some(open.file()));
         }
         let path = self.core.layout.object(self.inode);
         match self.core.disk.open(&path, OpenMode::Existing) {
             Ok(file) => {
-                *slot = Some(Arc::clone(&file));
+                *slot = Some(Open::File(Arc::clone(&file)));
                 self.core.open_files.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(file))
             }
@@ -35,20 +37,30 @@ impl Object {
         }
     }
 
-    /// The file, made if the object has none. The change must have been noted.
-    pub(super) fn open_for_write(&self, body: &mut Body) -> Result<Arc<dyn DiskFile>, StoreError> {
+    /// The file for a change that goes there, made if the object has none. The change must have been noted.
+    pub(super) fn open_for_write(
+        &self,
+        body: &mut Body,
+        goes: Goes,
+    ) -> Result<Arc<dyn DiskFile>, StoreError> {
+        if goes == Goes::ToKeys {
+            return Ok(self.open_small_for_write(body)?);
+        }
+        if body.backing == Backing::Small {
+            return self.outgrow(body);
+        }
         if let Some(file) = self.open_file(body)? {
             return Ok(file);
         }
         let file = self.create_file().map_err(|e| self.io("make", &e))?;
-        *self.file.lock() = Some(Arc::clone(&file));
+        *self.file.lock() = Some(Open::File(Arc::clone(&file)));
         self.core.open_files.fetch_add(1, Ordering::Relaxed);
         body.backing = Backing::Fresh;
         Ok(file)
     }
 
     /// An object without a record has no bytes: whatever lies under its name is not its own.
-    fn create_file(&self) -> io::Result<Arc<dyn DiskFile>> {
+    pub(super) fn create_file(&self) -> io::Result<Arc<dyn DiskFile>> {
         let (disk, layout) = (&self.core.disk, &self.core.layout);
         let path = layout.object(self.inode);
         match disk.open(&path, OpenMode::Truncate) {
@@ -62,30 +74,38 @@ impl Object {
         }
     }
 
+    /// Removes the file; no error where there is none.
+    pub(super) fn remove_file(&self) -> io::Result<()> {
+        let path = self.core.layout.object(self.inode);
+        match self.core.disk.remove_file(&path) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Closes the file if nobody uses it. The kernel keeps unwritten pages and their errors with the
     /// inode: a later sync through a new descriptor still reports them.
     pub(crate) fn close_idle_file(&self) {
         let Some(mut slot) = self.file.try_lock() else {
             return;
         };
-        if slot
-            .as_ref()
-            .is_some_and(|file| Arc::strong_count(file) == 1)
-        {
+        if matches!(&*slot, Some(Open::File(file)) if Arc::strong_count(file) == 1) {
             *slot = None;
             self.core.open_files.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     pub(super) fn close_file(&self) {
-        if self.file.lock().take().is_some() {
+        if let Some(Open::File(_)) = self.file.lock().take() {
             self.core.open_files.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Whether the file is open.
     pub(crate) fn has_open_file(&self) -> bool {
-        self.file.try_lock().is_some_and(|slot| slot.is_some())
+        self.file
+            .try_lock()
+            .is_some_and(|slot| matches!(*slot, Some(Open::File(_))))
     }
 
     /// The backing file, open for reading and writing, as long as the object. It is made if it is not there.
@@ -94,14 +114,14 @@ impl Object {
     pub fn backing_fd(&self) -> Result<Arc<OwnedFd>, StoreError> {
         let mut body = self.body.write();
         self.check_live(&body)?;
-        if body.backing == Backing::None {
+        if matches!(body.backing, Backing::None | Backing::Small) {
             self.core.check_room(self.inode.container())?;
-            self.note_data_change()?;
+            self.note_data_change(Goes::ToFile)?;
         }
-        let file = self.open_for_write(&mut body)?;
+        let file = self.open_for_write(&mut body, Goes::ToFile)?;
         let physical = file.size().map_err(|e| self.io("read the length of", &e))?;
         if physical < body.len && body.writers == Writers::Here {
-            self.note_data_change()?;
+            self.note_data_change(Goes::ToFile)?;
             file.set_len(body.len).map_err(|e| self.io("extend", &e))?;
         }
         file.fd().map_err(|e| self.io("use", &e))
@@ -118,7 +138,7 @@ impl Object {
             return Ok(());
         }
         self.core.check_writable(self.inode.container())?;
-        self.note_data_change()?;
+        self.note_data_change(Goes::ToFile)?;
         if !on {
             body.len = self.current_len(&body)?;
         }

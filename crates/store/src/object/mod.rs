@@ -3,6 +3,7 @@
 //! Checksums follow what the file holds, valid or not; validity says whether it is what it should be.
 //! The order that makes a stop at any point safe: `touched.log` knows an object before its file
 //! changes; stored checksums and "valid" marks come after the data's sync; "invalid" marks may come any time.
+//! The bytes of a small object are stored with its record and validity, in one commit, and have no stored checksums.
 //!
 //! Locks, in this order: `turn`, `body`, `saved`, `file`. The committer takes `saved` alone.
 
@@ -11,21 +12,23 @@ mod read;
 mod save;
 mod scan;
 mod shape;
+mod small;
 mod sync;
 mod table;
 mod validity;
 mod write;
 
 use crate::core::Core;
-use crate::disk::DiskFile;
 use crate::error::StoreError;
-use crate::format::{ObjectRecord, decode_record, decode_regions};
+use crate::format::{ObjectRecord, Place, decode_record, decode_regions};
 use crate::kv::key::{self, Part, Tag};
 use parking_lot::{Mutex, RwLock};
 use perigee_replica::RegionMap;
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{ByteRange, InodeId};
 use save::Saved;
+use small::Open;
+pub(crate) use small::blocks_for;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +38,7 @@ use table::SumTable;
 /// Bytes whose validity is stored under one key: bounds what a small invalidation rewrites.
 const SPAN_LEN: u64 = 16 << 20;
 
-/// The data of one inode on this node: a sparse backing file, its checksums, and which of it is valid.
+/// The data of one inode on this node: its bytes, their checksums, and which of them are valid.
 #[derive(Debug)]
 pub struct Object {
     inode: InodeId,
@@ -43,7 +46,7 @@ pub struct Object {
     turn: Mutex<Turn>,
     body: RwLock<Body>,
     saved: Mutex<Saved>,
-    file: Mutex<Option<Arc<dyn DiskFile>>>,
+    file: Mutex<Option<Open>>,
     marks: Marks,
 }
 
@@ -56,17 +59,38 @@ enum Writers {
     Outside,
 }
 
-/// Whether there is a backing file.
+/// Where the bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backing {
-    /// Not yet.
+    /// There are none yet.
     None,
-    /// Since now: its directory entry is not durable.
+    /// Among the object's keys; in memory from a change until it is stored.
+    Small,
+    /// In a file made just now: its directory entry is not durable.
     Fresh,
-    /// There is.
+    /// In a file.
     Present,
     /// The object was removed.
     Removed,
+}
+
+/// Where a change of the content goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goes {
+    /// To a backing file, at once.
+    ToFile,
+    /// To memory, and among the keys with the next sync.
+    ToKeys,
+}
+
+impl Body {
+    /// Where a change goes that reaches up to `end`.
+    fn goes(&self, end: u64, small_len_max: u64) -> Goes {
+        match self.backing {
+            Backing::None | Backing::Small if self.len.max(end) <= small_len_max => Goes::ToKeys,
+            _ => Goes::ToFile,
+        }
+    }
 }
 
 /// What is true of the object now.
@@ -97,6 +121,8 @@ struct Marks {
     /// When the first change after the last sync was made, in the core's milliseconds; 0: none.
     dirty_since: AtomicU64,
     used: AtomicU64,
+    /// Space taken as of a data change; the change, then the space in units of 512 bytes. A change of 0: not known.
+    blocks: Mutex<(u64, u64)>,
     /// A commit of a sync was refused: what it held must be stored again.
     refused: AtomicBool,
 }
@@ -125,10 +151,10 @@ impl Object {
             saved: Mutex::new(Saved::new(record, invalid.clone())),
             body: RwLock::new(Body {
                 len: record.len,
-                backing: if record.present {
-                    Backing::Present
-                } else {
-                    Backing::None
+                backing: match record.place {
+                    Place::Nowhere => Backing::None,
+                    Place::Keys => Backing::Small,
+                    Place::File => Backing::Present,
                 },
                 writers: Writers::Here,
                 sums: SumTable::default(),
@@ -208,9 +234,10 @@ impl Object {
         self.marks.change.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Counts a change of the content, before it is made; `touched.log` knows it when this returns.
-    fn note_data_change(&self) -> Result<u64, StoreError> {
-        if !self.marks.touched.load(Ordering::Acquire) {
+    /// Counts a change of the content, before it is made; when it goes to a file, `touched.log` knows it when this
+    /// returns.
+    fn note_data_change(&self, goes: Goes) -> Result<u64, StoreError> {
+        if goes == Goes::ToFile && !self.marks.touched.load(Ordering::Acquire) {
             self.core.touched.add(self.inode)?;
             self.marks.touched.store(true, Ordering::Release);
             self.core.keeper.ring();

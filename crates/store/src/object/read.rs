@@ -1,7 +1,7 @@
 //! Reading, with every block verified.
 
 use super::table::{block_range, blocks_of};
-use super::{Body, Object, Writers, push_block};
+use super::{Backing, Body, Object, Writers, push_block};
 use crate::disk::{DiskFile, read_padded};
 use crate::error::StoreError;
 use crate::sums::{BLOCK, block_sums};
@@ -34,7 +34,8 @@ impl Object {
         let buf = &mut buf[..range.len() as usize];
         match self.open_file(&body)? {
             None => buf.fill(0),
-            Some(file) if body.writers == Writers::Outside => {
+            // Stored small bytes were checked when they were loaded.
+            Some(file) if body.writers == Writers::Outside || body.backing == Backing::Small => {
                 read_padded(&*file, offset, buf).map_err(|e| self.io("read", &e))?;
             }
             Some(file) => self.read_verified(&body, &*file, range, buf)?,
@@ -52,7 +53,7 @@ impl Object {
         Ok(Bytes::from(buf))
     }
 
-    /// The state, with the checksums of `range` in memory. Loading takes the lock for itself for a moment.
+    /// The state, with the checksums of `range` in memory, if it is to be checked by them. Loading takes the lock for itself for a moment.
     pub(super) fn body_with_sums(
         &self,
         range: ByteRange,
@@ -60,7 +61,7 @@ impl Object {
         let body = self.body.read();
         self.check_live(&body)?;
         let range = ByteRange::new(range.start.min(body.len), range.end.min(body.len));
-        if body.sums.has(range) {
+        if body.sums.has(range) || body.backing == Backing::Small {
             return Ok(body);
         }
         drop(body);
@@ -71,6 +72,9 @@ impl Object {
     }
 
     pub(super) fn load_sums(&self, body: &mut Body, range: ByteRange) -> Result<(), StoreError> {
+        if body.backing == Backing::Small && !body.sums.has(ByteRange::new(0, 1)) {
+            self.sum_small(body)?;
+        }
         let committed = self.committed();
         body.sums.load(&self.core.kv, self.inode, range, committed)
     }

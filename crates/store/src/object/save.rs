@@ -1,7 +1,7 @@
 //! What is stored of an object, or will be by the next commit that it rides in.
 
 use super::{Object, SPAN_LEN, span_range, spans_of};
-use crate::format::{ObjectRecord, encode_record, encode_regions};
+use crate::format::{ObjectRecord, Place, encode_record, encode_regions};
 use crate::kv::Op;
 use crate::kv::key::{self, Part, Tag};
 use perigee_replica::RegionMap;
@@ -15,7 +15,18 @@ pub(super) struct Saved {
     invalid: RegionMap,
     record_unsaved: bool,
     spans_unsaved: BTreeSet<u64>,
+    bytes_unsaved: Bytes,
     removed: bool,
+}
+
+/// What is to be done about the stored bytes of a small object.
+#[derive(Debug, Default)]
+enum Bytes {
+    #[default]
+    Nothing,
+    Put(Vec<u8>),
+    /// They are in a file now.
+    Delete,
 }
 
 impl Saved {
@@ -25,15 +36,24 @@ impl Saved {
             invalid,
             record_unsaved: false,
             spans_unsaved: BTreeSet::new(),
+            bytes_unsaved: Bytes::Nothing,
             removed: false,
         }
     }
 
     pub(super) fn set_record(&mut self, record: ObjectRecord) {
+        if self.record.place == Place::Keys && record.place != Place::Keys {
+            self.bytes_unsaved = Bytes::Delete;
+        }
         if self.record != record {
             self.record = record;
             self.record_unsaved = true;
         }
+    }
+
+    /// The bytes of a small object, which are stored with its record and validity or not at all.
+    pub(super) fn set_bytes(&mut self, bytes: Vec<u8>) {
+        self.bytes_unsaved = Bytes::Put(bytes);
     }
 
     /// "Invalid" may be stored at any time.
@@ -69,6 +89,15 @@ impl Saved {
         if std::mem::take(&mut self.record_unsaved) {
             let value = encode_record(self.record);
             ops.push(put(inode, Part::Record, 0, &value));
+        }
+        match std::mem::take(&mut self.bytes_unsaved) {
+            Bytes::Nothing => {}
+            Bytes::Put(bytes) => ops.push(put(inode, Part::Bytes, 0, &bytes)),
+            Bytes::Delete => {
+                let key = key::object(inode, Part::Bytes, 0);
+                let key = key::encode(inode.container(), Tag::Objects, &key);
+                ops.push(Op::Delete { key });
+            }
         }
         for span in std::mem::take(&mut self.spans_unsaved) {
             let mut regions = RegionMap::new();

@@ -1,7 +1,7 @@
 //! Going over all blocks: scrub, rescan after unseen writes, and recovery.
 
 use super::table::{block_range, blocks_of};
-use super::{Backing, Body, Object, Writers, push_block, spans_of, wholly_invalid};
+use super::{Backing, Body, Goes, Object, Writers, push_block, spans_of, wholly_invalid};
 use crate::disk::{DiskFile, SeekTo, read_padded};
 use crate::error::StoreError;
 use crate::store::Adopt;
@@ -30,6 +30,8 @@ impl Object {
                 return Ok(Vec::new());
             }
             let file = match self.open_file(&body) {
+                // To load a small object's bytes is to check them.
+                Ok(Some(_)) if body.backing == Backing::Small => return Ok(Vec::new()),
                 Ok(Some(file)) => file,
                 Ok(None) => return Ok(Vec::new()),
                 Err(StoreError::Corrupt { ranges, .. }) => return Ok(ranges),
@@ -60,12 +62,15 @@ impl Object {
             let mut body = self.body.write();
             self.check_live(&body)?;
             self.core.check_writable(self.inode.container())?;
+            if body.backing == Backing::Small {
+                return Ok(found);
+            }
             let Some(file) = self.open_file(&body)? else {
                 return Ok(found);
             };
             let physical = file.size().map_err(|e| self.io("read the length of", &e))?;
             if body.len < physical {
-                self.note_data_change()?;
+                self.note_data_change(Goes::ToFile)?;
                 body.len = physical;
             }
             let Some(group) = self.next_group(&body, &*file, from)? else {
@@ -81,13 +86,17 @@ impl Object {
         let mut body = self.body.write();
         self.check_live(&body)?;
         self.core.check_writable(self.inode.container())?;
-        self.note_data_change()?;
+        let goes = body.goes(0, self.core.small_len_max);
+        self.note_data_change(goes)?;
         let known = cut_at(range, body.len);
         body.invalid.drop_range(range);
         if known.is_empty() {
             return Ok(());
         }
         body.filled.extend(spans_of(known));
+        if body.backing == Backing::Small {
+            return Ok(());
+        }
         let Some(file) = self.open_file(&body)? else {
             return Ok(());
         };
@@ -104,8 +113,13 @@ impl Object {
         let mut found = Vec::new();
         let mut body = self.body.write();
         // The log knows the inode already; this ties it to the object.
-        self.note_data_change()?;
+        self.note_data_change(Goes::ToFile)?;
         let recorded = body.backing;
+        if recorded == Backing::Small {
+            // Its keys are as its last sync left them; a file that it was just getting holds nothing more that lasts.
+            self.remove_file().map_err(|e| self.io("remove", &e))?;
+            return Ok(found);
+        }
         body.backing = Backing::Present;
         let file = match self.open_file(&body) {
             Ok(Some(file)) => file,
@@ -233,7 +247,7 @@ impl Object {
         if differing.is_empty() {
             return Ok(());
         }
-        let change = self.note_data_change()?;
+        let change = self.note_data_change(Goes::ToFile)?;
         for Differing { block, sum } in differing {
             if let Some(sum) = sum {
                 body.sums.set(block, &[sum], change);

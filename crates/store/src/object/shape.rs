@@ -1,13 +1,16 @@
 //! Length, holes and space.
 
+use super::small::blocks_for;
 use super::table::{block_range, blocks_of};
 use super::write::forget_invalid;
-use super::{Backing, Body, Object};
-use crate::disk::SeekTo;
+use super::{Backing, Body, Goes, Object, Writers};
+use crate::disk::{DiskFile, SeekTo};
 use crate::error::StoreError;
 use crate::sums::{BLOCK, block_sum};
 use perigee_types::ByteRange;
 use perigee_types::limits::BLOCK_LEN;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Object {
     /// Cuts or extends; what is new reads as zeros. Durable by [`Object::sync`].
@@ -23,9 +26,10 @@ impl Object {
         if size == old {
             return Ok(());
         }
-        let change = self.note_data_change()?;
+        let goes = body.goes(size, self.core.small_len_max);
+        let change = self.note_data_change(goes)?;
         if size > old {
-            let file = self.open_for_write(&mut body)?;
+            let file = self.open_for_write(&mut body, goes)?;
             file.set_len(size).map_err(|e| self.io("extend", &e))?;
         } else {
             self.shrink(&mut body, size, change)?;
@@ -38,7 +42,7 @@ impl Object {
         let block = size / BLOCK_LEN;
         let kept = ByteRange::new(block * BLOCK_LEN, size);
         self.load_sums(body, block_range(block))?;
-        if let Some(file) = self.open_file(body)? {
+        if let Some(file) = self.open_to_change(body)? {
             let mut scratch = [0; BLOCK];
             if !kept.is_empty() {
                 let lost = ByteRange::new(size, body.len);
@@ -65,8 +69,9 @@ impl Object {
         if range.is_empty() {
             return Ok(());
         }
-        let change = self.note_data_change()?;
-        if let Some(file) = self.open_file(&body)? {
+        let goes = body.goes(0, self.core.small_len_max);
+        let change = self.note_data_change(goes)?;
+        if let Some(file) = self.open_to_change(&mut body)? {
             let edges = self.punched_edges(&mut body, range)?;
             file.punch(range).map_err(|e| self.io("punch", &e))?;
             let committed = self.committed();
@@ -80,6 +85,14 @@ impl Object {
         }
         forget_invalid(&mut body, range);
         Ok(())
+    }
+
+    /// What there is to be changed in place; `None` when there are no bytes.
+    fn open_to_change(&self, body: &mut Body) -> Result<Option<Arc<dyn DiskFile>>, StoreError> {
+        match body.backing {
+            Backing::Small => Ok(Some(self.open_small_for_write(body)?)),
+            _ => self.open_file(body),
+        }
     }
 
     /// The new checksums of blocks that a punch hits in part.
@@ -119,8 +132,9 @@ impl Object {
         self.core.check_room(self.inode.container())?;
         let mut body = self.body.write();
         self.check_live(&body)?;
-        self.note_data_change()?;
-        let file = self.open_for_write(&mut body)?;
+        // Space can be promised in a file alone.
+        self.note_data_change(Goes::ToFile)?;
+        let file = self.open_for_write(&mut body, Goes::ToFile)?;
         file.allocate(range).map_err(|e| self.io("allocate", &e))
     }
 
@@ -168,12 +182,7 @@ impl Object {
         self.hole_from(file.as_deref(), at, len).map(Some)
     }
 
-    fn hole_from(
-        &self,
-        file: Option<&dyn crate::disk::DiskFile>,
-        at: u64,
-        len: u64,
-    ) -> Result<u64, StoreError> {
+    fn hole_from(&self, file: Option<&dyn DiskFile>, at: u64, len: u64) -> Result<u64, StoreError> {
         let Some(file) = file else {
             return Ok(at);
         };
@@ -190,9 +199,19 @@ impl Object {
         if body.backing == Backing::Removed {
             return Ok(0);
         }
-        match self.open_file(&body)? {
-            Some(file) => file.blocks().map_err(|e| self.io("stat", &e)),
-            None => Ok(0),
+        if body.backing == Backing::Small {
+            return Ok(blocks_for(body.len));
         }
+        let change = self.marks.data_change.load(Ordering::Acquire);
+        let mut known = self.marks.blocks.lock();
+        if body.writers == Writers::Here && change != 0 && known.0 == change {
+            return Ok(known.1);
+        }
+        let blocks = match self.open_file(&body)? {
+            Some(file) => file.blocks().map_err(|e| self.io("stat", &e))?,
+            None => 0,
+        };
+        *known = (change, blocks);
+        Ok(blocks)
     }
 }

@@ -1,9 +1,9 @@
 //! Making an object durable, and removing it.
 
 use super::table::{UnsavedSums, encode};
-use super::{Backing, Body, Object, Writers};
+use super::{Backing, Body, Goes, Object, Writers};
 use crate::error::StoreError;
-use crate::format::ObjectRecord;
+use crate::format::{ObjectRecord, Place};
 use crate::kv::key::{self, Part, Tag};
 use crate::kv::{Done, WriteBatch};
 use parking_lot::MutexGuard;
@@ -35,7 +35,16 @@ struct Plan {
     change: u64,
     data_change: u64,
     backing: Backing,
+    /// The bytes of a small object, where they changed.
+    small: Option<Vec<u8>>,
     sums: UnsavedSums,
+}
+
+impl Plan {
+    /// Whether a file holds data that may not be on the disk.
+    fn has_to_flush(&self, turn: &Turn) -> bool {
+        self.backing != Backing::Small && self.data_change > turn.data_synced
+    }
 }
 
 /// What a sync has to do.
@@ -115,7 +124,14 @@ impl Object {
             }
         }
         let whole = match objects.first() {
-            Some(first) if !together.plans.is_empty() => first.core.sync_whole(),
+            Some(first)
+                if together
+                    .plans
+                    .iter()
+                    .any(|(at, plan)| plan.has_to_flush(&turns[*at])) =>
+            {
+                first.core.sync_whole()
+            }
             _ => Ok(()),
         };
         let mut batch = WriteBatch::new();
@@ -181,7 +197,7 @@ impl Object {
             return Ok(Begun::Nothing);
         }
         if body.writers == Writers::Outside {
-            self.note_data_change()?;
+            self.note_data_change(Goes::ToFile)?;
         }
         let change = self.marks.change.load(Ordering::Acquire);
         if change <= self.committed() {
@@ -197,7 +213,7 @@ impl Object {
 
     /// Brings the file's data to the disk.
     fn flush_plan(&self, plan: &Plan, turn: &Turn) -> Result<(), StoreError> {
-        if plan.data_change <= turn.data_synced {
+        if !plan.has_to_flush(turn) {
             return Ok(());
         }
         self.flush(plan.backing).map_err(|e| {
@@ -233,11 +249,20 @@ impl Object {
             body.backing = Backing::Present;
         }
         self.marks.dirty_since.store(0, Ordering::Relaxed);
+        let data_change = self.marks.data_change.load(Ordering::Acquire);
+        let is_small = backing == Backing::Small;
         Plan {
             change,
-            data_change: self.marks.data_change.load(Ordering::Acquire),
+            data_change,
             backing,
-            sums: body.sums.unsaved(turn.submitted),
+            small: (is_small && data_change > turn.submitted)
+                .then(|| self.unsaved_small())
+                .flatten(),
+            sums: if is_small {
+                UnsavedSums::default()
+            } else {
+                body.sums.unsaved(turn.submitted)
+            },
         }
     }
 
@@ -246,7 +271,7 @@ impl Object {
         let body = self.body.read();
         let Ok(Some(file)) = self.open_file(&body) else {
             return match body.backing {
-                Backing::None | Backing::Removed => Ok(()),
+                Backing::None | Backing::Small | Backing::Removed => Ok(()),
                 Backing::Fresh | Backing::Present => {
                     Err(io::Error::other("the backing file cannot be opened"))
                 }
@@ -272,8 +297,15 @@ impl Object {
             }
             saved.set_record(ObjectRecord {
                 len: pending.len,
-                present: matches!(plan.backing, Backing::Fresh | Backing::Present),
+                place: match plan.backing {
+                    Backing::None | Backing::Removed => Place::Nowhere,
+                    Backing::Small => Place::Keys,
+                    Backing::Fresh | Backing::Present => Place::File,
+                },
             });
+            if let Some(bytes) = plan.small {
+                saved.set_bytes(bytes);
+            }
         }
         drop(saved);
         drop(body);
@@ -303,6 +335,7 @@ impl Object {
             Ok(()) if self.marks.refused.load(Ordering::Acquire) => Err(StoreError::NoSpace),
             Ok(()) => {
                 self.marks.committed.fetch_max(change, Ordering::AcqRel);
+                self.forget_small();
                 Ok(())
             }
             Err(error) => {
@@ -312,10 +345,14 @@ impl Object {
         }
     }
 
-    /// Ends the object: its file is gone, handles on it fail. The turn keeps its keys from coming back.
-    pub(crate) fn retire(&self) -> (Retired<'_>, io::Result<()>) {
+    /// Ends the object: its file is gone, handles on it fail. The turn keeps its keys from coming back. One that the
+    /// last process left `unrecovered` may have a file that its record does not know.
+    pub(crate) fn retire(&self, unrecovered: bool) -> (Retired<'_>, io::Result<()>) {
         let turn = self.turn.lock();
         let mut body = self.body.write();
+        let has_file = unrecovered
+            || self.marks.touched.load(Ordering::Acquire)
+            || matches!(body.backing, Backing::Fresh | Backing::Present);
         body.backing = Backing::Removed;
         body.pending = None;
         self.saved.lock().set_removed();
@@ -323,11 +360,10 @@ impl Object {
         self.marks.touched.store(false, Ordering::Release);
         self.core.touched.remove(self.inode);
         drop(body);
-        let path = self.core.layout.object(self.inode);
-        let gone = match self.core.disk.remove_file(&path) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            other => other,
-        };
+        if !has_file {
+            return (Retired { _turn: turn }, Ok(()));
+        }
+        let gone = self.remove_file();
         (Retired { _turn: turn }, gone)
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct SumTable {
 }
 
 /// What a sync writes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct UnsavedSums {
     pub(super) cut: Option<u64>,
     pub(super) groups: Vec<(u64, Box<Sums>)>,

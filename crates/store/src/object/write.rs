@@ -74,8 +74,9 @@ impl Object {
         data: &[u8],
         reuse: Reuse,
     ) -> Result<(), StoreError> {
-        let change = self.note_data_change()?;
-        let file = self.open_for_write(body)?;
+        let goes = body.goes(range.end, self.core.small_len_max);
+        let change = self.note_data_change(goes)?;
+        let file = self.open_for_write(body, goes)?;
         if body.writers == Writers::Outside {
             body.len = self.current_len(body)?;
         }

@@ -7,6 +7,7 @@ mod keys;
 mod model;
 mod object;
 mod replica;
+mod small;
 
 use crate::disk::Disk;
 use crate::{Adopt, Object, Store, StoreError, StoreIdentity, StoreOptions};
@@ -23,6 +24,8 @@ pub(crate) const C: ContainerId = ContainerId(3);
 pub(crate) struct Bench {
     pub(crate) dir: TempDir,
     pub(crate) disk: Arc<FaultyDisk>,
+    /// Objects up to this length have no file.
+    small_len_max: u64,
     store: Option<Arc<Store>>,
 }
 
@@ -30,6 +33,7 @@ pub(crate) fn options(disk: &Arc<FaultyDisk>) -> StoreOptions {
     StoreOptions {
         cache_bytes: 4 << 20,
         reserve_bytes: Some(1 << 20),
+        small_len_max: 0,
         open_files: 8,
         disk: Arc::clone(disk) as _,
     }
@@ -65,13 +69,23 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 impl Bench {
+    /// Every object has a file.
     pub(crate) fn new() -> Self {
+        Self::with_small(0)
+    }
+
+    pub(crate) fn with_small(small_len_max: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let disk = FaultyDisk::new();
-        let store = Store::create_with(&dir.path().join("s"), identity(), options(&disk)).unwrap();
+        let options = StoreOptions {
+            small_len_max,
+            ..options(&disk)
+        };
+        let store = Store::create_with(&dir.path().join("s"), identity(), options).unwrap();
         Self {
             dir,
             disk,
+            small_len_max,
             store: Some(store),
         }
     }
@@ -115,6 +129,7 @@ impl Bench {
     pub(crate) fn open_on(&mut self, disk: Arc<dyn Disk>) {
         let options = StoreOptions {
             disk,
+            small_len_max: self.small_len_max,
             ..options(&self.disk)
         };
         self.store = Some(Store::open_with(&self.path(), Some(CLUSTER), options).unwrap());

@@ -101,11 +101,14 @@ fn check(bench: &Bench, owner: &[Vec<u8>]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn valid_bytes_are_the_owners_latest(steps in prop::collection::vec(step(), 1..30)) {
-        let mut bench = Bench::new();
+    fn valid_bytes_are_the_owners_latest(
+        small in prop::sample::select(vec![0, 10_000, LEN]),
+        steps in prop::collection::vec(step(), 1..30),
+    ) {
+        let mut bench = Bench::with_small(small);
         let mut owner = vec![vec![0; LEN as usize]];
         for step in steps {
             run(&mut bench, &mut owner, step);
