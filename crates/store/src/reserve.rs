@@ -75,6 +75,12 @@ impl Reserve {
         if self.is_spent() { 0 } else { self.bytes }
     }
 
+    /// Whether bytes may be taken into memory that the next commit will store. The reserve stands behind those that
+    /// were taken already; without it they could be refused when it is too late to say so.
+    pub(crate) fn takes_small(&self) -> bool {
+        !self.is_spent() && self.has(2 * COMMIT_ROOM)
+    }
+
     /// Whether a commit of `bytes` will find room; gives the reserve up for it if it must.
     pub(crate) fn admit(&self, bytes: usize) -> Admission {
         let wanted = (bytes as u64).saturating_mul(4).saturating_add(COMMIT_ROOM);

@@ -2,7 +2,7 @@
 
 use super::read::read_block;
 use super::table::{block_range, blocks_of};
-use super::{Body, Object, Writers, outside, spans_of, wholly_invalid};
+use super::{Body, Goes, Object, Writers, outside, spans_of, wholly_invalid};
 use crate::disk::{DiskFile, Reuse, write_content};
 use crate::error::StoreError;
 use crate::sums::{BLOCK, block_sum, block_sums};
@@ -75,6 +75,9 @@ impl Object {
         reuse: Reuse,
     ) -> Result<(), StoreError> {
         let goes = body.goes(range.end, self.core.small_len_max);
+        if goes == Goes::ToKeys && !self.core.kv.reserve.takes_small() {
+            return Err(StoreError::NoSpace);
+        }
         let change = self.note_data_change(goes)?;
         let file = self.open_for_write(body, goes)?;
         if body.writers == Writers::Outside {

@@ -137,3 +137,25 @@ fn a_store_of_format_1_is_read_and_becomes_format_2() {
     );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
 }
+
+#[test]
+fn a_full_disk_refuses_small_bytes_when_they_are_written() {
+    let mut bench = Bench::with_small(SMALL);
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 5000)).unwrap();
+    bench.disk.set(|faults| faults.available = Some(700 << 10));
+    let full = Err(StoreError::NoSpace);
+    assert_eq!(object.write(100, &pattern(2, 5000)), full);
+    assert_eq!(bench.object(2).write(0, b"x"), full);
+    // What was taken before finds its room in the reserve.
+    object.sync_wait().unwrap();
+    bench.disk.set(|faults| faults.available = None);
+    drop(object);
+    bench.lose_power(1);
+    bench.open_and_recover(Adopt::Distrust);
+    assert_eq!(
+        bench.object(1).read_bytes(0, 9999).unwrap(),
+        pattern(1, 5000)
+    );
+    assert!(bench.object(2).is_empty().unwrap());
+}
