@@ -58,7 +58,17 @@ impl Device {
         }
     }
 
-    /// Waits for the next request. ENODEV: the mount is gone.
+    /// Whether [`Device::read`] waits; it does to begin with.
+    pub(crate) fn set_blocking(&self, blocking: bool) -> io::Result<()> {
+        let flags = if blocking {
+            OFlags::RDWR
+        } else {
+            OFlags::RDWR | OFlags::NONBLOCK
+        };
+        Ok(rustix::fs::fcntl_setfl(&self.fd, flags)?)
+    }
+
+    /// The next request. ENODEV: the mount is gone. EAGAIN: there is none, and it does not wait.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(&self.fd, buffer)?)
     }

@@ -14,6 +14,7 @@ mod options;
 mod point;
 mod reply;
 mod session;
+mod turns;
 mod waiting;
 mod wire;
 

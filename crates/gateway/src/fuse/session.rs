@@ -8,6 +8,7 @@ use super::ops;
 use super::options::MountOptions;
 use super::point::{self, MountError};
 use super::reply::Reply;
+use super::turns::{Found, Turns};
 use super::waiting::Waiting;
 use super::wire::{self, Body, InitReply, InitRequest, Request, init};
 use parking_lot::{Condvar, Mutex};
@@ -276,11 +277,14 @@ fn spawn(
     lifetime: &Arc<Lifetime>,
 ) -> io::Result<()> {
     let count = readers.len();
+    let turns = Arc::new(Turns::default());
     lifetime.state.lock().readers = count;
     for (index, device) in readers.into_iter().enumerate() {
         let reader = Reader {
             session: Arc::clone(session),
+            turns: Arc::clone(&turns),
             device,
+            is_blocking: true,
         };
         let life = Arc::clone(lifetime);
         let spawned = thread::Builder::new()
@@ -300,25 +304,96 @@ fn spawn(
     Ok(())
 }
 
-/// One thread: reads a request, dispatches it, reads the next.
+/// For how long a thread looks for the next request before it sleeps, if the one before came as soon.
+const LOOK_MAX: Duration = Duration::from_micros(30);
+
+/// One thread: when it leads, reads a request, dispatches it, reads the next.
 struct Reader {
     session: Arc<Session>,
+    turns: Arc<Turns>,
     device: Arc<Device>,
+    /// Whether a read waits.
+    is_blocking: bool,
+}
+
+/// Whether the next request is expected soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    Brisk,
+    Slow,
 }
 
 impl Reader {
-    fn run(self) -> io::Result<()> {
+    fn run(mut self) -> io::Result<()> {
+        let turns = Arc::clone(&self.turns);
+        let result = self.lead_by_turns(&turns);
+        turns.end();
+        result
+    }
+
+    fn lead_by_turns(&mut self, turns: &Turns) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_LEN_MAX];
-        loop {
-            let len = match retry(|| self.device.read(&mut buffer)) {
-                Ok(len) => len,
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            if self.take(&buffer[..len]) == Next::Stop {
-                return Ok(());
+        while let Some(mut turn) = turns.lead() {
+            let mut pace = Pace::Slow;
+            loop {
+                let (len, found) = match self.next_request(&mut buffer, &mut pace) {
+                    Ok(next) => next,
+                    Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
+                    Err(error) => return Err(error),
+                };
+                turn.took(found);
+                if self.take(&buffer[..len]) == Next::Stop {
+                    return Ok(());
+                }
+                if !turn.done() {
+                    break;
+                }
             }
         }
+        Ok(())
+    }
+
+    fn next_request(&mut self, buffer: &mut [u8], pace: &mut Pace) -> io::Result<(usize, Found)> {
+        let since = Instant::now();
+        if *pace == Pace::Brisk {
+            self.set_blocking(false)?;
+            let mut found = Found::Queued;
+            loop {
+                match retry(|| self.device.read(buffer)) {
+                    Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                    result => return result.map(|len| (len, found)),
+                }
+                found = Found::Awaited;
+                if since.elapsed() > LOOK_MAX {
+                    *pace = Pace::Slow;
+                    break;
+                }
+                // Whoever else has work on this processor goes first.
+                thread::yield_now();
+            }
+        }
+        self.set_blocking(true)?;
+        let since = Instant::now();
+        loop {
+            match retry(|| self.device.read(buffer)) {
+                // Another thread of a mount with one descriptor for all looks for its next request.
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => thread::yield_now(),
+                result => {
+                    if since.elapsed() < LOOK_MAX {
+                        *pace = Pace::Brisk;
+                    }
+                    return result.map(|len| (len, Found::Awaited));
+                }
+            }
+        }
+    }
+
+    fn set_blocking(&mut self, blocking: bool) -> io::Result<()> {
+        if self.is_blocking != blocking {
+            self.device.set_blocking(blocking)?;
+            self.is_blocking = blocking;
+        }
+        Ok(())
     }
 
     fn take(&self, message: &[u8]) -> Next {
@@ -374,8 +449,5 @@ fn retry(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 }
 
 fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EINTR | libc::ENOENT | libc::EAGAIN)
-    )
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::ENOENT))
 }
