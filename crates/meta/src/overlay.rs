@@ -2,10 +2,17 @@
 //!
 //! Reading through it gives the owner's newest state; dropping it gives the committed one. Each
 //! row knows the record that it came from, so an answer can wait for what it depends on (law 3).
+//!
+//! It also keeps rows of the committed state that were written or read lately: most operations read what a
+//! recent one has read or written, and the committed state is slower to ask.
 
+#[cfg(feature = "plant")]
+use crate::plant::Plant;
+use crate::planted;
 use bytes::Bytes;
 use perigee_types::{Batch, Seq};
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 #[derive(Debug)]
 struct Row {
@@ -19,13 +26,61 @@ pub struct Overlay {
     rows: BTreeMap<Vec<u8>, Row>,
     records: VecDeque<(Seq, Vec<Vec<u8>>)>,
     last: Seq,
+    recent: RefCell<Recent>,
+    #[cfg(feature = "plant")]
+    plant: Option<Plant>,
+}
+
+/// Rows of each generation of [`Recent`]: with keys and values as they are, up to 10 MiB.
+const RECENT_MAX: usize = 1 << 15;
+
+/// Committed rows, in two generations: what is asked for moves to the young one, and the old one goes when that is full.
+#[derive(Debug, Default)]
+struct Recent {
+    young: HashMap<Vec<u8>, Bytes>,
+    old: HashMap<Vec<u8>, Bytes>,
+}
+
+impl Recent {
+    fn get(&mut self, key: &[u8]) -> Option<Bytes> {
+        if let Some(value) = self.young.get(key) {
+            return Some(value.clone());
+        }
+        let (key, value) = self.old.remove_entry(key)?;
+        self.put(key, value.clone());
+        Some(value)
+    }
+
+    fn put(&mut self, key: Vec<u8>, value: Bytes) {
+        if self.young.len() >= RECENT_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, value);
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        self.young.remove(key);
+        self.old.remove(key);
+    }
 }
 
 impl Overlay {
+    /// With a deliberate fault.
+    #[cfg(feature = "plant")]
+    #[must_use]
+    pub fn with_plant(mut self, plant: Option<Plant>) -> Self {
+        self.plant = plant;
+        self
+    }
+
     /// Adds the effects of record `seq`, which is later than every one before.
     pub fn apply(&mut self, seq: Seq, batch: &Batch) {
         let mut keys = Vec::with_capacity(batch.mutations.len());
+        let recent = self.recent.get_mut();
         for mutation in &batch.mutations {
+            if !planted!(self, RecentNotForgotten) {
+                recent.remove(&mutation.key);
+            }
             let value = mutation
                 .value
                 .as_ref()
@@ -44,8 +99,11 @@ impl Overlay {
                 return;
             };
             for key in keys {
-                if self.rows.get(&key).is_some_and(|row| row.seq == record) {
-                    self.rows.remove(&key);
+                if self.rows.get(&key).is_none_or(|row| row.seq != record) {
+                    continue;
+                }
+                if let Some(value) = self.rows.remove(&key).and_then(|row| row.value) {
+                    self.recent.get_mut().put(key, value);
                 }
             }
         }
@@ -56,6 +114,19 @@ impl Overlay {
         self.rows.clear();
         self.records.clear();
         self.last = seq;
+        if !planted!(self, RecentOutlivesReign) {
+            self.recent.take();
+        }
+    }
+
+    /// The committed value of `key`, if it is kept here. Only for a key that has no row in the overlay.
+    pub fn recent(&self, key: &[u8]) -> Option<Bytes> {
+        self.recent.borrow_mut().get(key)
+    }
+
+    /// Keeps a value that was read of the committed state, for a key that has no row in the overlay.
+    pub fn note_recent(&self, key: &[u8], value: &Bytes) {
+        self.recent.borrow_mut().put(key.to_vec(), value.clone());
     }
 
     /// The row of `key`, if the overlay has one: its value (`None`: deleted) and its record.

@@ -136,9 +136,17 @@ impl<B: Base> View for OwnerView<'_, B> {
                 self.latest = self.latest.max(seq);
                 value
             }
-            None => match self.base.get(key) {
-                Ok(value) => value,
-                Err(error) => self.fail(error),
+            None => match self.overlay.recent(key) {
+                Some(value) => Some(value),
+                None => match self.base.get(key) {
+                    Ok(value) => {
+                        if let Some(value) = &value {
+                            self.overlay.note_recent(key, value);
+                        }
+                        value
+                    }
+                    Err(error) => self.fail(error),
+                },
             },
         };
         if let Some(reads) = &mut self.reads {

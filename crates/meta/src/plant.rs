@@ -23,5 +23,7 @@ perigee_types::plants! {
     AnswerBeforeRevoked = "a change is answered before other sessions have forgotten what it changed";
     RevocationOvertaken = "a session keeps an answer that was under way when it was told to forget";
     LeaseFromAnswer = "a lease is counted from the moment when the answer comes";
+    RecentNotForgotten = "an owner keeps a committed row that it has read when the row is deleted";
+    RecentOutlivesReign = "an owner keeps committed rows that it has read over another owner's time";
     PartRevokesNothing = "the end of a participant's part calls no lease back";
 }

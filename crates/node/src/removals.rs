@@ -5,7 +5,11 @@ use parking_lot::Mutex;
 use perigee_types::InodeId;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 use tracing::error;
+
+/// How long a removal may wait for others: waking a thread costs as much as several of them.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// What is to be removed, and whether somebody is at it.
 #[derive(Debug, Default)]
@@ -36,12 +40,17 @@ impl Env {
         }
         drop(queue);
         let env = self.clone();
-        self.runtime.spawn_blocking(move || {
-            while let Some(inode) = env.removals.next() {
-                if let Err(error) = env.store.remove_object(inode) {
-                    error!(%inode, %error, "the object of a removed inode stays");
-                }
-            }
+        self.runtime.spawn(async move {
+            tokio::time::sleep(GATHER).await;
+            tokio::task::spawn_blocking(move || env.remove_all());
         });
+    }
+
+    fn remove_all(&self) {
+        while let Some(inode) = self.removals.next() {
+            if let Err(error) = self.store.remove_object(inode) {
+                error!(%inode, %error, "the object of a removed inode stays");
+            }
+        }
     }
 }

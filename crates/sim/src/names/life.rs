@@ -73,7 +73,7 @@ impl Names {
             chain,
             rows,
             applied,
-            overlay: Overlay::default(),
+            overlay: Overlay::default().with_plant(self.plant),
             transactions: Transactions::new(container),
             answers: Answers::default(),
             leases: Leases::new(id_of(host)),
