@@ -6,6 +6,7 @@ mod device;
 mod errno;
 mod lock_owners;
 mod mount;
+mod nearby;
 mod notify;
 mod open_files;
 mod open_modes;

@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::lock_owners::LockOwners;
+use super::nearby::Nearby;
 use super::notify::Kernel;
 use super::open_files::OpenFiles;
 use super::ops;
@@ -333,6 +334,7 @@ impl Reader {
 
     fn lead_by_turns(&mut self, turns: &Turns) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_LEN_MAX];
+        let mut nearby = Nearby::new();
         while let Some(mut turn) = turns.lead() {
             let mut pace = Pace::Slow;
             loop {
@@ -342,13 +344,17 @@ impl Reader {
                     Err(error) => return Err(error),
                 };
                 turn.took(found);
-                if self.take(&buffer[..len]) == Next::Stop {
+                if pace == Pace::Slow {
+                    nearby.roam();
+                }
+                if self.take(&buffer[..len], &mut nearby) == Next::Stop {
                     return Ok(());
                 }
                 if !turn.done() {
                     break;
                 }
             }
+            nearby.roam();
         }
         Ok(())
     }
@@ -396,7 +402,7 @@ impl Reader {
         Ok(())
     }
 
-    fn take(&self, message: &[u8]) -> Next {
+    fn take(&self, message: &[u8], nearby: &mut Nearby) -> Next {
         let (header, request) = match wire::parse(message) {
             Ok(parsed) => parsed,
             Err(malformed) => {
@@ -404,6 +410,7 @@ impl Reader {
                 return self.refuse(message);
             }
         };
+        nearby.asked_by(header.pid);
         if request == Request::Destroy {
             Reply::new(&self.device, header.unique).ok();
             return Next::Go;
