@@ -219,7 +219,8 @@ fn facts(request: &InitRequest, options: &MountOptions) -> Result<KernelFacts, M
 }
 
 fn answer(request: &InitRequest, facts: &KernelFacts, options: &MountOptions) -> InitReply {
-    // Not among them: WRITEBACK_CACHE, which excludes passthrough and hides writes from us.
+    // Not among them: WRITEBACK_CACHE, which excludes passthrough and hides writes from us; READDIRPLUS_AUTO, by which
+    // all but the first part of a large directory would come without attributes, each to be asked for alone.
     let mut wanted = init::ASYNC_READ
         | init::POSIX_LOCKS
         | init::FLOCK_LOCKS
@@ -228,7 +229,6 @@ fn answer(request: &InitRequest, facts: &KernelFacts, options: &MountOptions) ->
         | init::DONT_MASK
         | init::AUTO_INVAL_DATA
         | init::DO_READDIRPLUS
-        | init::READDIRPLUS_AUTO
         | init::ASYNC_DIO
         | init::PARALLEL_DIROPS
         | init::POSIX_ACL
