@@ -23,7 +23,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             rounds: 3,
-            file_bytes: 256 << 20,
+            file_bytes: 1 << 30,
             random: Duration::from_secs(3),
             small_files: 5_000,
             tree_files: 3_000,

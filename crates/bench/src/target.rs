@@ -47,8 +47,14 @@ impl Target {
     /// CPU time used up to now. A daemon that has died counts as nothing more.
     fn cpu(&self) -> Duration {
         let this = i32::try_from(std::process::id()).unwrap_or(0);
-        let pids = self.daemons.iter().copied().chain([this]);
-        pids.filter_map(|pid| process::cpu_time(pid).ok()).sum()
+        self.cpu_of_daemons()
+            + process::cpu_time(this).unwrap_or_default()
+            + process::cpu_time_of_children()
+    }
+
+    fn cpu_of_daemons(&self) -> Duration {
+        let times = self.daemons.iter().map(|pid| process::cpu_time(*pid));
+        times.filter_map(Result::ok).sum()
     }
 
     /// Starts measuring.
@@ -102,16 +108,42 @@ impl Spent {
     }
 }
 
-/// Waits until what was written is on disk, so that one row does not pay for the one before.
-pub fn settle() {
-    rustix::fs::sync();
+/// Daemons that use less CPU time than this in a [`GLANCE`] are at rest.
+const AT_REST: Duration = Duration::from_millis(5);
+const GLANCE: Duration = Duration::from_millis(100);
+/// So often in a row.
+const RESTS: u32 = 3;
+/// Daemons that never rest are not waited for any longer.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+
+impl Target {
+    /// Waits until what was written is on disk and the daemons have done what they do in the background, so that one
+    /// row does not pay for the one before.
+    pub fn settle(&self) {
+        rustix::fs::sync();
+        if self.daemons.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        let mut rests = 0;
+        while rests < RESTS && began.elapsed() < SETTLE_MAX {
+            let before = self.cpu_of_daemons();
+            std::thread::sleep(GLANCE);
+            let spent = self.cpu_of_daemons().saturating_sub(before);
+            rests = if spent < AT_REST { rests + 1 } else { 0 };
+        }
+    }
+
+    /// [`Target::settle`], then empties the kernel's caches.
+    ///
+    /// Errors: needs root.
+    pub fn drop_caches(&self) -> Checked {
+        self.settle();
+        empty_caches()
+    }
 }
 
-/// Empties the kernel's caches.
-///
-/// Errors: needs root.
-pub fn drop_caches() -> Checked {
-    settle();
+fn empty_caches() -> Checked {
     let file = OpenOptions::new()
         .write(true)
         .open("/proc/sys/vm/drop_caches");

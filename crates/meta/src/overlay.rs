@@ -12,7 +12,7 @@ use crate::planted;
 use bytes::Bytes;
 use perigee_types::{Batch, Seq};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Debug)]
 struct Row {
@@ -37,8 +37,8 @@ const RECENT_MAX: usize = 1 << 15;
 /// Committed rows, in two generations: what is asked for moves to the young one, and the old one goes when that is full.
 #[derive(Debug, Default)]
 struct Recent {
-    young: HashMap<Vec<u8>, Bytes>,
-    old: HashMap<Vec<u8>, Bytes>,
+    young: BTreeMap<Vec<u8>, Bytes>,
+    old: BTreeMap<Vec<u8>, Bytes>,
 }
 
 impl Recent {

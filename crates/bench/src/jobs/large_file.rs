@@ -1,7 +1,6 @@
 //! One large file: plain calls at one place at a time, as a program without tricks makes them.
 
 use super::Figures;
-use crate::target::{drop_caches, settle};
 use crate::{Figure, Row, Settings, Target};
 use perigee_testbed::{Call, Checked, ensure, pattern};
 use perigee_types::Rng;
@@ -33,7 +32,7 @@ pub(super) fn run(settings: &Settings, target: &Target, path: &Path) -> Checked<
         rng: Rng::new(1),
     };
     let mut figures = vec![(Row::SeqWrite, job.write_all()?)];
-    drop_caches()?;
+    target.drop_caches()?;
     figures.push((Row::SeqReadCold, job.read_all()?));
     for (row, kind, block) in [
         (Row::RandWrite4k, Kind::Write, 4_096),
@@ -43,9 +42,9 @@ pub(super) fn run(settings: &Settings, target: &Target, path: &Path) -> Checked<
         (Row::Mixed128k, Kind::Both, 131_072),
     ] {
         if kind == Kind::Write {
-            settle();
+            target.settle();
         } else {
-            drop_caches()?;
+            target.drop_caches()?;
         }
         figures.push((row, job.random(kind, block)?));
     }
@@ -68,7 +67,7 @@ impl Job<'_> {
 
     fn write_all(&mut self) -> Checked<Figure> {
         let blocks = self.settings.file_bytes / MIB as u64;
-        settle();
+        self.target.settle();
         let meter = self.target.meter();
         let file = File::create(self.path).call(|| "create the large file".to_owned())?;
         for block in 0..blocks {

@@ -1,13 +1,13 @@
 //! Many files of 4 KiB in one directory.
 
 use super::Figures;
-use crate::target::{drop_caches, settle};
 use crate::{Figure, Row, Settings, Target};
 use perigee_testbed::{Call, CheckError, Checked, ensure, pattern};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 const BYTES: usize = 4_096;
 
@@ -17,12 +17,12 @@ pub(super) fn run(settings: &Settings, target: &Target, directory: &Path) -> Che
         directory,
         count: settings.small_files,
     };
-    settle();
+    target.settle();
     let mut figures = vec![(Row::Create1, files.create(1)?)];
     figures.push((Row::Stat, files.each(|old, _| files.stat(old))?));
-    drop_caches()?;
+    target.drop_caches()?;
     figures.push((Row::ReadCold, files.each(read)?));
-    drop_caches()?;
+    target.drop_caches()?;
     figures.push((Row::LsCold, files.list()?));
     let rename = |old: &Path, _| fs::rename(old, renamed(old)).call(|| "rename".to_owned());
     figures.push((Row::Rename, files.each(rename)?));
@@ -41,7 +41,7 @@ pub(super) fn run_by_four(
         directory,
         count: settings.small_files,
     };
-    settle();
+    target.settle();
     let figure = files.create(4)?;
     let there = fs::read_dir(directory).call(|| "list".to_owned())?.count();
     ensure!(
@@ -111,21 +111,19 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// The calls of GNU `ls -l`: the listing, then for each name lstat and two attributes.
+    /// `ls -l`, as a person starts it.
     fn list(&self) -> Checked<Figure> {
         let meter = self.target.meter();
-        let mut count = 0;
-        let entries = fs::read_dir(self.directory).call(|| "opendir".to_owned())?;
-        for entry in entries {
-            let path = entry.call(|| "readdir".to_owned())?.path();
-            fs::symlink_metadata(&path).call(|| format!("lstat {}", path.display()))?;
-            for name in ["security.selinux", "system.posix_acl_access"] {
-                // Mostly there is none, which is as good an answer.
-                _ = rustix::fs::lgetxattr(&path, name, &mut [0_u8; 256]);
-            }
-            count += 1;
-        }
-        let figure = meter.stop().time(count as u64);
+        let listed = Command::new("ls")
+            .arg("-l")
+            .arg(self.directory)
+            .stderr(Stdio::inherit())
+            .output()
+            .call(|| "ls -l".to_owned())?;
+        let figure = meter.stop().time(self.count as u64);
+        ensure!(listed.status.success(), "ls -l: {}", listed.status);
+        // Its first line is the total.
+        let count = listed.stdout.split(|&byte| byte == b'\n').count() - 2;
         ensure!(
             count == self.count,
             "{count} of {} names are listed",

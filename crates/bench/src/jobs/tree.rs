@@ -1,7 +1,6 @@
 //! A tree of small files: the calls of `tar x` and of `rm -r`, from memory.
 
 use super::Figures;
-use crate::target::settle;
 use crate::{Row, Settings, Target};
 use perigee_testbed::{Call, Checked, pattern};
 use perigee_types::Rng;
@@ -21,13 +20,13 @@ pub(super) fn run(settings: &Settings, target: &Target, directory: &Path) -> Che
     let archive = archive(settings.tree_files);
     let root = directory.join("tree");
     let count = archive.len() as u64;
-    settle();
+    target.settle();
     let meter = target.meter();
     for (name, content) in &archive {
         extract(&root.join(name), content)?;
     }
     let untar = meter.stop().time(count);
-    settle();
+    target.settle();
     let meter = target.meter();
     fs::remove_dir_all(&root).call(|| "rm -r".to_owned())?;
     Ok(vec![
