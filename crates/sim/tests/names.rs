@@ -60,6 +60,8 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::AnswerBeforeRevoked, 10),
     (Plant::RevocationOvertaken, 19),
     (Plant::LeaseFromAnswer, 407),
+    (Plant::RecentNotForgotten, 1),
+    (Plant::RecentOutlivesReign, 164),
     (Plant::PartRevokesNothing, 72),
 ];
 
