@@ -5,12 +5,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 perigee=$(realpath "${1:-target/release/perigee}")
-work=$(mktemp -d "${TMPDIR:-/tmp}/perigee-suites.XXXXXX")
+# short: the path of a socket has 107 bytes at most, and pjdfstest adds long names of its own
+work=$(mktemp -d "${TMPDIR:-/tmp}/pgs.XXXX")
 export PERIGEE_DIR=$work/cluster
 
 clean_up() {
     "$perigee" down >/dev/null 2>&1 || true
-    umount --lazy "$work/mount" 2>/dev/null || true
+    umount --lazy "$work/m" 2>/dev/null || true
     rm -rf --one-file-system "$work"
 }
 trap clean_up EXIT
@@ -18,8 +19,8 @@ trap 'exit 130' INT TERM
 
 # the suites act as other users, who must be able to get there
 chmod 755 "$work"
-mkdir "$work/mount"
-"$perigee" up --nodes 3 --mount "$work/mount"
-mkdir "$work/mount/pjdfstest" "$work/mount/fsx"
-scripts/suite-pjdfstest.sh "$work/mount/pjdfstest"
-scripts/suite-fsx.sh "$work/mount/fsx" "${OPERATIONS:-1000000}"
+mkdir "$work/m"
+"$perigee" up --nodes 3 --mount "$work/m"
+mkdir "$work/m/p" "$work/m/f"
+scripts/suite-pjdfstest.sh "$work/m/p"
+scripts/suite-fsx.sh "$work/m/f" "${OPERATIONS:-1000000}"
