@@ -61,7 +61,8 @@ echo "mount: $(grep '^Summary' "$out/mount.log")"
 # A test that is skipped on DIR alone would hide what it should show.
 for list in local mount; do awk '$NF == "skipped" {print $1}' "$out/$list.log" | sort > "$out/$list.skipped"; done
 only=$(comm -13 "$out/local" "$out/mount")
-skipped=$(comm -13 "$out/local.skipped" "$out/mount.skipped")
+# The suite knows the link limit of some local file systems by name; of a mount over FUSE it cannot.
+skipped=$(comm -13 "$out/local.skipped" "$out/mount.skipped" | grep -vx 'link::link_count_max' || true)
 [ -z "$skipped" ] || { echo "skipped on the mount only:"; echo "$skipped" | sed 's/^/  /'; }
 if [ -n "$only" ]; then
   echo "fail on the mount only (details in $out/mount.log):"; echo "$only" | sed 's/^/  /'; exit 1

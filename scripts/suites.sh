@@ -22,5 +22,7 @@ chmod 755 "$work"
 mkdir "$work/m"
 "$perigee" up --nodes 3 --mount "$work/m"
 mkdir "$work/m/p" "$work/m/f"
-scripts/suite-pjdfstest.sh "$work/m/p"
-scripts/suite-fsx.sh "$work/m/f" "${OPERATIONS:-1000000}"
+failed=0
+scripts/suite-pjdfstest.sh "$work/m/p" || failed=1
+scripts/suite-fsx.sh "$work/m/f" "${OPERATIONS:-1000000}" || failed=1
+exit $failed
