@@ -24,7 +24,7 @@ impl Default for Settings {
         Self {
             rounds: 3,
             file_bytes: 1 << 30,
-            random: Duration::from_secs(3),
+            random: Duration::from_secs(10),
             small_files: 5_000,
             tree_files: 3_000,
         }
