@@ -159,3 +159,21 @@ fn a_full_disk_refuses_small_bytes_when_they_are_written() {
     );
     assert!(bench.object(2).is_empty().unwrap());
 }
+
+#[test]
+fn what_is_written_while_a_sync_is_under_way_stays() {
+    let bench = Bench::with_small(SMALL);
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 3000)).unwrap();
+    // The committer stands still until the object has changed once more.
+    let (go, told) = std::sync::mpsc::channel::<()>();
+    let hold = Box::new(move |_| _ = told.recv());
+    bench.store().submit(crate::WriteBatch::new(), hold);
+    let (ends, ended) = std::sync::mpsc::channel();
+    object.sync(Box::new(move |result| _ = ends.send(result)));
+    object.write(1000, &pattern(2, 500)).unwrap();
+    let want = object.read_bytes(0, 9999).unwrap();
+    go.send(()).unwrap();
+    ended.recv().unwrap().unwrap();
+    assert_eq!(object.read_bytes(0, 9999).unwrap(), want);
+}
