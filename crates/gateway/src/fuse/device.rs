@@ -1,6 +1,7 @@
 //! The device `/dev/fuse`: whole messages in and out, and its three ioctls.
 #![expect(unsafe_code, reason = "rustix has no ioctl of FUSE")]
 
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,6 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub(crate) struct Device {
     fd: OwnedFd,
+    /// Of the descriptor, and so of all threads that share it.
+    is_blocking: Mutex<bool>,
 }
 
 /// Whether the kernel took a message.
@@ -42,7 +45,7 @@ impl Device {
     /// A descriptor without a connection.
     pub(crate) fn open() -> io::Result<Self> {
         let fd = rustix::fs::open(Self::PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { fd })
+        Ok(Self::from(fd))
     }
 
     /// One more descriptor of the same connection, with a queue of its own.
@@ -60,12 +63,18 @@ impl Device {
 
     /// Whether [`Device::read`] waits; it does to begin with.
     pub(crate) fn set_blocking(&self, blocking: bool) -> io::Result<()> {
+        let mut is_blocking = self.is_blocking.lock();
+        if *is_blocking == blocking {
+            return Ok(());
+        }
         let flags = if blocking {
             OFlags::RDWR
         } else {
             OFlags::RDWR | OFlags::NONBLOCK
         };
-        Ok(rustix::fs::fcntl_setfl(&self.fd, flags)?)
+        rustix::fs::fcntl_setfl(&self.fd, flags)?;
+        *is_blocking = blocking;
+        Ok(())
     }
 
     /// The next request. ENODEV: the mount is gone. EAGAIN: there is none, and it does not wait.
@@ -132,12 +141,35 @@ impl Device {
 
 impl From<OwnedFd> for Device {
     fn from(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self {
+            fd,
+            is_blocking: Mutex::new(true),
+        }
     }
 }
 
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_thread_that_shares_a_descriptor_knows_what_another_has_set() {
+        let fd = rustix::fs::memfd_create("device", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let device = Arc::new(Device::from(fd));
+        let other = Arc::clone(&device);
+        std::thread::spawn(move || other.set_blocking(false).unwrap())
+            .join()
+            .unwrap();
+        let flags = || rustix::fs::fcntl_getfl(&device.fd).unwrap();
+        assert!(flags().contains(OFlags::NONBLOCK));
+        device.set_blocking(true).unwrap();
+        assert!(!flags().contains(OFlags::NONBLOCK));
     }
 }

@@ -285,7 +285,6 @@ fn spawn(
             session: Arc::clone(session),
             turns: Arc::clone(&turns),
             device,
-            is_blocking: true,
         };
         let life = Arc::clone(lifetime);
         let spawned = thread::Builder::new()
@@ -316,8 +315,6 @@ struct Reader {
     session: Arc<Session>,
     turns: Arc<Turns>,
     device: Arc<Device>,
-    /// Whether a read waits.
-    is_blocking: bool,
 }
 
 /// Whether the next request is expected soon.
@@ -365,7 +362,7 @@ impl Reader {
     fn next_request(&mut self, buffer: &mut [u8], pace: &mut Pace) -> io::Result<(usize, Found)> {
         let since = Instant::now();
         if *pace == Pace::Brisk {
-            self.set_blocking(false)?;
+            self.device.set_blocking(false)?;
             let mut found = Found::Queued;
             loop {
                 match retry(|| self.device.read(buffer)) {
@@ -381,12 +378,14 @@ impl Reader {
                 thread::yield_now();
             }
         }
-        self.set_blocking(true)?;
+        self.device.set_blocking(true)?;
         let since = Instant::now();
         loop {
             match retry(|| self.device.read(buffer)) {
-                // Another thread of a mount with one descriptor for all looks for its next request.
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => thread::yield_now(),
+                // Of one descriptor for all: a thread that has just lost the lead still looked for a request.
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                    self.device.set_blocking(true)?;
+                }
                 result => {
                     if since.elapsed() < LOOK_MAX {
                         *pace = Pace::Brisk;
@@ -395,14 +394,6 @@ impl Reader {
                 }
             }
         }
-    }
-
-    fn set_blocking(&mut self, blocking: bool) -> io::Result<()> {
-        if self.is_blocking != blocking {
-            self.device.set_blocking(blocking)?;
-            self.is_blocking = blocking;
-        }
-        Ok(())
     }
 
     fn take(&self, message: &[u8], nearby: &mut Nearby) -> Next {
