@@ -122,8 +122,9 @@ impl Files<'_> {
             .call(|| "ls -l".to_owned())?;
         let figure = meter.stop().time(self.count as u64);
         ensure!(listed.status.success(), "ls -l: {}", listed.status);
-        // Its first line is the total.
-        let count = listed.stdout.split(|&byte| byte == b'\n').count() - 2;
+        let lines = listed.stdout.iter().filter(|&&byte| byte == b'\n').count();
+        // The first is the total.
+        let count = lines.saturating_sub(1);
         ensure!(
             count == self.count,
             "{count} of {} names are listed",
