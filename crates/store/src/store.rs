@@ -17,8 +17,8 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use tracing::warn;
 
-/// A page of the engine, less its header and the key. Past the first 4 KiB a file of its own costs less than
-/// the engine's copies; up to here, making, syncing and removing it costs more.
+/// A page of 16 KiB of the engine, less its header and the key: up to here the engine's copies cost less than making,
+/// syncing and removing a file.
 const SMALL_LEN_MAX: u64 = (16 << 10) - 256;
 
 /// Whose store it is.
