@@ -19,6 +19,9 @@ pub const XATTR_KILL_SETGID: u32 = 1 << 31;
 pub const XATTR_BYTES_MAX: u64 = 1 << 20;
 /// The attribute that a write takes away: capabilities of a program file.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+/// Not kept: a label means something under the policy of one host only, and hosts share these files. `ls -l` asks for
+/// it once per file, until a file system says that it has none.
+const LABEL: &[u8] = b"security.selinux";
 
 /// What an attribute's name makes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +53,9 @@ pub(crate) fn classify(name: &[u8], kind: Kind) -> Result<Class, Errno> {
         } else {
             Ok(class)
         };
+    }
+    if name == LABEL {
+        return Err(Errno::EOPNOTSUPP);
     }
     let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     let Some(space) = spaces.into_iter().find(|space| name.starts_with(space)) else {

@@ -440,6 +440,15 @@ fn extended_attributes_follow_their_flags_and_name_spaces() {
         Err(Errno::EOPNOTSUPP)
     );
     assert_eq!(fs.setxattr(file, b"user.", b"1", 0), Err(Errno::EINVAL));
+    // Labels are a host's own: programs that see this answer once do not ask for those of other files.
+    assert_eq!(
+        fs.setxattr(file, b"security.selinux", b"label", 0),
+        Err(Errno::EOPNOTSUPP)
+    );
+    assert_eq!(
+        fs.getxattr(file, b"security.selinux"),
+        Err(Errno::EOPNOTSUPP)
+    );
     let remove = Op::RemoveXattr {
         inode: file,
         name: b"user.a".to_vec(),
