@@ -226,7 +226,7 @@ fn failure(error: CallError) -> Failure {
             Failure::Refused(Refusal::TooLarge { bytes: len, max })
         }
         CallError::Refused(refusal) => match Code::from_number(refusal.code) {
-            Code::NotReady => Failure::NotSent,
+            Code::NotReady | Code::Working => Failure::NotSent,
             Code::Forbidden => Failure::Refused(Refusal::NotAllowed),
             Code::Malformed | Code::Unknown => Failure::Refused(Refusal::Malformed),
             Code::NotOwner | Code::Failed => Failure::Unknown,

@@ -52,6 +52,9 @@ pub(crate) enum AskError {
     /// The peer cannot answer now, or cannot be reached.
     #[error("the peer cannot answer now: {0}")]
     NotNow(String),
+    /// The peer is at it, and has to be asked again.
+    #[error("the peer is still at it")]
+    Working,
     /// Repeating it does not help.
     #[error("the peer refused: {0}")]
     Refused(String),
@@ -164,6 +167,7 @@ impl Env {
             Err(CallError::Refused(refusal)) => Err(match Code::from_number(refusal.code) {
                 Code::NotOwner => AskError::NotOwner,
                 Code::NotReady => AskError::NotNow("it is not ready".to_owned()),
+                Code::Working => AskError::Working,
                 Code::Malformed | Code::Failed | Code::Forbidden | Code::Unknown => {
                     AskError::Refused(String::from_utf8_lossy(&refusal.detail).into_owned())
                 }

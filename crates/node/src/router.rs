@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-/// How long a session's operation may look for an owner that answers.
+/// How long a session's operation may look for an owner that answers, or says that it is at it.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the end of a session tries to tell an owner.
 const RELEASE: Duration = Duration::from_secs(1);
@@ -67,6 +67,34 @@ pub(crate) fn container_of(op: &Op) -> ContainerId {
     }
 }
 
+/// Until when an owner is looked for. What an owner needs for its work does not count.
+#[derive(Debug, Clone, Copy)]
+struct Search {
+    patience: Duration,
+    until: Instant,
+}
+
+impl Search {
+    fn begin(now: Instant, patience: Duration) -> Self {
+        let until = now + patience;
+        Self { patience, until }
+    }
+
+    /// An owner was at it for so long.
+    fn worked_for(&mut self, time: Duration) {
+        self.until += time;
+    }
+
+    /// An owner says that it is at it.
+    fn is_worked_on(&mut self, now: Instant) {
+        self.until = now + self.patience;
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        now > self.until
+    }
+}
+
 /// Asks the owner of a container, here or at another node, until one answers or patience ends.
 async fn at_owner<T, L, LF, R, RF>(
     env: &Arc<Env>,
@@ -81,7 +109,7 @@ where
     R: Fn(NodeId) -> RF,
     RF: Future<Output = Result<T, AskError>>,
 {
-    let deadline = Instant::now() + patience;
+    let mut search = Search::begin(Instant::now(), patience);
     let mut owners = env.owners.subscribe();
     loop {
         let owner = owners
@@ -91,8 +119,9 @@ where
         match owner {
             Some(node) if node == env.me => {
                 if let Some(container) = env.container(container) {
+                    let began = Instant::now();
                     match here(container).await {
-                        Err(Failed::Elsewhere(_)) => {}
+                        Err(Failed::Elsewhere(_)) => search.worked_for(began.elapsed()),
                         result => return result,
                     }
                 }
@@ -110,6 +139,7 @@ where
                     Err(AskError::NotNow(why)) => {
                         debug!(%container, %node, %why, "owner not ready");
                     }
+                    Err(AskError::Working) => search.is_worked_on(Instant::now()),
                     Err(AskError::Refused(why)) => {
                         warn!(%container, %node, %why, "owner refused");
                         return Err(Errno::EIO.into());
@@ -118,7 +148,7 @@ where
             }
             None => {}
         }
-        if Instant::now() > deadline {
+        if search.is_over(Instant::now()) {
             warn!(%container, ?owner, "no owner answered in time");
             return Err(Errno::EIO.into());
         }
@@ -687,5 +717,25 @@ pub(crate) async fn release_session(env: &Arc<Env>, container: ContainerId, sess
     router.answered(request.op);
     if !matches!(released, Ok(Ok(_))) {
         warn!(%container, %session, "locks of an ended session not released");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_where_nobody_works_and_not_before() {
+        let begun = Instant::now();
+        let at = |secs| begun + Duration::from_secs(secs);
+        let mut search = Search::begin(begun, Duration::from_secs(30));
+        assert!(!search.is_over(at(30)));
+        assert!(search.is_over(at(31)));
+        search.worked_for(Duration::from_secs(60));
+        assert!(!search.is_over(at(90)));
+        assert!(search.is_over(at(91)));
+        search.is_worked_on(at(100));
+        assert!(!search.is_over(at(130)));
+        assert!(search.is_over(at(131)));
     }
 }

@@ -308,6 +308,27 @@ async fn reports(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
     })
 }
 
+/// Whether a call may wait for disks or for other nodes, and goes on, or can be begun anew, when it is asked again.
+fn may_take_long(method: u16) -> bool {
+    matches!(
+        method,
+        session::Execute::METHOD
+            | file::Read::METHOD
+            | file::Write::METHOD
+            | file::Sync::METHOD
+            | data::SyncData::METHOD
+    )
+}
+
+/// Gives up waiting for `work` early enough to say so before the caller's deadline.
+async fn in_time(deadline: Instant, work: impl Future<Output = Handled>) -> Handled {
+    let left = deadline.saturating_duration_since(Instant::now());
+    match tokio::time::timeout(left.mul_f32(0.75), work).await {
+        Ok(handled) => handled,
+        Err(_) => Err(Refused(Code::Working, String::new())),
+    }
+}
+
 async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
     let Call {
         method,
@@ -344,7 +365,7 @@ impl Service for NodeService {
         &self,
         from: PeerName,
         call: Call,
-        _: Instant,
+        deadline: Instant,
     ) -> BoxFuture<Result<NetAnswer, Refusal>> {
         let env = self.env();
         Box::pin(async move {
@@ -356,7 +377,11 @@ impl Service for NodeService {
                 });
             };
             let method = call.method;
-            match dispatch(&env, node, call).await {
+            let handled = match may_take_long(method) {
+                true => in_time(deadline, dispatch(&env, node, call)).await,
+                false => dispatch(&env, node, call).await,
+            };
+            match handled {
                 Ok((body, payload)) => Ok(NetAnswer { body, payload }),
                 Err(Refused(code, why)) => {
                     let name = perigee_proto::service::method_name(method);

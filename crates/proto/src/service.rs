@@ -94,6 +94,8 @@ pub enum Code {
     NotOwner,
     /// The receiver cannot answer right now (it reconciles, has no lease, is full): ask again.
     NotReady,
+    /// The receiver is at it, and it takes longer than this call: ask again, for as long as this is the answer.
+    Working,
     /// The request could not be decoded or broke a limit: never repeat it.
     Malformed,
     /// The receiver's own disk or state failed.
@@ -111,6 +113,7 @@ impl Code {
         match self {
             Self::NotOwner => 4001,
             Self::NotReady => 4002,
+            Self::Working => 4003,
             Self::Malformed => 1001,
             Self::Failed => 5001,
             Self::Forbidden => 2001,
@@ -124,6 +127,7 @@ impl Code {
         match number {
             4001 => Self::NotOwner,
             4002 => Self::NotReady,
+            4003 => Self::Working,
             1001 => Self::Malformed,
             2001 => Self::Forbidden,
             1002 => Self::Unknown,

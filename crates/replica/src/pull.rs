@@ -77,8 +77,10 @@ struct Pending {
 #[derive(Debug, Clone, Default)]
 struct Object {
     invalid: RegionMap,
-    /// Where a reader or an fsync waits.
+    /// Where a reader or an fsync waits; versions mean nothing here.
     wanted: RegionMap,
+    /// Where the last fetch ended, so that what changes all the time cannot starve the rest.
+    turn: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -110,7 +112,11 @@ pub struct Pull {
     pending: VecDeque<Pending>,
     /// How many of them are [`Origin::Unsynced`].
     unsynced: usize,
+    /// How many of them are [`Origin::Own`].
+    own: usize,
     outstanding: BTreeMap<FetchId, Outstanding>,
+    /// The ranges of all that is outstanding, which are disjoint: their ends, by inode and first byte.
+    under_way: BTreeMap<(InodeId, u64), u64>,
     last_fetch: u64,
     /// Where the last round of fetches ended, so that one object cannot starve the others.
     turn: InodeId,
@@ -151,6 +157,7 @@ impl Pull {
     /// restart finds must not speak of a record that is lost.
     pub fn on_command(&mut self, version: Version, command: &DataCommand, origin: Origin) {
         self.unsynced += usize::from(origin == Origin::Unsynced);
+        self.own += usize::from(origin == Origin::Own);
         self.pending.push_back(Pending {
             version,
             command: command.clone(),
@@ -166,7 +173,7 @@ impl Pull {
             let Some(pending) = self.pending.pop_front() else {
                 return;
             };
-            self.unsynced -= usize::from(pending.origin == Origin::Unsynced);
+            self.uncount(&pending);
             self.apply(&pending);
         }
     }
@@ -180,7 +187,7 @@ impl Pull {
             let Some(pending) = self.pending.pop_back() else {
                 return;
             };
-            self.unsynced -= usize::from(pending.origin == Origin::Unsynced);
+            self.uncount(&pending);
             if pending.origin != Origin::Remote {
                 let (inode, range) = touched(&pending.command);
                 let object = self.objects.entry(inode).or_default();
@@ -191,14 +198,19 @@ impl Pull {
         }
     }
 
+    fn uncount(&mut self, pending: &Pending) {
+        self.unsynced -= usize::from(pending.origin == Origin::Unsynced);
+        self.own -= usize::from(pending.origin == Origin::Own);
+    }
+
     /// This node does not own any more: its own writes that are not committed are not to be trusted.
     pub fn on_stepped_down(&mut self) {
         for pending in &mut self.pending {
             if pending.origin == Origin::Own {
                 pending.origin = Origin::Unsynced;
-                self.unsynced += 1;
             }
         }
+        self.unsynced += std::mem::take(&mut self.own);
     }
 
     /// A state up to `base` was installed in place of the log: the bytes of every object must be fetched as of it.
@@ -211,7 +223,9 @@ impl Pull {
         self.objects.clear();
         self.pending.clear();
         self.unsynced = 0;
+        self.own = 0;
         self.outstanding.clear();
+        self.under_way.clear();
         self.wanted.clear();
         for (inode, len) in objects.into_iter().filter(|(_, len)| *len > 0) {
             let object = self.objects.entry(inode).or_default();
@@ -225,10 +239,7 @@ impl Pull {
     /// Whether every byte of `range` here is the committed content (for an owner: its newest).
     #[must_use]
     pub fn is_valid(&self, inode: InodeId, range: ByteRange) -> bool {
-        let known = self.objects.get(&inode);
-        if known.is_some_and(|object| !object.invalid.is_valid(range))
-            && !self.missing(inode, range).is_empty()
-        {
+        if self.lacks(inode, range) {
             return false;
         }
         self.unsynced == 0
@@ -236,6 +247,21 @@ impl Pull {
                 let (other, dirty) = touched(&pending.command);
                 pending.origin == Origin::Unsynced && other == inode && dirty.overlaps(range)
             })
+    }
+
+    /// Whether the bytes of every record up to `through`, which is committed here, are in place.
+    #[must_use]
+    pub fn has_through(&self, inode: InodeId, through: Seq) -> bool {
+        let object = self.objects.get(&inode);
+        let oldest = object.and_then(|object| object.invalid.oldest());
+        oldest.is_none_or(|since| since.seq > through)
+    }
+
+    /// Whether any byte of `range` is missing.
+    fn lacks(&self, inode: InodeId, range: ByteRange) -> bool {
+        let object = self.objects.get(&inode);
+        object.is_some_and(|object| !object.invalid.is_valid(range))
+            && (self.own == 0 || !self.missing(inode, range).is_empty())
     }
 
     /// What is invalid in `range`, without what an owner has written since.
@@ -246,7 +272,7 @@ impl Pull {
                 missing.invalidate(part, needed);
             }
         }
-        if !missing.is_empty() {
+        if self.own > 0 && !missing.is_empty() {
             for (_, own) in self.own_writes().filter(|(other, _)| *other == inode) {
                 missing.drop_range(own);
             }
@@ -273,12 +299,10 @@ impl Pull {
 
     /// A reader or an fsync waits for `range`: it is fetched first.
     pub fn want(&mut self, inode: InodeId, range: ByteRange) {
-        let missing = self.missing(inode, range);
-        let Some(object) = self.objects.get_mut(&inode) else {
-            return;
-        };
-        for (part, needed) in missing.iter() {
-            object.wanted.invalidate(part, needed);
+        if self.lacks(inode, range)
+            && let Some(object) = self.objects.get_mut(&inode)
+        {
+            object.wanted.invalidate(range, Version::default());
             self.wanted.insert(inode);
         }
     }
@@ -291,25 +315,22 @@ impl Pull {
         };
         let mut fetches = Vec::new();
         for inode in std::mem::take(&mut self.wanted) {
-            let Some(object) = self.objects.get_mut(&inode) else {
-                continue;
+            let wanted = match self.objects.get_mut(&inode) {
+                Some(object) => std::mem::take(&mut object.wanted),
+                None => continue,
             };
-            let regions: Vec<(ByteRange, Version)> = object.wanted.iter().collect();
             let mut left = RegionMap::new();
-            for (part, needed) in regions {
+            for (part, _) in wanted.iter() {
+                self.plan(inode, part, &mut room, &mut fetches);
                 if room.is_empty() {
-                    left.invalidate(part, needed);
-                } else {
-                    self.plan(inode, part, &mut room, &mut fetches);
+                    left.invalidate(part, Version::default());
                 }
             }
-            if let Some(object) = self.objects.get_mut(&inode)
-                && !left.is_empty()
+            if !left.is_empty()
+                && let Some(object) = self.objects.get_mut(&inode)
             {
                 object.wanted = left;
                 self.wanted.insert(inode);
-            } else if let Some(object) = self.objects.get_mut(&inode) {
-                object.wanted = RegionMap::new();
             }
         }
         let turn = self.turn;
@@ -348,7 +369,7 @@ impl Pull {
         }
         let (inode, asked) = (outstanding.inode, outstanding.range);
         let Some(covered) = covered.intersect(asked) else {
-            self.outstanding.remove(&id);
+            self.end(id);
             return Fetched::Drop;
         };
         match holds {
@@ -357,7 +378,7 @@ impl Pull {
                 Fetched::Hold
             }
             Holds::Never => {
-                self.outstanding.remove(&id);
+                self.end(id);
                 Fetched::Drop
             }
             Holds::Yes => {
@@ -378,7 +399,7 @@ impl Pull {
     /// The parts of [`Fetched::Install`] are in place: they are valid, except where a later write has made them
     /// invalid in the meantime.
     pub fn on_installed(&mut self, id: FetchId) {
-        let Some(outstanding) = self.outstanding.remove(&id) else {
+        let Some(outstanding) = self.end(id) else {
             return;
         };
         let Stage::Installing { parts, as_of } = outstanding.stage else {
@@ -394,13 +415,25 @@ impl Pull {
 
     /// A fetch came to nothing: its range will be fetched again.
     pub fn on_fetch_failed(&mut self, id: FetchId) {
-        self.outstanding.remove(&id);
+        self.end(id);
+    }
+
+    fn end(&mut self, id: FetchId) -> Option<Outstanding> {
+        let ended = self.outstanding.remove(&id)?;
+        self.under_way.remove(&(ended.inode, ended.range.start));
+        Some(ended)
     }
 
     /// Every fetch that has no answer came to nothing: the owner is another now. Held bytes stay held.
     pub fn on_source_changed(&mut self) {
-        self.outstanding
-            .retain(|_, fetch| !matches!(fetch.stage, Stage::Asked));
+        let asked = self
+            .outstanding
+            .iter()
+            .filter(|(_, fetch)| matches!(fetch.stage, Stage::Asked));
+        let asked: Vec<FetchId> = asked.map(|(id, _)| *id).collect();
+        for id in asked {
+            self.end(id);
+        }
     }
 
     /// The fetches whose bytes are held and can be decided now: each is handed to [`Pull::on_fetched`] again.
@@ -492,37 +525,95 @@ impl Pull {
         room: &mut Room,
         fetches: &mut Vec<Fetch>,
     ) {
-        let mut missing = self.missing(inode, range);
-        for fetch in self.outstanding.values().filter(|f| f.inode == inode) {
-            missing.drop_range(fetch.range);
-        }
-        for (part, needed) in missing.iter() {
-            let mut at = part.start;
-            while at < part.end && !room.is_empty() {
-                let whole = part.end == u64::MAX;
-                let len = if whole { u64::MAX } else { FETCH_LEN_MAX };
-                let range = ByteRange::new(at, part.end.min(at.saturating_add(len)));
-                self.last_fetch += 1;
-                let id = FetchId(self.last_fetch);
-                let stage = Stage::Asked;
-                self.outstanding.insert(
-                    id,
-                    Outstanding {
-                        inode,
-                        range,
-                        stage,
-                    },
-                );
-                fetches.push(Fetch {
-                    id,
-                    inode,
-                    range,
-                    needed,
-                });
-                room.take(range.len().min(FETCH_LEN_MAX));
-                at = range.end;
+        let turn = self.objects.get(&inode).map_or(0, |object| object.turn);
+        let turn = turn.clamp(range.start, range.end);
+        for range in [
+            ByteRange::new(turn, range.end),
+            ByteRange::new(range.start, turn),
+        ] {
+            let planned = self.choose(inode, range, room);
+            for (range, needed) in planned {
+                self.ask(inode, range, needed, fetches);
             }
         }
+    }
+
+    /// What is invalid inside `range`, and not under way, as far as there is room: in pieces of one fetch each.
+    fn choose(
+        &self,
+        inode: InodeId,
+        range: ByteRange,
+        room: &mut Room,
+    ) -> Vec<(ByteRange, Version)> {
+        let mut chosen = Vec::new();
+        let Some(object) = self.objects.get(&inode) else {
+            return chosen;
+        };
+        let mut own = RegionMap::new();
+        if self.own > 0 {
+            for (_, range) in self.own_writes().filter(|(other, _)| *other == inode) {
+                own.invalidate(range, Version::default());
+            }
+        }
+        for (part, needed) in object.invalid.overlapping(range) {
+            if room.is_empty() {
+                break;
+            }
+            let mut free = RegionMap::new();
+            free.invalidate(part, needed);
+            for (busy, _) in own.overlapping(part) {
+                free.drop_range(busy);
+            }
+            for busy in self.under_way(inode, part) {
+                free.drop_range(busy);
+            }
+            for (part, needed) in free.iter() {
+                let mut at = part.start;
+                while at < part.end && !room.is_empty() {
+                    let whole = part.end == u64::MAX;
+                    let len = if whole { u64::MAX } else { FETCH_LEN_MAX };
+                    let piece = ByteRange::new(at, part.end.min(at.saturating_add(len)));
+                    room.take(piece.len().min(FETCH_LEN_MAX));
+                    chosen.push((piece, needed));
+                    at = piece.end;
+                }
+            }
+        }
+        chosen
+    }
+
+    /// The outstanding fetches that overlap `range`.
+    fn under_way(&self, inode: InodeId, range: ByteRange) -> impl Iterator<Item = ByteRange> + '_ {
+        let mut before = self.under_way.range((inode, 0)..=(inode, range.start));
+        let first = before
+            .next_back()
+            .map_or(range.start, |((_, start), _)| *start);
+        let near = self
+            .under_way
+            .range((inode, first)..(inode, range.end.max(first)));
+        near.map(|((_, start), end)| ByteRange::new(*start, *end))
+    }
+
+    fn ask(&mut self, inode: InodeId, range: ByteRange, needed: Version, fetches: &mut Vec<Fetch>) {
+        self.last_fetch += 1;
+        let id = FetchId(self.last_fetch);
+        let stage = Stage::Asked;
+        let outstanding = Outstanding {
+            inode,
+            range,
+            stage,
+        };
+        self.outstanding.insert(id, outstanding);
+        self.under_way.insert((inode, range.start), range.end);
+        if let Some(object) = self.objects.get_mut(&inode) {
+            object.turn = range.end;
+        }
+        fetches.push(Fetch {
+            id,
+            inode,
+            range,
+            needed,
+        });
     }
 }
 

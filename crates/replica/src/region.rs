@@ -6,6 +6,7 @@
 use perigee_types::{ByteRange, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// One invalid region, keyed by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,8 @@ impl Lack {
 #[serde(into = "Vec<(ByteRange, Lack)>", from = "Vec<(ByteRange, Lack)>")]
 pub struct RegionMap {
     regions: BTreeMap<u64, Region>,
+    /// How many regions lack bytes since which record: writes of one record are many regions.
+    since: BTreeMap<Version, usize>,
 }
 
 impl RegionMap {
@@ -49,6 +52,7 @@ impl RegionMap {
     pub const fn new() -> Self {
         Self {
             regions: BTreeMap::new(),
+            since: BTreeMap::new(),
         }
     }
 
@@ -74,7 +78,7 @@ impl RegionMap {
     /// The first record whose bytes are missing; `None` when the whole object is valid.
     #[must_use]
     pub fn oldest(&self) -> Option<Version> {
-        self.regions.values().map(|region| region.lack.since).min()
+        self.since.first_key_value().map(|(since, _)| *since)
     }
 
     /// Makes valid what content of version `content` satisfies inside `range`; returns those parts, in
@@ -100,11 +104,9 @@ impl RegionMap {
     }
 
     /// The invalid parts of `range` with the version that each needs, in order.
-    #[must_use]
-    pub fn overlapping(&self, range: ByteRange) -> Vec<(ByteRange, Version)> {
+    pub fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
         self.touching(range)
-            .filter_map(|(part, lack)| Some((part.intersect(range)?, lack.needed)))
-            .collect()
+            .filter_map(move |(part, lack)| Some((part.intersect(range)?, lack.needed)))
     }
 
     /// Whether every byte of `range` is valid.
@@ -155,14 +157,13 @@ impl RegionMap {
             .collect();
         let mut inside = Vec::with_capacity(hit.len());
         for (part, lack) in hit {
-            self.regions.remove(&part.start);
+            self.take_out(part.start);
             for rest in [
                 ByteRange::new(part.start, range.start),
                 ByteRange::new(range.end.max(part.start), part.end),
             ] {
                 if !rest.is_empty() {
-                    let end = rest.end;
-                    self.regions.insert(rest.start, Region { end, lack });
+                    self.put_in(rest, lack);
                 }
             }
             if let Some(common) = part.intersect(range) {
@@ -183,15 +184,35 @@ impl RegionMap {
             && before.lack == lack
         {
             merged.start = start;
+            self.take_out(start);
         }
         if let Some(after) = self.regions.get(&range.end).copied()
             && after.lack == lack
         {
-            self.regions.remove(&range.end);
+            self.take_out(range.end);
             merged.end = after.end;
         }
-        let end = merged.end;
-        self.regions.insert(merged.start, Region { end, lack });
+        self.put_in(merged, lack);
+    }
+
+    /// Adds a region, as it is.
+    fn put_in(&mut self, range: ByteRange, lack: Lack) {
+        let end = range.end;
+        self.regions.insert(range.start, Region { end, lack });
+        *self.since.entry(lack.since).or_default() += 1;
+    }
+
+    /// Removes the region that starts at `start`.
+    fn take_out(&mut self, start: u64) {
+        let Some(region) = self.regions.remove(&start) else {
+            return;
+        };
+        if let Entry::Occupied(mut count) = self.since.entry(region.lack.since) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 
@@ -269,7 +290,7 @@ mod tests {
         map.drop_range(r(5, 25));
         assert_eq!(list(&map), [(r(0, 5), v(1)), (r(25, 30), v(1))]);
         assert_eq!(
-            map.overlapping(r(3, 27)),
+            map.overlapping(r(3, 27)).collect::<Vec<_>>(),
             [(r(3, 5), v(1)), (r(25, 27), v(1))]
         );
     }
@@ -282,7 +303,7 @@ mod tests {
         assert_eq!(map.oldest(), Some(v(3)));
         map.fill(r(0, 5), v(3));
         assert_eq!(
-            map.overlapping(r(0, 15)),
+            map.overlapping(r(0, 15)).collect::<Vec<_>>(),
             [(r(5, 10), v(7)), (r(10, 15), v(7))]
         );
         assert_eq!(map.oldest(), Some(v(3)));
@@ -328,9 +349,10 @@ mod tests {
                 }
                 prop_assert_eq!(map.is_valid(range), model[start as usize..(start + len) as usize].iter().all(Option::is_none));
                 let regions: Vec<(ByteRange, Lack)> = map.clone().into();
+                prop_assert_eq!(map.oldest(), regions.iter().map(|(_, lack)| lack.since).min());
                 for (byte, want) in model.iter().enumerate() {
                     let at = r(byte as u64, byte as u64 + 1);
-                    let got = map.overlapping(at).first().map(|(_, n)| *n);
+                    let got = map.overlapping(at).next().map(|(_, needed)| needed);
                     prop_assert_eq!(got, *want);
                 }
                 for pair in regions.windows(2) {

@@ -120,6 +120,15 @@ impl Dirty {
         self.files.get(&inode)
     }
 
+    /// Whether whoever reads `range` of a file sees something of its writes: their bytes, or how long they made it.
+    pub(crate) fn shows_in(&self, inode: InodeId, range: ByteRange) -> bool {
+        self.files.get(&inode).is_some_and(|written| {
+            let after = written.ranges.partition_point(|r| r.end <= range.start);
+            let next = written.ranges.get(after);
+            written.effect == Effect::Grew || next.is_some_and(|next| next.overlaps(range))
+        })
+    }
+
     pub(crate) fn take(&mut self, inode: InodeId) -> Option<Written> {
         self.files.remove(&inode)
     }
@@ -161,6 +170,31 @@ mod tests {
         assert_eq!(ranges, [ByteRange::new(0, 5), ByteRange::new(10, 50)]);
         insert(&mut ranges, ByteRange::new(0, 100));
         assert_eq!(ranges, [ByteRange::new(0, 100)]);
+    }
+
+    #[test]
+    fn a_reader_beside_what_was_replaced_sees_nothing_of_it() {
+        let inode = InodeId::new(
+            perigee_types::ContainerId::ROOT,
+            perigee_types::InodeIndex(7),
+        );
+        let mut dirty = Dirty::default();
+        let mut write = |start, end, effect| {
+            let taken = Taken {
+                range: ByteRange::new(start, end),
+                effect,
+                mtime: WallTime::default(),
+                now: Tick(0),
+                kill_privileges: false,
+            };
+            dirty.add(inode, &taken);
+            let shows = |start, end| dirty.shows_in(inode, ByteRange::new(start, end));
+            [shows(0, 10), shows(9, 11), shows(15, 16), shows(20, 30)]
+        };
+        assert_eq!(write(10, 20, Effect::Replaced), [false, true, true, false]);
+        assert_eq!(write(29, 40, Effect::Replaced), [false, true, true, true]);
+        // Its length is news everywhere.
+        assert_eq!(write(90, 99, Effect::Grew), [true; 4]);
     }
 
     #[test]

@@ -330,7 +330,7 @@ impl Container {
         if st.chain.committed() < through {
             return Ok(false);
         }
-        if st.pull.is_valid(inode, all) {
+        if st.pull.has_through(inode, through) {
             return Ok(true);
         }
         st.pull.want(inode, all);

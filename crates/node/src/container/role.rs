@@ -78,10 +78,7 @@ impl Container {
         let st = self.state.lock();
         let whole = ByteRange::new(0, size);
         let invalid = st.pull.invalid(inode).map_or(0, |map| {
-            map.overlapping(whole)
-                .iter()
-                .map(|(range, _)| range.len())
-                .sum()
+            map.overlapping(whole).map(|(range, _)| range.len()).sum()
         });
         size.saturating_sub(invalid)
     }

@@ -55,9 +55,11 @@ impl Container {
             let mut st = self.state.lock();
             match Self::reign(&st, self.env.clock.now()) {
                 Ok(_) => {
-                    self.record_writes(&mut st, inode, Vec::new(), &mut after);
-                    if st.dirty.get(inode).is_some() {
-                        return Err(Elsewhere::NotReady.into());
+                    if st.dirty.shows_in(inode, range) {
+                        self.record_writes(&mut st, inode, Vec::new(), &mut after);
+                        if st.dirty.get(inode).is_some() {
+                            return Err(Elsewhere::NotReady.into());
+                        }
                     }
                     st.chain.content_version()
                 }

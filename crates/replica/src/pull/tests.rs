@@ -301,3 +301,71 @@ fn an_install_that_fails_is_fetched_again() {
     assert!(!pull.is_valid(FILE, r(0, 100)));
     assert_eq!(one(&mut pull).range, r(0, 100));
 }
+
+#[test]
+fn an_fsync_waits_for_what_was_written_before_it_alone() {
+    let mut pull = follower(&[(3, 0, 100), (5, 200, 300), (7, 50, 60)]);
+    assert!(!pull.has_through(FILE, Seq(4)));
+    let fetches = pull.next_fetches(u64::MAX, 9);
+    let (first, later): (Vec<Fetch>, Vec<Fetch>) =
+        fetches.iter().partition(|f: &&Fetch| f.range.end <= 50);
+    for fetch in first {
+        pull.on_fetched(fetch.id, fetch.range, v(1, 7), Holds::Yes);
+        pull.on_installed(fetch.id);
+    }
+    assert!(
+        !pull.has_through(FILE, Seq(4)),
+        "bytes of record 3 that record 7 replaced never came"
+    );
+    for fetch in later.iter().filter(|f| f.range.end <= 100) {
+        pull.on_fetched(fetch.id, fetch.range, v(1, 7), Holds::Yes);
+        pull.on_installed(fetch.id);
+    }
+    assert!(pull.has_through(FILE, Seq(4)));
+    assert!(!pull.has_through(FILE, Seq(5)));
+    assert!(pull.has_through(OTHER, Seq(9)));
+}
+
+/// Whoever waits asks again after every piece: were each of its questions as long as the file has pieces, this test
+/// would not end.
+#[test]
+fn a_file_in_very_many_pieces_is_fetched_in_a_time_that_grows_with_them() {
+    const PIECES: u64 = 50_000;
+    let mut pull = Pull::new();
+    for piece in 0..PIECES {
+        let command = written(FILE, piece * 8192, piece * 8192 + 4096);
+        pull.on_command(v(1, piece / 512 + 1), &command, Origin::Remote);
+    }
+    let through = Seq(PIECES / 512 + 1);
+    pull.on_committed(through);
+    let all = r(0, u64::MAX);
+    let mut installed = 0;
+    while !pull.has_through(FILE, through) {
+        pull.want(FILE, all);
+        for fetch in pull.next_fetches(u64::MAX, 64) {
+            let last = Version {
+                epoch: Epoch(1),
+                seq: through,
+            };
+            pull.on_fetched(fetch.id, fetch.range, last, Holds::Yes);
+            pull.on_installed(fetch.id);
+            pull.want(FILE, all);
+            assert!(!pull.has_through(FILE, through) || pull.is_valid(FILE, all));
+            installed += 1;
+        }
+    }
+    assert_eq!(installed, PIECES);
+}
+
+#[test]
+fn what_changes_all_the_time_does_not_keep_the_rest_back() {
+    let mut pull = follower(&[(1, 0, 100), (2, 200, 300)]);
+    for seq in 3..9 {
+        let fetches = pull.next_fetches(1, 1);
+        pull.on_fetched(fetches[0].id, fetches[0].range, v(1, seq - 1), Holds::Yes);
+        pull.on_installed(fetches[0].id);
+        pull.on_command(v(1, seq), &written(FILE, 0, 100), Origin::Remote);
+        pull.on_committed(Seq(seq));
+    }
+    assert!(pull.is_valid(FILE, r(200, 300)));
+}

@@ -308,7 +308,7 @@ impl World {
             .iter()
             .all(|(_, b, _)| !blocks.contains(&usize::from(*b)));
         run.chain.holds(wait.version) == Holds::Yes
-            && run.pull.is_valid(wait.inode, ByteRange::new(0, u64::MAX))
+            && run.pull.has_through(wait.inode, wait.version.seq)
             && (durable || run.reign.is_none())
     }
 

@@ -317,7 +317,7 @@ fn outside(range: ByteRange, hole: ByteRange) -> [ByteRange; 2] {
 
 /// Whether all of `range` is invalid.
 fn wholly_invalid(map: &RegionMap, range: ByteRange) -> bool {
-    let invalid: u64 = map.overlapping(range).iter().map(|(r, _)| r.len()).sum();
+    let invalid: u64 = map.overlapping(range).map(|(r, _)| r.len()).sum();
     invalid == range.len()
 }
 

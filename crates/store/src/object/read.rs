@@ -24,10 +24,11 @@ impl Object {
             return Ok(0);
         }
         let invalid = body.invalid.overlapping(range);
-        if !invalid.is_empty() {
+        let ranges: Vec<ByteRange> = invalid.map(|(part, _)| part).collect();
+        if !ranges.is_empty() {
             return Err(StoreError::Invalid {
                 inode: self.inode,
-                ranges: invalid.into_iter().map(|(part, _)| part).collect(),
+                ranges,
             });
         }
         // `range` lies in `asked`, so its length fits.

@@ -144,7 +144,7 @@ impl Object {
         self.check_live(&body)?;
         let len = self.current_len(&body)?;
         let rest = ByteRange::new(offset, len);
-        let invalid = body.invalid.overlapping(rest).first().map(|(r, _)| r.start);
+        let invalid = body.invalid.overlapping(rest).next().map(|(r, _)| r.start);
         let data = match self.open_file(&body)? {
             Some(file) if !rest.is_empty() => file
                 .seek(offset, SeekTo::Data)

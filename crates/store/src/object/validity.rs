@@ -57,7 +57,7 @@ impl Object {
     /// The invalid parts of `range`, and what version each needs.
     #[must_use]
     pub fn invalid_in(&self, range: ByteRange) -> Vec<(ByteRange, Version)> {
-        self.body.read().invalid.overlapping(range)
+        self.body.read().invalid.overlapping(range).collect()
     }
 
     /// Whether no region is invalid.
