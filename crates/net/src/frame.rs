@@ -19,7 +19,7 @@
 //! frame is made, and a repeat with other header fields need not read the payload again. It is end to end: TLS covers
 //! the wire alone, this covers the queues and buffers on both sides too.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use crc32c::{crc32c, crc32c_append};
 use perigee_proto::Priority;
 
@@ -248,6 +248,12 @@ impl Header {
     }
 }
 
+/// From this length on, a payload begins at an address that is a multiple of [`PAYLOAD_ALIGNMENT`]: its receiver may
+/// hand it to a disk as it lies.
+const ALIGNED_LEN_MIN: usize = 64 << 10;
+/// See [`ALIGNED_LEN_MIN`].
+pub(crate) const PAYLOAD_ALIGNMENT: usize = 4096;
+
 /// Puts frames together from pieces of any length.
 #[derive(Debug)]
 pub(crate) struct Assembler {
@@ -303,7 +309,7 @@ impl Assembler {
                 let wanted = header.body_len as usize + header.payload_len as usize;
                 Content {
                     header,
-                    bytes: BytesMut::with_capacity(wanted),
+                    bytes: room_for(&header),
                     wanted,
                     checksum: 0,
                 }
@@ -336,6 +342,20 @@ impl Assembler {
             payload,
         })
     }
+}
+
+/// Memory for body and payload.
+fn room_for(header: &Header) -> BytesMut {
+    let (body_len, payload_len) = (header.body_len as usize, header.payload_len as usize);
+    if payload_len < ALIGNED_LEN_MIN {
+        return BytesMut::with_capacity(body_len + payload_len);
+    }
+    let mut room = BytesMut::with_capacity(PAYLOAD_ALIGNMENT + body_len + payload_len);
+    let payload_at = (room.as_ptr() as usize).wrapping_add(body_len);
+    let skipped = payload_at.next_multiple_of(PAYLOAD_ALIGNMENT) - payload_at;
+    room.put_bytes(0, skipped);
+    room.advance(skipped);
+    room
 }
 
 #[cfg(test)]
@@ -424,6 +444,23 @@ mod tests {
             let mut bytes = frame(Kind::Call, b"", b"");
             bytes[at] = value;
             assert_eq!(read_all(&bytes, 1000), Err(error), "byte {at} = {value}");
+        }
+    }
+
+    #[test]
+    fn a_long_payload_lies_where_a_disk_can_take_it() {
+        let bounds = Bounds {
+            body_max: 1 << 12,
+            payload_max: 1 << 20,
+        };
+        for (body_len, payload_len) in [(0, 1 << 20), (39, ALIGNED_LEN_MIN), (4095, 300_000)] {
+            let payload: Vec<u8> = (0..payload_len).map(|at| (at % 251) as u8).collect();
+            let bytes = frame(Kind::Call, &vec![7; body_len], &payload);
+            let mut assembler = Assembler::new(bounds);
+            let mut rest = &bytes[..];
+            let got = assembler.feed(&mut rest).unwrap().unwrap();
+            assert_eq!(got.payload, payload);
+            assert_eq!(got.payload.as_ptr() as usize % PAYLOAD_ALIGNMENT, 0);
         }
     }
 

@@ -24,6 +24,7 @@ perigee_types::plants! {
     RevertUnlogged = "a new owner keeps older bytes and does not tell the members";
     UnsyncedTrusted = "a restarted node trusts bytes that were never synced";
     SyncUnfenced = "a member tells the owner of an older epoch that its data is on disk";
+    SyncForgetsReplaced = "a member's sync does not wait for bytes that a later record replaces before they came";
     StaleFrontier = "a joiner that lost its disk is admitted by what the lost one had acknowledged";
     StateDiscardsAcked = "an installed state replaces records that were acknowledged";
     ContentTooOld = "bytes that include an owner's newest writes are given out as of the last commit";

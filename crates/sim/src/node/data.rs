@@ -300,6 +300,15 @@ impl World {
         self.start_sync(node, true);
     }
 
+    fn has_data(&self, node: usize, wait: &SyncWait) -> bool {
+        let pull = &self.running_ref(node).pull;
+        if !self.planted(Plant::SyncForgetsReplaced) {
+            return pull.has_through(wait.inode, wait.version.seq);
+        }
+        let mut missing = pull.iter().filter(|(inode, ..)| *inode == wait.inode);
+        missing.all(|(_, _, needed)| needed.seq > wait.version.seq)
+    }
+
     fn is_ready(&self, node: usize, wait: &SyncWait) -> bool {
         let run = self.running_ref(node);
         let blocks = blocks_of_file((0..FILES).find(|f| inode(*f) == wait.inode).unwrap_or(0));
@@ -308,7 +317,7 @@ impl World {
             .iter()
             .all(|(_, b, _)| !blocks.contains(&usize::from(*b)));
         run.chain.holds(wait.version) == Holds::Yes
-            && run.pull.has_through(wait.inode, wait.version.seq)
+            && self.has_data(node, wait)
             && (durable || run.reign.is_none())
     }
 

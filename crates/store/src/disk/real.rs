@@ -50,8 +50,11 @@ impl RealFile {
     }
 }
 
-/// Calls `write` with the same bytes at an aligned address.
+/// Calls `write` with the same bytes at an aligned address: where they lie, if that is one.
 fn with_aligned<R>(data: &[u8], write: impl FnOnce(&[u8]) -> R) -> R {
+    if data.as_ptr().align_offset(ALIGNMENT) == 0 {
+        return write(data);
+    }
     let kept = BUFFERS.lock().pop();
     let mut buffer = kept.unwrap_or_else(|| vec![0; PAST_CACHE_LEN_MAX + ALIGNMENT]);
     let start = buffer.as_ptr().align_offset(ALIGNMENT);
