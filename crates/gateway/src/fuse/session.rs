@@ -305,7 +305,7 @@ fn spawn(
 }
 
 /// For how long a thread looks for the next request before it sleeps, if the one before came as soon.
-const LOOK_MAX: Duration = Duration::from_micros(30);
+const LOOK_MAX: Duration = Duration::from_micros(100);
 
 /// A program that reads more than this at once reads in a row.
 const READ_ALONE_MAX: u32 = 64 << 10;

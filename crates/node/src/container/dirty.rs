@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 /// For how long writes that only replace what a file has may wait for their record, while nobody asks for
 /// it: what is written over and over in that time travels once. A crash loses no more by it than the local
 /// disk's own delay would.
-const REPLACED_WAIT: Span = Span::from_millis(3_000);
+const REPLACED_WAIT: Span = Span::from_millis(5_000);
 /// A file that grew by so much does not wait for others that share its record's way.
 const GROWN_BYTES_MAX: u64 = 4 << 20;
 /// A file with so many bytes replaced does not wait, lest the next fsync take long.
-const REPLACED_BYTES_MAX: u64 = 512 << 20;
+const REPLACED_BYTES_MAX: u64 = 1 << 30;
 
 /// What was written to one file since its last record.
 #[derive(Debug, Clone, PartialEq, Eq)]
