@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::error::StoreError;
-use crate::kv::key::{self, Part, Tag};
+use crate::kv::key::{self, Tag};
 use crate::kv::{Done, WriteBatch};
 use crate::object::Object;
 use parking_lot::Mutex;
@@ -140,8 +140,7 @@ impl Objects {
         self.set_recovered(inode);
         self.shard(inode).lock().remove(&inode);
         let mut batch = WriteBatch::new();
-        let from = key::object(inode, Part::Record, 0);
-        let to = key::object_end(inode);
+        let (from, to) = (key::object_start(inode), key::object_end(inode));
         batch.delete_range_tagged(inode.container(), Tag::Objects, &from, Some(&to));
         self.leaving.add(inode);
         let leaving = Arc::clone(&self.leaving);

@@ -182,8 +182,24 @@ impl Kv {
         txn.set_durability(Durability::Immediate).map_err(failed)?;
         {
             let mut table = txn.open_table(TABLE).map_err(failed)?;
-            for op in batches.flat_map(|batch| &batch.ops) {
-                apply_op(&mut table, op)?;
+            let mut ops = batches.flat_map(|batch| &batch.ops).peekable();
+            while let Some(op) = ops.next() {
+                let Op::DeleteRange { from, to } = op else {
+                    apply_op(&mut table, op)?;
+                    continue;
+                };
+                // Neighbours go together: whoever removes a tree removes inodes in a row.
+                let mut to = to;
+                while let Some(Op::DeleteRange {
+                    from: next,
+                    to: end,
+                }) = ops.peek()
+                    && next == to
+                {
+                    to = end;
+                    ops.next();
+                }
+                delete_range(&mut table, from, to)?;
             }
         }
         txn.commit().map_err(failed)?;
@@ -207,6 +223,19 @@ impl Kv {
     }
 }
 
+fn delete_range(
+    table: &mut Table<'_, &[u8], &[u8]>,
+    from: &[u8],
+    to: &[u8],
+) -> Result<(), StoreError> {
+    if from < to {
+        table
+            .retain_in::<&[u8], _>(from..to, |_, _| false)
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
 fn apply_op(table: &mut Table<'_, &[u8], &[u8]>, op: &Op) -> Result<(), StoreError> {
     match op {
         Op::Put { key, value } => {
@@ -217,13 +246,7 @@ fn apply_op(table: &mut Table<'_, &[u8], &[u8]>, op: &Op) -> Result<(), StoreErr
         Op::Delete { key } => {
             table.remove(key.as_slice()).map_err(failed)?;
         }
-        Op::DeleteRange { from, to } => {
-            if from < to {
-                table
-                    .retain_in::<&[u8], _>(from.as_slice()..to.as_slice(), |_, _| false)
-                    .map_err(failed)?;
-            }
-        }
+        Op::DeleteRange { from, to } => delete_range(table, from, to)?,
         Op::SaveObject(object) => {
             for op in object.take_unsaved() {
                 apply_op(table, &op)?;

@@ -108,11 +108,17 @@ pub(crate) fn object_part_end(inode: InodeId, part: Part) -> Vec<u8> {
     out
 }
 
-/// The bound after all keys of an object.
+/// The bound before all keys of an object.
+pub(crate) fn object_start(inode: InodeId) -> Vec<u8> {
+    inode.0.to_be_bytes().to_vec()
+}
+
+/// The bound after all keys of an object: the next inode's [`object_start`].
 pub(crate) fn object_end(inode: InodeId) -> Vec<u8> {
-    let mut out = inode.0.to_be_bytes().to_vec();
-    out.push(0xff);
-    out
+    match inode.0.checked_add(1) {
+        Some(next) => object_start(InodeId(next)),
+        None => [0xff; 9].to_vec(),
+    }
 }
 
 /// The index in the last eight bytes of a key.
