@@ -14,6 +14,7 @@ pub mod node;
 pub mod policy;
 mod removals;
 mod report;
+mod room;
 mod router;
 mod service;
 mod sessions;

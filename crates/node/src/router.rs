@@ -681,10 +681,20 @@ impl Backend for Router {
     }
 
     fn space(&self, done: Done<Space>) {
-        done(match self.env.store.space() {
-            Ok(space) => Ok(crate::env::statfs(&space)),
-            Err(error) => Err(error.errno()),
-        });
+        let reserved = self.env.store.space().map_or(0, |space| space.reserved);
+        let here = self.env.room();
+        done(here.map(|here| {
+            // A file needs room on every disk that keeps it.
+            let least = self
+                .env
+                .rooms
+                .least()
+                .filter(|room| room.available < here.available);
+            match least {
+                Some(elsewhere) => crate::env::statfs(&elsewhere, 0),
+                None => crate::env::statfs(&here, reserved),
+            }
+        }));
     }
 
     fn after(&self, delay: Duration, then: Box<dyn FnOnce() + Send>) {

@@ -221,14 +221,20 @@ async fn members(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         data::SyncData::METHOD => {
             let request: data::SyncData = decode(body)?;
             let container = container(env, request.inode.container())?;
-            container.sync_data(&request).await?;
-            reply::<data::SyncData>(&data::DataSynced)
+            let result = inner(container.sync_data(&request).await)?;
+            reply::<data::SyncData>(&data::DataSynced { result })
         }
         data::AskValid::METHOD => {
             let request: data::AskValid = decode(body)?;
             let container = container(env, request.inode.container())?;
             let bytes = container.valid_bytes(request.inode, request.size);
             reply::<data::AskValid>(&data::Valid { bytes })
+        }
+        data::AskRoom::METHOD => {
+            let _: data::AskRoom = decode(body)?;
+            let me = env.clone();
+            let room = blocking(env, move || me.room().map_err(Failed::Errno)).await?;
+            reply::<data::AskRoom>(&room)
         }
         _ => {
             let request: data::StatePage = decode(body)?;
@@ -347,6 +353,7 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         data::Fetch::METHOD
         | data::SyncData::METHOD
         | data::StatePage::METHOD
+        | data::AskRoom::METHOD
         | data::AskValid::METHOD => members(env, method, &body).await,
         tx::ReadKeys::METHOD
         | tx::Prepare::METHOD

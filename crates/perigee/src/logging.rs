@@ -14,6 +14,9 @@ pub fn begin(level: &str) {
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
+        // A line that cannot be written (the disk is full) would be reported to standard error, with a panic where
+        // that fails too.
+        .log_internal_errors(false)
         .try_init();
     if begun.is_err() {
         tracing::warn!("logging had begun already");

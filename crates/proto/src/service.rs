@@ -77,6 +77,7 @@ services! {
     0x0222 sync_data(data::SyncData) -> data::DataSynced, Meta, Same;
     0x0223 state_page(data::StatePage) -> data::StateRows, Background, Same;
     0x0224 ask_valid(data::AskValid) -> data::Valid, Meta, Same;
+    0x0225 ask_room(data::AskRoom) -> data::Room, Control, Same;
     // between owners: operations over several containers
     0x0230 read_keys(tx::ReadKeys) -> tx::Keys, Meta, Same;
     0x0231 prepare(tx::Prepare) -> tx::Prepared, Meta, Same;

@@ -116,6 +116,12 @@ impl Dirty {
         self.files.values().map(Written::due).min()
     }
 
+    /// Bytes that writes added or replaced.
+    pub(crate) fn bytes(&self) -> u64 {
+        let ranges = self.files.values().flat_map(|file| &file.ranges);
+        ranges.map(|range| range.len()).fold(0, u64::saturating_add)
+    }
+
     pub(crate) fn get(&self, inode: InodeId) -> Option<&Written> {
         self.files.get(&inode)
     }

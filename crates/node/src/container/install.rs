@@ -160,12 +160,20 @@ impl Container {
         st.unsettled.insert(inode);
         match installed {
             Ok(()) => {
+                st.full_at = None;
                 st.pull.on_installed(id);
                 self.note_healed(&mut st, inode);
                 Round::Complete
             }
             Err(error) => {
                 st.pull.on_fetch_failed(id);
+                if let StoreError::NoSpace = error {
+                    let now = self.env.clock.now();
+                    // Said once: it is tried again and again.
+                    if st.full_at.replace(now).is_some() {
+                        return Round::Failed;
+                    }
+                }
                 error!(container = %self.id, %inode, %error, "bytes not installed");
                 Round::Failed
             }

@@ -4,6 +4,7 @@ use super::dirty::{self, Effect, RECORD_RANGES_MAX, Taken};
 use super::execute::Owed;
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
+use crate::room::Verdict;
 use bytes::Bytes;
 use perigee_meta::{Attr, Context, Kind, Op, Refusal, Reply, Seen, Touched};
 use perigee_proto::message::data::SyncData;
@@ -15,7 +16,7 @@ use perigee_types::{
 };
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 
 /// One session's write.
 #[derive(Clone, Copy)]
@@ -245,10 +246,27 @@ impl Container {
         } else {
             Effect::Replaced
         };
+        if effect == Effect::Grew {
+            self.find_room(ByteRange::new(len.max(offset), range.end))?;
+        }
         file.object
             .write(offset, data)
             .map_err(|error| self.read_failed(inode, &error))?;
         self.note_write(request, range, effect, after)
+    }
+
+    /// Sees to it that the members can take what a file grows by.
+    fn find_room(&self, added: ByteRange) -> Result<(), Failed> {
+        let others = self.others(&self.state.lock());
+        match self
+            .env
+            .rooms
+            .take(&others, added.len(), self.env.clock.now())
+        {
+            Verdict::Room => Ok(()),
+            Verdict::Unsure => Err(Elsewhere::NotReady.into()),
+            Verdict::Full => Err(Errno::ENOSPC.into()),
+        }
     }
 
     /// Where a write goes. An append needs the size of this moment; a plain write needs nothing.
@@ -583,8 +601,12 @@ impl Container {
             });
             let mut failed = false;
             for (node, result) in futures_util::future::join_all(asks).await {
-                match result {
-                    Ok(_) => done.push(node),
+                match result.map(|(synced, _)| synced.result) {
+                    Ok(Ok(())) => done.push(node),
+                    Ok(Err(errno)) => {
+                        warn!(%inode, %node, %errno, "member cannot sync");
+                        return Err(errno.into());
+                    }
                     Err(error) => {
                         debug!(%inode, %node, %error, "member has not synced yet");
                         failed = true;

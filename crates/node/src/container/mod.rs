@@ -156,6 +156,8 @@ pub(crate) struct State {
     marks: WriteBatch,
     /// Fetched bytes whose record is not committed here yet: where they start, and what they are as of.
     held: BTreeMap<FetchId, install::Arrived>,
+    /// When fetched bytes last found no room on this node's disk; none have found it since.
+    full_at: Option<Tick>,
     /// Files with bytes that may not be on this node's disk.
     unsettled: BTreeSet<InodeId>,
     /// What committed records up to here did to the data is on disk, or marked there as missing.

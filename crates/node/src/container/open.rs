@@ -79,6 +79,7 @@ impl Container {
             lock_queue: perigee_meta::queue::LockQueue::default(),
             dirty: Dirty::default(),
             unsent_since: None,
+            full_at: None,
             urgent: false,
             commit_waiters: BTreeMap::new(),
             persisting: 0,

@@ -23,6 +23,11 @@ pub(super) const PIECE: u64 = perigee_replica::pull::FETCH_LEN_MAX;
 const REQUEST_BYTES: u64 = 2 << 20;
 /// Requests under way that bring nothing for so long do not keep others back.
 const SLOW: Duration = Duration::from_millis(100);
+/// Before what failed is asked for again; the second where this node's disk is full.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_FULL: Duration = Duration::from_millis(200);
+/// For so long after bytes found no room an fsync is told so: while there are any, they are tried more often.
+const FULL_FOR: Span = Span::from_millis(1_000);
 /// Requests under way.
 const REQUESTS_MAX: usize = 6;
 /// Regions asked for at a time.
@@ -211,7 +216,9 @@ impl Container {
                     slow = false;
                     self.progress.notify_waiters();
                     if fetched == Round::Failed {
-                        tokio::time::sleep(Duration::from_millis(20)).await;
+                        let full = self.state.lock().full_at.is_some();
+                        let pause = if full { PAUSE_FULL } else { PAUSE };
+                        tokio::time::sleep(pause).await;
                     }
                 }
                 () = self.refill.notified(), if under_way.is_empty() => {}
@@ -311,7 +318,7 @@ impl Container {
     }
 
     /// Whether everything of a file that was committed up to `through` is in place here.
-    fn has(&self, request: &SyncData) -> Result<bool, Elsewhere> {
+    fn has(&self, request: &SyncData) -> Result<bool, Failed> {
         let SyncData {
             inode,
             through,
@@ -324,7 +331,7 @@ impl Container {
             _ => false,
         };
         if !follows {
-            return Err(Elsewhere::NotReady);
+            return Err(Elsewhere::NotReady.into());
         }
         let all = ByteRange::new(0, u64::MAX);
         if st.chain.committed() < through {
@@ -332,6 +339,10 @@ impl Container {
         }
         if st.pull.has_through(inode, through) {
             return Ok(true);
+        }
+        let now = self.env.clock.now();
+        if st.full_at.is_some_and(|at| now < at + FULL_FOR) {
+            return Err(Errno::ENOSPC.into());
         }
         st.pull.want(inode, all);
         self.refill.notify_one();

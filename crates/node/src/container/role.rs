@@ -4,7 +4,7 @@ use super::drive::decode_batch;
 use super::{After, Container, Elsewhere, State};
 use perigee_meta::Touched;
 use perigee_replica::Role;
-use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, Seq};
+use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, NodeId, Seq};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, info, warn};
@@ -62,6 +62,15 @@ impl Container {
         let st = self.state.lock();
         let invalid = st.pull.iter().map(|(_, range, _)| range.len());
         invalid.fold(0, u64::saturating_add)
+    }
+
+    /// Who will have to take what is written here, and how many bytes of it have no record yet.
+    pub(crate) fn owed_to(&self) -> (Vec<NodeId>, u64) {
+        let st = self.state.lock();
+        match st.role {
+            Role::Owner { .. } => (self.others(&st), st.dirty.bytes()),
+            _ => (Vec::new(), 0),
+        }
     }
 
     /// The newest epoch that this node knows of.

@@ -1,6 +1,6 @@
 //! File content and state between the members of a chain.
 
-use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, Seq, Version};
+use perigee_types::{ByteRange, ContainerId, Epoch, Errno, InodeId, Seq, Version};
 use serde::{Deserialize, Serialize};
 
 /// A replica asks the owner for regions that it marked invalid. Reading only: a repeat is harmless.
@@ -48,9 +48,31 @@ pub struct SyncData {
     pub epoch: Epoch,
 }
 
-/// The member has it on its disk.
+/// The member has it on its disk, or says why it cannot have it: ENOSPC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DataSynced;
+pub struct DataSynced {
+    /// The outcome.
+    pub result: Result<(), Errno>,
+}
+
+/// An owner asks how much a member's disk can take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskRoom;
+
+/// The disk under a member's store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// All bytes of the file system.
+    pub total: u64,
+    /// Bytes that data may still take.
+    pub available: u64,
+    /// Bytes that are yet to be fetched.
+    pub missing: u64,
+    /// All inodes of the file system; 0 where it does not count them.
+    pub files: u64,
+    /// Inodes that are left.
+    pub files_free: u64,
+}
 
 /// A joining node reads the committed state in pages of one consistent snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,196 @@
+//! How much room is left on the disks of the nodes that follow this one's containers.
+//!
+//! A write is acknowledged before its bytes travel: an owner that did not count what its members can take would
+//! acknowledge more than they can. The count is what a member last told, less what it still has to fetch, less what
+//! writes here took since it was asked. Somebody else may fill that disk meanwhile: then an fsync says so.
+
+use parking_lot::Mutex;
+use perigee_proto::message::data::Room;
+use perigee_types::{NodeId, Span, Tick};
+use std::collections::BTreeMap;
+use tokio::sync::Notify;
+
+/// What is not counted may take so much: records on their way when a member answers, and the key-value store's growth.
+const MARGIN: u64 = 16 << 20;
+/// An answer that is older does not suffice to refuse a write.
+const FRESH: Span = Span::from_millis(100);
+
+/// What the members told.
+#[derive(Debug, Default)]
+pub(crate) struct Rooms {
+    members: Mutex<BTreeMap<NodeId, Member>>,
+    /// Somebody needs newer answers.
+    wanted: Notify,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Member {
+    told: Option<Told>,
+    /// Bytes that writes here took, ever.
+    taken: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    room: Room,
+    asked: Asked,
+}
+
+/// A question, as of the moment when it was sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    at: Tick,
+    /// Bytes taken before, less those that had no record, so that the member could not know of them.
+    counted: u64,
+}
+
+/// Whether members can take some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// They can; the bytes are counted.
+    Room,
+    /// Perhaps not: their answers are old, and newer ones are on the way.
+    Unsure,
+    /// One of them cannot.
+    Full,
+}
+
+impl Member {
+    /// Bytes that it can take; `None` when it never told.
+    fn left(&self) -> Option<u64> {
+        let Told { room, asked } = self.told?;
+        let owed = room.missing.saturating_add(self.taken - asked.counted);
+        Some(room.available.saturating_sub(owed.saturating_add(MARGIN)))
+    }
+}
+
+impl Rooms {
+    /// Counts `len` bytes that `members` will have to take, if they can. One that never told counts as one that can.
+    pub(crate) fn take(&self, members: &[NodeId], len: u64, now: Tick) -> Verdict {
+        let mut known = self.members.lock();
+        let full = members.iter().filter_map(|node| known.get(node));
+        let mut full = full.filter(|member| member.left().is_some_and(|left| left < len));
+        let stale = |member: &Member| member.told.is_none_or(|told| told.asked.at + FRESH < now);
+        if let Some(first) = full.next() {
+            return if stale(first) || full.any(stale) {
+                self.wanted.notify_one();
+                Verdict::Unsure
+            } else {
+                Verdict::Full
+            };
+        }
+        for node in members {
+            known.entry(*node).or_default().taken += len;
+        }
+        Verdict::Room
+    }
+
+    /// A question goes to a member. `unrecorded`: bytes that were taken for it, and have no record yet.
+    pub(crate) fn ask(&self, node: NodeId, unrecorded: u64, now: Tick) -> Asked {
+        let taken = self.members.lock().entry(node).or_default().taken;
+        Asked {
+            at: now,
+            counted: taken.saturating_sub(unrecorded),
+        }
+    }
+
+    /// It answered.
+    pub(crate) fn told(&self, node: NodeId, asked: Asked, room: Room) {
+        let mut members = self.members.lock();
+        members.entry(node).or_default().told = Some(Told { room, asked });
+    }
+
+    /// Only these are members of anything that this node owns.
+    pub(crate) fn keep(&self, nodes: &BTreeMap<NodeId, u64>) {
+        self.members
+            .lock()
+            .retain(|node, _| nodes.contains_key(node));
+    }
+
+    /// The disk with the least room, as it was told.
+    pub(crate) fn least(&self) -> Option<Room> {
+        let members = self.members.lock();
+        let told = members.values().filter_map(|member| member.told);
+        told.map(|told| told.room)
+            .min_by_key(|room| room.available.saturating_sub(room.missing))
+    }
+
+    /// Returns when somebody needs newer answers.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const A: NodeId = NodeId(2);
+    const B: NodeId = NodeId(3);
+
+    fn room(available: u64, missing: u64) -> Room {
+        Room {
+            total: 100_000 * MIB,
+            available,
+            missing,
+            files: 10,
+            files_free: 5,
+        }
+    }
+
+    #[test]
+    fn what_members_cannot_take_is_refused_and_only_by_fresh_word() {
+        let rooms = Rooms::default();
+        let now = Tick(1_000_000);
+        assert_eq!(
+            rooms.take(&[A, B], 5_000 * MIB, now),
+            Verdict::Room,
+            "nobody told"
+        );
+        for (node, available) in [(A, 1_000 * MIB), (B, 100 * MIB)] {
+            let asked = rooms.ask(node, 0, now);
+            rooms.told(node, asked, room(available, 20 * MIB));
+        }
+        assert_eq!(rooms.take(&[A, B], 60 * MIB, now), Verdict::Room);
+        assert_eq!(rooms.take(&[A, B], 5 * MIB, now), Verdict::Full);
+        assert_eq!(rooms.take(&[A], 5 * MIB, now), Verdict::Room);
+        let later = now + FRESH + FRESH;
+        assert_eq!(rooms.take(&[A, B], 5 * MIB, later), Verdict::Unsure);
+        // What was refused is not counted, and what was fetched is room no more.
+        let asked = rooms.ask(B, 0, later);
+        rooms.told(B, asked, room(20 * MIB, 0));
+        assert_eq!(rooms.take(&[A, B], 4 * MIB, later), Verdict::Room);
+        assert_eq!(rooms.take(&[A, B], MIB, later), Verdict::Full);
+    }
+
+    #[test]
+    fn bytes_that_a_member_could_not_know_of_stay_counted() {
+        let rooms = Rooms::default();
+        let now = Tick(1_000_000);
+        assert_eq!(rooms.take(&[A], 30 * MIB, now), Verdict::Room);
+        let asked = rooms.ask(A, 10 * MIB, now);
+        // Taken while the question is on its way.
+        assert_eq!(rooms.take(&[A], 5 * MIB, now), Verdict::Room);
+        rooms.told(A, asked, room(50 * MIB, 0));
+        assert_eq!(
+            rooms.take(&[A], 20 * MIB, now),
+            Verdict::Full,
+            "50 - 16 - 10 - 5"
+        );
+        assert_eq!(rooms.take(&[A], 19 * MIB, now), Verdict::Room);
+    }
+
+    #[test]
+    fn the_least_room_is_that_of_a_member_of_today() {
+        let rooms = Rooms::default();
+        let now = Tick(0);
+        for (node, available) in [(A, 70), (B, 30)] {
+            let asked = rooms.ask(node, 0, now);
+            rooms.told(node, asked, room(available, 0));
+        }
+        assert_eq!(rooms.least().map(|room| room.available), Some(30));
+        rooms.keep(&BTreeMap::from([(A, 0)]));
+        assert_eq!(rooms.least().map(|room| room.available), Some(70));
+    }
+}
