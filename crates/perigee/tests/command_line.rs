@@ -2,7 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn perigee(dir: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_perigee"))
@@ -223,5 +224,50 @@ struct Down<'a>(&'a Path);
 impl Drop for Down<'_> {
     fn drop(&mut self) {
         perigee(self.0, &["down"]);
+    }
+}
+
+/// Its log is on the disk of its data, so it may be the log that meets a full disk first.
+#[test]
+fn a_daemon_that_cannot_write_its_log_goes_on() {
+    let temp = tempfile::tempdir().unwrap();
+    let _down = Down(temp.path());
+    for arguments in [&["up", "--nodes", "1"][..], &["down"]] {
+        let output = perigee(temp.path(), arguments);
+        assert!(matches!(code(&output), Some(0 | 3)), "{}", error(&output));
+    }
+    let start = |command: &str, part: &str| {
+        let child = Command::new(env!("CARGO_BIN_EXE_perigee"))
+            .args([command, "--dir"])
+            .arg(temp.path().join(part))
+            .env("PERIGEE_LOG", "debug")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create("/dev/full").unwrap())
+            .spawn();
+        End(child.unwrap())
+    };
+    let _control = start("serve-control", "control");
+    let _node = start("serve", "node-1");
+    let limit = Instant::now() + Duration::from_secs(30);
+    loop {
+        let status = perigee(temp.path(), &["status", "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+        if shown["nodes"][0]["state"] == "up" {
+            break;
+        }
+        assert!(Instant::now() < limit, "{}", error(&status));
+        std::thread::yield_now();
+    }
+}
+
+/// Ends a process that the test started.
+struct End(Child);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        _ = self.0.kill();
+        _ = self.0.wait();
     }
 }

@@ -76,6 +76,17 @@ impl Cluster {
     ///
     /// Errors: those of [`Cluster::start`].
     pub fn start_within(nodes: u32, limit: Duration) -> Checked<Self> {
+        Self::start_prepared(nodes, limit, |_| Ok(()))
+    }
+
+    /// The same once `prepare` has had [`Cluster::dir`] to itself; what it mounts there is detached at the end.
+    ///
+    /// Errors: those of `prepare`, and of [`Cluster::start`].
+    pub fn start_prepared(
+        nodes: u32,
+        limit: Duration,
+        prepare: impl FnOnce(&Path) -> Checked,
+    ) -> Checked<Self> {
         let perigee = program::perigee()?;
         let workspace = Arc::new(Workspace::new()?);
         let mut cluster = Self {
@@ -86,6 +97,7 @@ impl Cluster {
             daemons: BTreeMap::new(),
             commands: 0,
         };
+        prepare(&cluster.dir())?;
         cluster.up()?;
         cluster.settle()?;
         Ok(cluster)
