@@ -16,6 +16,7 @@ mod removals;
 mod report;
 mod room;
 mod router;
+mod search;
 mod service;
 mod sessions;
 mod usage;

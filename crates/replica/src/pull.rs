@@ -307,51 +307,6 @@ impl Pull {
         }
     }
 
-    /// What to fetch now: at most `budget_bytes`, with no more than `max_outstanding` under way in all.
-    pub fn next_fetches(&mut self, budget_bytes: u64, max_outstanding: usize) -> Vec<Fetch> {
-        let mut room = Room {
-            bytes: budget_bytes,
-            slots: max_outstanding.saturating_sub(self.outstanding.len()),
-        };
-        let mut fetches = Vec::new();
-        for inode in std::mem::take(&mut self.wanted) {
-            let wanted = match self.objects.get_mut(&inode) {
-                Some(object) => std::mem::take(&mut object.wanted),
-                None => continue,
-            };
-            let mut left = RegionMap::new();
-            for (part, _) in wanted.iter() {
-                self.plan(inode, part, &mut room, &mut fetches);
-                if room.is_empty() {
-                    left.invalidate(part, Version::default());
-                }
-            }
-            if !left.is_empty()
-                && let Some(object) = self.objects.get_mut(&inode)
-            {
-                object.wanted = left;
-                self.wanted.insert(inode);
-            }
-        }
-        let turn = self.turn;
-        let mut order: Vec<InodeId> = Vec::new();
-        if !room.is_empty() {
-            let after = self.objects.range(turn..).skip_while(|(i, _)| **i == turn);
-            let before = self.objects.range(..=turn);
-            let incomplete = |(i, o): (&InodeId, &Object)| (!o.invalid.is_empty()).then_some(*i);
-            order.extend(after.filter_map(incomplete));
-            order.extend(before.filter_map(incomplete));
-        }
-        for inode in order {
-            if room.is_empty() {
-                break;
-            }
-            self.plan(inode, ByteRange::new(0, u64::MAX), &mut room, &mut fetches);
-            self.turn = inode;
-        }
-        fetches
-    }
-
     /// An answer: it covers `covered` (a part of what was asked), as of `as_of`, of which `holds` says whether the
     /// log here has it committed.
     pub fn on_fetched(
@@ -516,122 +471,6 @@ impl Pull {
             self.objects.remove(&inode);
         }
     }
-
-    /// Adds fetches for what is invalid inside `range`, and not under way.
-    fn plan(
-        &mut self,
-        inode: InodeId,
-        range: ByteRange,
-        room: &mut Room,
-        fetches: &mut Vec<Fetch>,
-    ) {
-        let turn = self.objects.get(&inode).map_or(0, |object| object.turn);
-        let turn = turn.clamp(range.start, range.end);
-        for range in [
-            ByteRange::new(turn, range.end),
-            ByteRange::new(range.start, turn),
-        ] {
-            let planned = self.choose(inode, range, room);
-            for (range, needed) in planned {
-                self.ask(inode, range, needed, fetches);
-            }
-        }
-    }
-
-    /// What is invalid inside `range`, and not under way, as far as there is room: in pieces of one fetch each.
-    fn choose(
-        &self,
-        inode: InodeId,
-        range: ByteRange,
-        room: &mut Room,
-    ) -> Vec<(ByteRange, Version)> {
-        let mut chosen = Vec::new();
-        let Some(object) = self.objects.get(&inode) else {
-            return chosen;
-        };
-        let mut own = RegionMap::new();
-        if self.own > 0 {
-            for (_, range) in self.own_writes().filter(|(other, _)| *other == inode) {
-                own.invalidate(range, Version::default());
-            }
-        }
-        for (part, needed) in object.invalid.overlapping(range) {
-            if room.is_empty() {
-                break;
-            }
-            let mut free = RegionMap::new();
-            free.invalidate(part, needed);
-            for (busy, _) in own.overlapping(part) {
-                free.drop_range(busy);
-            }
-            for busy in self.under_way(inode, part) {
-                free.drop_range(busy);
-            }
-            for (part, needed) in free.iter() {
-                let mut at = part.start;
-                while at < part.end && !room.is_empty() {
-                    let whole = part.end == u64::MAX;
-                    let len = if whole { u64::MAX } else { FETCH_LEN_MAX };
-                    let piece = ByteRange::new(at, part.end.min(at.saturating_add(len)));
-                    room.take(piece.len().min(FETCH_LEN_MAX));
-                    chosen.push((piece, needed));
-                    at = piece.end;
-                }
-            }
-        }
-        chosen
-    }
-
-    /// The outstanding fetches that overlap `range`.
-    fn under_way(&self, inode: InodeId, range: ByteRange) -> impl Iterator<Item = ByteRange> + '_ {
-        let mut before = self.under_way.range((inode, 0)..=(inode, range.start));
-        let first = before
-            .next_back()
-            .map_or(range.start, |((_, start), _)| *start);
-        let near = self
-            .under_way
-            .range((inode, first)..(inode, range.end.max(first)));
-        near.map(|((_, start), end)| ByteRange::new(*start, *end))
-    }
-
-    fn ask(&mut self, inode: InodeId, range: ByteRange, needed: Version, fetches: &mut Vec<Fetch>) {
-        self.last_fetch += 1;
-        let id = FetchId(self.last_fetch);
-        let stage = Stage::Asked;
-        let outstanding = Outstanding {
-            inode,
-            range,
-            stage,
-        };
-        self.outstanding.insert(id, outstanding);
-        self.under_way.insert((inode, range.start), range.end);
-        if let Some(object) = self.objects.get_mut(&inode) {
-            object.turn = range.end;
-        }
-        fetches.push(Fetch {
-            id,
-            inode,
-            range,
-            needed,
-        });
-    }
-}
-
-/// What may still be asked for in this round.
-struct Room {
-    bytes: u64,
-    slots: usize,
-}
-
-impl Room {
-    fn is_empty(&self) -> bool {
-        self.bytes == 0 || self.slots == 0
-    }
-
-    fn take(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_sub(bytes);
-        self.slots -= 1;
-    }
 }
 
 /// The object and the bytes that a command changes.
@@ -645,5 +484,6 @@ fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
     }
 }
 
+mod plan;
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,7 @@ mod reap;
 mod refill;
 mod role;
 mod serve;
+mod sync;
 mod transact;
 mod transfer;
 mod unseen;

@@ -1,0 +1,159 @@
+//! Putting what was written on the disks of all members: for fsync, and before another host is shown it.
+
+use super::{After, Container, Elsewhere, Failed, store_errno};
+use bytes::Bytes;
+use perigee_meta::Kind;
+use perigee_proto::message::data::SyncData;
+use perigee_types::{Errno, InodeId, NodeId, Seq};
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{debug, error, warn};
+
+impl Container {
+    /// Sees to it that the file's writes have a record; a transaction may hold that up.
+    async fn recorded(self: &Arc<Self>, inode: InodeId) -> Result<(), Elsewhere> {
+        loop {
+            let mut after = After::default();
+            let held = {
+                let mut st = self.state.lock();
+                Self::reign(&st, self.env.clock.now())?;
+                self.record_writes(&mut st, inode, Vec::new(), &mut after);
+                st.dirty.get(inode).is_some()
+            };
+            after.run();
+            if !held {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Waits until every write to the file that was acknowledged so far is on every member.
+    pub(super) async fn settle_writes(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+        self.take_in_unseen(inode).await?;
+        self.recorded(inode).await?;
+        let waits = self.state.lock().data_last.get(&inode).copied();
+        if let Some(seq) = waits {
+            self.committed(seq).await?;
+            self.data_everywhere(inode, seq).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every member has a file's bytes up to `seq` on its disk.
+    pub(super) async fn data_everywhere(
+        self: &Arc<Self>,
+        inode: InodeId,
+        seq: Seq,
+    ) -> Result<(), Failed> {
+        self.announce();
+        self.sync_members(inode, seq).await?;
+        let mut st = self.state.lock();
+        if st.data_last.get(&inode) == Some(&seq) {
+            st.data_last.remove(&inode);
+        }
+        Ok(())
+    }
+
+    /// Members hear at once what is committed, since somebody waits for their data.
+    fn announce(self: &Arc<Self>) {
+        self.step(perigee_replica::Input::Announce);
+    }
+
+    /// fsync: returns when every current member has it on disk.
+    pub(crate) async fn sync(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+        self.take_in_unseen(inode).await?;
+        self.recorded(inode).await?;
+        let (seq, kind) = {
+            let st = self.state.lock();
+            (st.chain.last().seq, self.attr(&st, inode)?.kind)
+        };
+        let here = async {
+            if kind == Kind::File {
+                self.sync_here(inode).await
+            } else {
+                Ok(())
+            }
+        };
+        let there = async {
+            self.committed(seq).await?;
+            if kind == Kind::File {
+                self.data_everywhere(inode, seq).await
+            } else {
+                Ok(())
+            }
+        };
+        let (here, there) = tokio::join!(here, there);
+        here.and(there)
+    }
+
+    /// Puts this node's copy on its disk.
+    pub(super) async fn sync_here(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let synced = self.env.runtime.spawn_blocking(move || {
+            // The receiver may have gone: then nobody wants to know.
+            file.object
+                .sync(Box::new(move |result| _ = sender.send(result)));
+        });
+        synced.await.map_err(|_| Errno::EIO)?;
+        match receiver.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                error!(%inode, %error, "sync failed");
+                Err(store_errno(&error).into())
+            }
+            Err(_) => Err(Errno::EIO.into()),
+        }
+    }
+
+    /// Has the other members put theirs on their disks. A member that does not answer is waited for
+    /// until it does, or is no member any more.
+    async fn sync_members(self: &Arc<Self>, inode: InodeId, through: Seq) -> Result<(), Failed> {
+        let mut done: Vec<NodeId> = Vec::new();
+        loop {
+            let (epoch, left): (_, Vec<NodeId>) = {
+                let st = self.state.lock();
+                let (epoch, _) = Self::reign(&st, self.env.clock.now())?;
+                let left = self
+                    .others(&st)
+                    .into_iter()
+                    .filter(|node| !done.contains(node))
+                    .collect();
+                (epoch, left)
+            };
+            if left.is_empty() {
+                return Ok(());
+            }
+            let asks = left.into_iter().map(|node| async move {
+                let request = SyncData {
+                    inode,
+                    through,
+                    epoch,
+                };
+                let deadline = Duration::from_secs(2);
+                (
+                    node,
+                    self.env.ask(node, &request, Bytes::new(), deadline).await,
+                )
+            });
+            let mut failed = false;
+            for (node, result) in futures_util::future::join_all(asks).await {
+                match result.map(|(synced, _)| synced.result) {
+                    Ok(Ok(())) => done.push(node),
+                    Ok(Err(errno)) => {
+                        warn!(%inode, %node, %errno, "member cannot sync");
+                        return Err(errno.into());
+                    }
+                    Err(error) => {
+                        debug!(%inode, %node, %error, "member has not synced yet");
+                        failed = true;
+                    }
+                }
+            }
+            if failed {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}
