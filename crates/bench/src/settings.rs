@@ -18,8 +18,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// The sizes of the peers' table where a run of three rounds stays within about six minutes; the large
-    /// file and the random rows' times are a quarter and a third of the table's.
+    /// The sizes and times of the peers' table; three rounds take about eight minutes.
     fn default() -> Self {
         Self {
             rounds: 3,

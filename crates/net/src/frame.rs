@@ -248,11 +248,10 @@ impl Header {
     }
 }
 
-/// From this length on, a payload begins at an address that is a multiple of [`PAYLOAD_ALIGNMENT`]: its receiver may
-/// hand it to a disk as it lies.
+/// Payloads of this length or more are aligned, so that their receiver can hand them to a disk as they lie.
 const ALIGNED_LEN_MIN: usize = 64 << 10;
-/// See [`ALIGNED_LEN_MIN`].
-pub(crate) const PAYLOAD_ALIGNMENT: usize = 4096;
+/// Their address is a multiple of this.
+const PAYLOAD_ALIGNMENT: usize = 4096;
 
 /// Puts frames together from pieces of any length.
 #[derive(Debug)]

@@ -41,6 +41,11 @@ fn holds(path: &Path, seed: u64, count: usize) {
     assert_eq!(pattern::first_difference(seed, 0, content), None);
 }
 
+fn all_are_up(cluster: &mut Cluster) {
+    let nodes = cluster.status().unwrap();
+    assert!(nodes.iter().all(|node| node.state == "up"), "{nodes:?}");
+}
+
 /// Somebody else's file that leaves nothing of a disk.
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
@@ -86,13 +91,7 @@ fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
     file.sync_all().unwrap();
     assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
     holds(&there.join("big"), 1, took);
-    assert!(
-        cluster
-            .status()
-            .unwrap()
-            .iter()
-            .all(|node| node.state == "up")
-    );
+    all_are_up(&mut cluster);
 
     // Room again.
     drop(file);
@@ -120,11 +119,5 @@ fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
     })
     .unwrap();
     holds(&there.join("late"), 3, 20);
-    assert!(
-        cluster
-            .status()
-            .unwrap()
-            .iter()
-            .all(|node| node.state == "up")
-    );
+    all_are_up(&mut cluster);
 }
