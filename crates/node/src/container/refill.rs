@@ -9,7 +9,9 @@ use futures_util::stream::FuturesUnordered;
 use perigee_proto::message::data::{Fetch as Ask, SyncData};
 use perigee_replica::{Entry, Fetch, Input, Origin, Role};
 use perigee_store::StoreError;
-use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Version};
+use perigee_types::{
+    Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Tick, Version,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +28,7 @@ const SLOW: Duration = Duration::from_millis(100);
 /// Before what failed is asked for again; the second where this node's disk is full.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_FULL: Duration = Duration::from_millis(200);
-/// For so long after bytes found no room an fsync is told so: while there are any, they are tried more often.
+/// For so long after bytes found no room there is none: while there are any to put, they are tried more often.
 const FULL_FOR: Span = Span::from_millis(1_000);
 /// Requests under way.
 const REQUESTS_MAX: usize = 6;
@@ -53,6 +55,11 @@ pub(super) fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
 }
 
 impl State {
+    /// Whether fetched bytes find no room on this node's disk.
+    fn is_full(&self, now: Tick) -> bool {
+        self.full_at.is_some_and(|at| now < at + FULL_FOR)
+    }
+
     /// How a record's data came to this node.
     fn origin(&self, version: Version) -> Origin {
         if self.own.contains(&version.epoch) {
@@ -216,7 +223,7 @@ impl Container {
                     slow = false;
                     self.progress.notify_waiters();
                     if fetched == Round::Failed {
-                        let full = self.state.lock().full_at.is_some();
+                        let full = self.state.lock().is_full(self.env.clock.now());
                         let pause = if full { PAUSE_FULL } else { PAUSE };
                         tokio::time::sleep(pause).await;
                     }
@@ -340,8 +347,7 @@ impl Container {
         if st.pull.has_through(inode, through) {
             return Ok(true);
         }
-        let now = self.env.clock.now();
-        if st.full_at.is_some_and(|at| now < at + FULL_FOR) {
+        if st.is_full(self.env.clock.now()) {
             return Err(Errno::ENOSPC.into());
         }
         st.pull.want(inode, all);
