@@ -11,10 +11,10 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use perigee_cluster::{ControlStore, Directory};
 use perigee_net::{Call, CallError, CallOptions, Network, PeerName};
-use perigee_proto::message::data::{AskRoom, Room};
+use perigee_proto::message::data::Room;
 use perigee_proto::{Code, Rpc};
 use perigee_store::Store;
-use perigee_types::{ContainerId, Epoch, Errno, NodeId};
+use perigee_types::{ContainerId, Epoch, NodeId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -62,12 +62,6 @@ pub(crate) enum AskError {
     #[error("the peer refused: {0}")]
     Refused(String),
 }
-
-/// How long a member may take to say how much room it has.
-const ROOM_ANSWER: Duration = Duration::from_millis(500);
-/// Between two such questions, at least and at most.
-const ROOM_PAUSE: Duration = Duration::from_millis(20);
-const ROOM_EVERY: Duration = Duration::from_secs(1);
 
 impl Env {
     /// The parts of a node that runs on the runtime of the caller.
@@ -146,48 +140,6 @@ impl Env {
         }
     }
 
-    /// The disk under this node's store.
-    pub(crate) fn room(&self) -> Result<Room, Errno> {
-        let space = self.store.space().map_err(|error| error.errno())?;
-        let missing = self.all_containers().into_iter();
-        let missing = missing.map(|container| container.missing_bytes());
-        Ok(Room {
-            total: space.total,
-            available: space.available,
-            missing: missing.fold(0, u64::saturating_add),
-            files: space.files,
-            files_free: space.files_free,
-        })
-    }
-
-    /// Asks the members of what this node owns how much room they have, now and then, and when a write needs to know.
-    pub(crate) async fn ask_for_room(self: Arc<Self>) {
-        loop {
-            let mut members: BTreeMap<NodeId, u64> = BTreeMap::new();
-            for container in self.all_containers() {
-                let (nodes, unrecorded) = container.owed_to();
-                for node in nodes {
-                    *members.entry(node).or_default() += unrecorded;
-                }
-            }
-            self.rooms.keep(&members);
-            let env = &self;
-            let asks = members.into_iter().map(|(node, unrecorded)| {
-                let asked = env.rooms.ask(node, unrecorded, env.clock.now());
-                async move {
-                    match env.ask(node, &AskRoom, Bytes::new(), ROOM_ANSWER).await {
-                        Ok((room, _)) => env.rooms.told(node, asked, room),
-                        // It counts as it last told, or is no member for long.
-                        Err(error) => tracing::debug!(%node, %error, "room not told"),
-                    }
-                }
-            });
-            futures_util::future::join_all(asks).await;
-            tokio::time::sleep(ROOM_PAUSE).await;
-            _ = tokio::time::timeout(ROOM_EVERY, self.rooms.wanted()).await;
-        }
-    }
-
     /// Calls a peer, and decodes its answer; the bytes beside it are the payload.
     pub(crate) async fn ask<R: Rpc>(
         &self,
@@ -232,7 +184,7 @@ impl Env {
 /// Space as `statfs` shows it; `reserved` is free, and not available.
 pub(crate) fn statfs(room: &Room, reserved: u64) -> perigee_client::fs::Space {
     let block = perigee_types::limits::BLOCK_LEN;
-    let available = room.available.saturating_sub(room.missing);
+    let available = room.left();
     perigee_client::fs::Space {
         block_len: block as u32,
         blocks: room.total / block,

@@ -145,7 +145,7 @@ impl Node {
         let env = self.env.clone();
         self.tasks.spawn(follow(env.clone(), appeared));
         self.tasks.spawn(live(env.clone(), version));
-        self.tasks.spawn(env.clone().ask_for_room());
+        self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(duties(env));
         self
     }

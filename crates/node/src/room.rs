@@ -4,16 +4,70 @@
 //! acknowledge more than they can. The count is what a member last told, less what it still has to fetch, less what
 //! writes here took since it was asked. Somebody else may fill that disk meanwhile: then an fsync says so.
 
+use crate::env::Env;
+use bytes::Bytes;
 use parking_lot::Mutex;
-use perigee_proto::message::data::Room;
+use perigee_proto::message::data::{AskRoom, Room};
+use perigee_store::StoreSpace;
 use perigee_types::{NodeId, Span, Tick};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
+use tracing::debug;
 
 /// What is not counted may take so much: records on their way when a member answers, and the key-value store's growth.
 const MARGIN: u64 = 16 << 20;
 /// An answer that is older does not suffice to refuse a write.
 const FRESH: Span = Span::from_millis(100);
+
+/// How long a member may take to answer.
+const ANSWER: Duration = Duration::from_millis(500);
+/// Between two questions, at least and at most.
+const PAUSE: Duration = Duration::from_millis(20);
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The disk under this node's store, whose space was just asked for.
+pub(crate) fn of_this_node(env: &Env, space: &StoreSpace) -> Room {
+    let containers = env.all_containers();
+    let missing = containers.iter().map(|container| container.missing_bytes());
+    Room {
+        total: space.total,
+        available: space.available,
+        missing: missing.fold(0, u64::saturating_add),
+        files: space.files,
+        files_free: space.files_free,
+    }
+}
+
+/// Asks the members of what this node owns how much room they have, now and then, and when a write needs to know.
+pub(crate) async fn keep_asking(env: Arc<Env>) {
+    let (env, rooms) = (&env, &env.rooms);
+    loop {
+        let mut members: BTreeMap<NodeId, u64> = BTreeMap::new();
+        for container in env.all_containers() {
+            let (nodes, unrecorded) = container.owed_to();
+            for node in nodes {
+                *members.entry(node).or_default() += unrecorded;
+            }
+        }
+        rooms.keep(&members);
+        let asks = members.into_iter().map(|(node, unrecorded)| {
+            let asked = rooms.ask(node, unrecorded, env.clock.now());
+            async move {
+                match env.ask(node, &AskRoom, Bytes::new(), ANSWER).await {
+                    Ok((room, _)) => rooms.told(node, asked, room),
+                    // It counts as it last told, or is no member for long.
+                    Err(error) => debug!(%node, %error, "room not told"),
+                }
+            }
+        });
+        futures_util::future::join_all(asks).await;
+        tokio::time::sleep(PAUSE).await;
+        // Without word it asks all the same.
+        _ = tokio::time::timeout(EVERY, rooms.wanted.notified()).await;
+    }
+}
 
 /// What the members told.
 #[derive(Debug, Default)]
@@ -59,8 +113,11 @@ impl Member {
     /// Bytes that it can take; `None` when it never told.
     fn left(&self) -> Option<u64> {
         let Told { room, asked } = self.told?;
-        let owed = room.missing.saturating_add(self.taken - asked.counted);
-        Some(room.available.saturating_sub(owed.saturating_add(MARGIN)))
+        let taken_since = self.taken.saturating_sub(asked.counted);
+        Some(
+            room.left()
+                .saturating_sub(taken_since.saturating_add(MARGIN)),
+        )
     }
 }
 
@@ -111,13 +168,7 @@ impl Rooms {
     pub(crate) fn least(&self) -> Option<Room> {
         let members = self.members.lock();
         let told = members.values().filter_map(|member| member.told);
-        told.map(|told| told.room)
-            .min_by_key(|room| room.available.saturating_sub(room.missing))
-    }
-
-    /// Returns when somebody needs newer answers.
-    pub(crate) async fn wanted(&self) {
-        self.wanted.notified().await;
+        told.map(|told| told.room).min_by_key(Room::left)
     }
 }
 

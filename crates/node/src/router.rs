@@ -574,20 +574,18 @@ impl Backend for Router {
     }
 
     fn space(&self, done: Done<Space>) {
-        let reserved = self.env.store.space().map_or(0, |space| space.reserved);
-        let here = self.env.room();
-        done(here.map(|here| {
-            // A file needs room on every disk that keeps it.
-            let least = self
-                .env
-                .rooms
-                .least()
-                .filter(|room| room.available < here.available);
-            match least {
-                Some(elsewhere) => crate::env::statfs(&elsewhere, 0),
-                None => crate::env::statfs(&here, reserved),
+        done(match self.env.store.space() {
+            Ok(space) => {
+                let here = crate::room::of_this_node(&self.env, &space);
+                // A file needs room on every disk that keeps it.
+                let least = self.env.rooms.least();
+                Ok(match least.filter(|room| room.left() < here.left()) {
+                    Some(elsewhere) => crate::env::statfs(&elsewhere, 0),
+                    None => crate::env::statfs(&here, space.reserved),
+                })
             }
-        }));
+            Err(error) => Err(error.errno()),
+        });
     }
 
     fn after(&self, delay: Duration, then: Box<dyn FnOnce() + Send>) {

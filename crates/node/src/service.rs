@@ -233,7 +233,11 @@ async fn members(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         data::AskRoom::METHOD => {
             let _: data::AskRoom = decode(body)?;
             let me = env.clone();
-            let room = blocking(env, move || me.room().map_err(Failed::Errno)).await?;
+            let room = blocking(env, move || match me.store.space() {
+                Ok(space) => Ok(crate::room::of_this_node(&me, &space)),
+                Err(error) => Err(Failed::Errno(error.errno())),
+            })
+            .await?;
             reply::<data::AskRoom>(&room)
         }
         _ => {

@@ -48,7 +48,7 @@ pub struct SyncData {
     pub epoch: Epoch,
 }
 
-/// The member has it on its disk, or says why it cannot have it: ENOSPC.
+/// The member has it on its disk, or says why it cannot have it: ENOSPC, or how its disk failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataSynced {
     /// The outcome.
@@ -72,6 +72,14 @@ pub struct Room {
     pub files: u64,
     /// Inodes that are left.
     pub files_free: u64,
+}
+
+impl Room {
+    /// Bytes that it can take beyond what it has to fetch.
+    #[must_use]
+    pub const fn left(&self) -> u64 {
+        self.available.saturating_sub(self.missing)
+    }
 }
 
 /// A joining node reads the committed state in pages of one consistent snapshot.
