@@ -177,3 +177,26 @@ fn what_is_written_while_a_sync_is_under_way_stays() {
     ended.recv().unwrap().unwrap();
     assert_eq!(object.read_bytes(0, 9999).unwrap(), want);
 }
+
+#[test]
+fn inodes_removed_in_a_row_take_no_neighbour_along() {
+    let mut bench = Bench::with_small(SMALL);
+    for index in 1..=9 {
+        bench.object(index).write(0, &pattern(index, 300)).unwrap();
+        bench.object(index).sync_wait().unwrap();
+    }
+    // Two rows that one commit finds together, one of them backwards.
+    for index in [3, 4, 5, 8, 7] {
+        bench.store().remove_object(inode(index)).unwrap();
+    }
+    bench.close();
+    bench.open();
+    for index in 1..=9 {
+        let kept = bench.object(index).read_bytes(0, 999).unwrap();
+        let want = match index {
+            3..=5 | 7 | 8 => Vec::new(),
+            _ => pattern(index, 300),
+        };
+        assert_eq!(kept, want, "inode {index}");
+    }
+}
