@@ -168,6 +168,24 @@ impl Cluster {
         parse_status(&self.perigee(&["status", "--json"])?)
     }
 
+    /// The chains of all containers, each from its owner on, in the order of the containers.
+    ///
+    /// Errors: those of [`Cluster::status`].
+    pub fn chains(&mut self) -> Checked<Vec<Vec<u32>>> {
+        let text = self.perigee(&["status", "--json"])?;
+        let broken = || CheckError::violated(format!("`status --json`: no chains: {text}"));
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(|_| broken())?;
+        let containers = value["containers"].as_array().ok_or_else(broken)?;
+        let chain = |container: &serde_json::Value| {
+            let nodes = container["chain"].as_array().ok_or_else(broken)?;
+            nodes
+                .iter()
+                .map(|node| number(node).ok_or_else(broken))
+                .collect()
+        };
+        containers.iter().map(chain).collect()
+    }
+
     /// Starts what is missing, as after a crash, and waits until every node has a daemon.
     ///
     /// Errors: `up` failed, or a node stays away.
@@ -263,6 +281,11 @@ impl Cluster {
             "{target} is still mounted after umount"
         );
         Ok(())
+    }
+
+    /// Shows the ends of the daemons' logs on standard error.
+    pub fn show_logs(&self) {
+        show_logs(&self.dir());
     }
 
     /// Sends `signal` to node `id`'s daemon; with KILL waits until it is gone.
@@ -398,14 +421,14 @@ fn number(value: &serde_json::Value) -> Option<u32> {
 
 /// The ends of the daemons' logs, for the one who reads the failed test.
 fn show_logs(folder: &Path) {
-    const TAIL: usize = 4_000;
+    const TAIL: usize = 8_000;
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let path = entry.path();
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push(path);
-            } else if path.extension() == Some(OsStr::new("log")) {
+            } else if path.file_name() == Some(OsStr::new("daemon.log")) {
                 let bytes = std::fs::read(&path).unwrap_or_default();
                 let tail = &bytes[bytes.len().saturating_sub(TAIL)..];
                 report(&format!(

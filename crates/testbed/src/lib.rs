@@ -7,8 +7,10 @@
 //! Read [`cluster`] first (start, kill, restart, mount, clean up), then [`checks`].
 
 pub mod campaign;
+pub mod chaos;
 pub mod checks;
 pub mod cluster;
+pub mod disk;
 pub mod error;
 pub mod leftover;
 pub mod lock;

@@ -2,7 +2,7 @@
 
 use perigee_testbed::checks::two_mounts::{self, Pair, exclusion};
 use perigee_testbed::checks::{crash_names, kill_write, model, tree};
-use perigee_testbed::{Call, CheckError, Checked, Cluster, campaign, tree as trees};
+use perigee_testbed::{Call, CheckError, Checked, Cluster, campaign, chaos, tree as trees};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +14,8 @@ usage: perigee-testbed CHECK ...
   tree SOURCE A B                  copy SOURCE into A/tree, compare it in B/tree
   model A B LOCAL [SEED [COUNT]]   random operations on A and B against LOCAL (all empty)
   kill [ROUNDS [MIB [SEED]]]       own cluster of three; one node killed in each round   (20, 1024, random)
-  crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)";
+  crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)
+  chaos [MINUTES [NODES [SEED]]]   own cluster; nodes killed, stopped and filled under programs that check (10, 5, random)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,6 +58,7 @@ fn dispatch(words: &[&str]) -> Checked<bool> {
             model::run(&sides, seed, count)?;
         }
         ["kill", ref rest @ ..] => run_kills(rest)?,
+        ["chaos", ref rest @ ..] => run_chaos(rest)?,
         ["crash-names", ref rest @ ..] => {
             let seed = number(rest.get(1), random_seed())?;
             let count = usize::try_from(number(rest.first(), 300)?).unwrap_or(usize::MAX);
@@ -141,6 +143,30 @@ fn run_kills(words: &[&str]) -> Checked {
             "{rounds} kills, no wrong byte; pause median {median:?}, worst {worst:?}"
         ));
     }
+    Ok(())
+}
+
+fn run_chaos(words: &[&str]) -> Checked {
+    let settings = chaos::Settings {
+        time: Duration::from_secs(60 * number(words.first(), 10)?),
+        nodes: u32::try_from(number(words.get(1), 5)?).unwrap_or(u32::MAX),
+        seed: number(words.get(2), random_seed())?,
+    };
+    tell(&format!(
+        "chaos: {} nodes for {:?}, seed {}",
+        settings.nodes, settings.time, settings.seed
+    ));
+    let outcome = chaos::run(settings, tell)?;
+    for (kind, struck) in &outcome.strikes {
+        tell(&format!(
+            "{kind}: {} times, longest call elsewhere {:.1?}",
+            struck.count, struck.pause
+        ));
+    }
+    tell(&format!(
+        "{} kept through every node, nothing missing",
+        outcome.kept
+    ));
     Ok(())
 }
 

@@ -1,10 +1,9 @@
 //! A member whose disk is full, while the owner's is not.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::{Call, Cluster, pattern, wait};
-use std::ffi::CString;
+use perigee_testbed::{Cluster, disk, pattern, wait};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -46,35 +45,12 @@ fn all_are_up(cluster: &mut Cluster) {
     assert!(nodes.iter().all(|node| node.state == "up"), "{nodes:?}");
 }
 
-/// Somebody else's file that leaves nothing of a disk.
-fn fill(path: &Path) {
-    let mut file = File::create(path).unwrap();
-    let block = vec![7; MIB];
-    let mut left = &block[..];
-    while !left.is_empty() {
-        match file.write(left) {
-            Ok(0) => left = &left[..left.len() / 2],
-            Ok(_) => {}
-            Err(error) if is_full(&error) => left = &left[..left.len() / 2],
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
 #[test]
 fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: mounting a small disk needs root");
     }
-    let small_disk = |dir: &Path| {
-        let place = dir.join("node-3");
-        fs::create_dir_all(&place).call(|| "make the disk's folder".to_owned())?;
-        let size = CString::new(format!("size={SMALL}m")).unwrap();
-        let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("perigee-small", &place, "tmpfs", flags, &*size)
-            .map_err(io::Error::from)
-            .call(|| "mount a small disk".to_owned())
-    };
+    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-3"), SMALL as u64);
     let mut cluster = Cluster::start_prepared(3, WATCHDOG, small_disk).unwrap();
     let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     wait::until("the least room of all copies shows", LIMIT, || {
@@ -105,7 +81,7 @@ fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
 
     // Somebody else takes it.
     let foreign = cluster.dir().join("node-3/foreign");
-    fill(&foreign);
+    disk::fill(&foreign).unwrap();
     let began = Instant::now();
     let late = File::create(here.join("late")).unwrap();
     let took = write(&late, 3, 20);

@@ -4,7 +4,7 @@ use perigee_testbed::campaign::{self, Kills};
 use perigee_testbed::checks::kill_write;
 use perigee_testbed::map::{Access, Shared};
 use perigee_testbed::side::{Heard, Side};
-use perigee_testbed::{Cluster, program};
+use perigee_testbed::{Cluster, program, wait};
 use rustix::process::Signal;
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -87,6 +87,39 @@ fn a_node_that_slept_through_a_takeover_is_fenced() {
         fs::read_to_string(second.join("f")).unwrap(),
         "written while it slept"
     );
+}
+
+/// A member that slept until another node took its place has an old copy, of which nobody told it what it lacks.
+#[test]
+fn a_node_that_was_replaced_in_its_sleep_does_not_read_its_own_copy() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(4).unwrap();
+    let writer = cluster.mount(1).unwrap();
+    for number in 0..20 {
+        fs::write(writer.join(format!("f{number}")), "old").unwrap();
+    }
+    // The root directory's container belongs to the first node from its beginning.
+    let sleeper = cluster.chains().unwrap()[0][1];
+    let reader = cluster.mount(sleeper).unwrap();
+    assert_eq!(fs::read_to_string(reader.join("f0")).unwrap(), "old");
+
+    cluster.kill(sleeper, Signal::STOP).unwrap();
+    wait::until("the sleeper is replaced", SERVICE_GOES_ON, || {
+        let chain = &cluster.chains()?[0];
+        Ok((chain.len() == 3 && !chain.contains(&sleeper)).then_some(()))
+    })
+    .unwrap();
+    for number in 0..20 {
+        fs::write(writer.join(format!("f{number}")), "new").unwrap();
+    }
+    cluster.kill(sleeper, Signal::CONT).unwrap();
+    // The first read of each asks the owner; what that allows, the next ones do.
+    for _ in 0..3 {
+        for number in 0..20 {
+            let seen = fs::read_to_string(reader.join(format!("f{number}"))).unwrap();
+            assert_eq!(seen, "new", "f{number}");
+        }
+    }
 }
 
 /// A dead daemon's mount gives errors instead of hanging, and can be made anew.

@@ -8,6 +8,7 @@ use crate::room::Verdict;
 use bytes::Bytes;
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Seen, Touched};
 use perigee_proto::message::file::{At, Whence};
+use perigee_replica::ChainView;
 use perigee_store::StoreError;
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{
@@ -416,8 +417,13 @@ impl Container {
             let mut st = self.state.lock();
             st.foreign.insert(session);
             let (_, until) = Self::reign(&st, now)?;
-            // A write since then would have found no lease to take back.
-            if st.dirty.get(inode).is_none() && !st.data_last.contains_key(&inode) {
+            // A write since then would have found no lease to take back; a node that is no member is not told what its
+            // copy lacks.
+            let member = |view: &ChainView| view.lists(session.node());
+            if st.dirty.get(inode).is_none()
+                && !st.data_last.contains_key(&inode)
+                && st.chain.view().is_some_and(member)
+            {
                 let limit = st.leases.limit(now, session, until);
                 ttl = st.leases.grant(now, inode, session, limit);
             }

@@ -1,0 +1,169 @@
+//! Chaos: programs on every node work and write down what they were promised, while nodes are killed, stopped and
+//! filled; every promise is looked up again, through every node.
+//!
+//! [`ledger`] what was promised, and how it is looked up · [`stage`] which node is struck, and what each program is
+//! at · [`worker`] the programs · [`nemesis`] the strikes.
+
+pub mod ledger;
+pub mod nemesis;
+pub mod stage;
+pub mod worker;
+
+use crate::cluster::Cluster;
+use crate::error::{CheckError, Checked};
+use crate::{disk, ensure, mounts};
+use ledger::Ledger;
+use nemesis::Strike;
+use perigee_types::Rng;
+use stage::Stage;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How a campaign goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Nodes of the cluster.
+    pub nodes: u32,
+    /// After this time no strike begins any more.
+    pub time: Duration,
+    /// What every choice follows from; the machine's timing does not.
+    pub seed: u64,
+}
+
+/// What a campaign saw.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// How often each kind of strike was made, and the longest call that a program on a node that was not struck
+    /// made meanwhile.
+    pub strikes: BTreeMap<&'static str, Struck>,
+    /// What was promised and looked up.
+    pub kept: ledger::Kept,
+}
+
+/// Strikes of one kind.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Struck {
+    /// How many.
+    pub count: u32,
+    /// The longest call.
+    pub pause: Duration,
+}
+
+/// No call of a program on a node that is not struck takes longer.
+pub const HANG: Duration = Duration::from_secs(30);
+/// MiB of each node's disk, which a strike can fill.
+const DISK_MIB: u64 = 512;
+
+/// Runs a campaign on a cluster of its own; `tell` hears of each strike that is over.
+///
+/// Errors: the first broken promise, with what was going on.
+pub fn run(settings: Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> {
+    let limit = settings.time + Duration::from_secs(900);
+    let mut cluster =
+        Cluster::start_prepared(settings.nodes, limit, |dir| disks(dir, settings.nodes))?;
+    for id in cluster.ids() {
+        cluster.mount(id)?;
+    }
+    let points = cluster
+        .ids()
+        .into_iter()
+        .map(|id| (id, cluster.mount_point(id)));
+    let points: BTreeMap<_, _> = points.collect();
+    let first = points.values().next();
+    let first = first.ok_or_else(|| CheckError::violated("a cluster without nodes"))?;
+    let ledger = Arc::new(Ledger::new(first, settings.nodes)?);
+    let stage = Arc::new(Stage::new(points.keys().copied()));
+    let mut seeds = Rng::new(settings.seed);
+    let workers: Vec<JoinHandle<()>> = points
+        .iter()
+        .map(|(&id, point)| {
+            let (point, rng) = (point.clone(), Rng::new(seeds.next_u64()));
+            let (stage, ledger) = (Arc::clone(&stage), Arc::clone(&ledger));
+            thread::spawn(move || worker::run(id, &point, &stage, &ledger, rng))
+        })
+        .collect();
+    let struck = strikes(
+        &mut cluster,
+        settings,
+        &stage,
+        &ledger,
+        &mut seeds,
+        &mut tell,
+    );
+    stage.end();
+    for worker in workers {
+        worker
+            .join()
+            .map_err(|_| CheckError::violated("a program panicked"))?;
+    }
+    let outcome = struck.and_then(|outcome| {
+        stage.verdict()?;
+        cluster.settle().map(|()| outcome)
+    });
+    if outcome.is_err() {
+        cluster.show_logs();
+    }
+    let mut outcome = outcome?;
+    for (id, point) in &points {
+        ensure!(mounts::is_mounted(point), "n{id} is not mounted at the end");
+        outcome.kept = ledger
+            .verify(point)
+            .map_err(|error| error.during(&format!("at the end, through n{id}")))?;
+    }
+    ensure!(
+        outcome.kept.files > 0 && outcome.kept.records > 0,
+        "nothing was promised: {:?}",
+        outcome.kept
+    );
+    Ok(outcome)
+}
+
+fn strikes(
+    cluster: &mut Cluster,
+    settings: Settings,
+    stage: &Stage,
+    ledger: &Ledger,
+    rng: &mut Rng,
+    tell: &mut impl FnMut(&str),
+) -> Checked<Outcome> {
+    let began = Instant::now();
+    let mut outcome = Outcome::default();
+    let mut number = 0;
+    while began.elapsed() < settings.time {
+        stage.watch(Duration::from_millis(500 + rng.below(2_500)))?;
+        let strike = Strike::choose(&cluster.ids(), rng);
+        number += 1;
+        let title = format!("strike {number} of seed {}, {strike}", settings.seed);
+        let pause =
+            nemesis::strike(cluster, stage, ledger, &strike, rng).map_err(|e| e.during(&title))?;
+        let kind = outcome.strikes.entry(strike.kind()).or_default();
+        kind.count += 1;
+        kind.pause = kind.pause.max(pause);
+        let settled = Instant::now();
+        cluster.settle().map_err(|error| error.during(&title))?;
+        let settled = settled.elapsed();
+        let ids = cluster.ids();
+        let through = ids[rng.below(ids.len() as u64) as usize];
+        let kept = ledger
+            .verify(&cluster.mount_point(through))
+            .map_err(|error| error.during(&format!("{title}, through n{through}")))?;
+        tell(&format!(
+            "{title}: longest call elsewhere {pause:.1?}, whole again after {settled:.1?}; {kept} hold through n{through}"
+        ));
+    }
+    Ok(outcome)
+}
+
+/// A small disk of its own for each node, where this process may mount one.
+fn disks(dir: &Path, nodes: u32) -> Checked {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    for node in 1..=nodes {
+        disk::mount_small(&dir.join(format!("node-{node}")), DISK_MIB)?;
+    }
+    Ok(())
+}

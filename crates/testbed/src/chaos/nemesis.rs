@@ -1,0 +1,132 @@
+//! The strikes.
+
+use super::ledger::Ledger;
+use super::stage::Stage;
+use crate::cluster::Cluster;
+use crate::disk;
+use crate::error::{Call, Checked};
+use perigee_types::Rng;
+use rustix::process::Signal;
+use std::fmt;
+use std::time::Duration;
+
+/// What is done to whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Strike {
+    /// Their daemons die, and are started again later.
+    Kill(Vec<u32>),
+    /// All daemons die at once.
+    KillAll(Vec<u32>),
+    /// Their daemons sleep for a while.
+    Stop(Vec<u32>),
+    /// The disk is full for a while.
+    Full(u32),
+}
+
+/// Most that a node stays away, in milliseconds: longer than leases, and than the time after which it is replaced.
+const AWAY_MAX: u64 = 12_000;
+
+impl fmt::Display for Strike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kill(nodes) => write!(f, "kill {nodes:?}"),
+            Self::KillAll(_) => write!(f, "kill all"),
+            Self::Stop(nodes) => write!(f, "stop {nodes:?}"),
+            Self::Full(node) => write!(f, "fill the disk of [{node}]"),
+        }
+    }
+}
+
+impl Strike {
+    /// One that the cluster must survive: of three copies, at most two are away unless all are.
+    pub fn choose(ids: &[u32], rng: &mut Rng) -> Self {
+        let mut left = ids.to_vec();
+        let mut draw = |rng: &mut Rng| left.swap_remove(rng.below(left.len() as u64) as usize);
+        let some = |rng: &mut Rng, draw: &mut dyn FnMut(&mut Rng) -> u32| {
+            let count = if rng.chance(1, 4) && ids.len() > 3 {
+                2
+            } else {
+                1
+            };
+            (0..count).map(|_| draw(rng)).collect()
+        };
+        match rng.below(10) {
+            0..=3 => Self::Kill(some(rng, &mut draw)),
+            4 => Self::KillAll(ids.to_vec()),
+            5 if rustix::process::geteuid().is_root() => Self::Full(draw(rng)),
+            _ => Self::Stop(some(rng, &mut draw)),
+        }
+    }
+
+    /// In one word.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Kill(_) => "kill",
+            Self::KillAll(_) => "kill all",
+            Self::Stop(_) => "stop",
+            Self::Full(_) => "full disk",
+        }
+    }
+}
+
+/// Strikes, waits, and mends. Gives the longest call of a program on a node that was not struck.
+///
+/// Errors: the strike or the mending failed, or a program found a broken promise.
+pub fn strike(
+    cluster: &mut Cluster,
+    stage: &Stage,
+    ledger: &Ledger,
+    strike: &Strike,
+    rng: &mut Rng,
+) -> Checked<Duration> {
+    let away = Duration::from_millis(rng.below(AWAY_MAX));
+    stage.longest();
+    match strike {
+        Strike::Kill(nodes) | Strike::KillAll(nodes) => {
+            stage.strike(nodes);
+            if matches!(strike, Strike::KillAll(_)) {
+                ledger.all_die();
+            }
+            for node in nodes {
+                cluster.kill(*node, Signal::KILL)?;
+            }
+            let away = match strike {
+                Strike::KillAll(_) => Duration::ZERO,
+                _ => away,
+            };
+            stage.watch(away)?;
+            cluster.up()?;
+            for node in nodes {
+                cluster.mount(*node)?;
+            }
+            stage.heal(nodes);
+        }
+        Strike::Stop(nodes) => {
+            stage.strike(nodes);
+            for node in nodes {
+                cluster.kill(*node, Signal::STOP)?;
+            }
+            let watched = stage.watch(away);
+            for node in nodes {
+                cluster.kill(*node, Signal::CONT)?;
+            }
+            watched?;
+            // Programs that slept with their node may be told that it had lost what they did not sync.
+            stage.watch(Duration::from_secs(2))?;
+            stage.heal(nodes);
+        }
+        Strike::Full(node) => {
+            let foreign = cluster.dir().join(format!("node-{node}/foreign"));
+            stage.scarce(true);
+            disk::fill(&foreign)?;
+            let watched = stage.watch(away);
+            std::fs::remove_file(&foreign).call(|| "give the room back".to_owned())?;
+            watched?;
+            // What was refused a moment ago may be told now.
+            stage.watch(Duration::from_secs(2))?;
+            stage.scarce(false);
+        }
+    }
+    stage.watch(Duration::from_millis(200))?;
+    Ok(stage.longest())
+}
