@@ -8,9 +8,13 @@ PREFIX ?= /usr/local
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 ARGS ?=
+MINUTES ?= 10
+NODES ?= 5
+SEED ?= $(shell date +%s)
+KINDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt bench suites sim install clean
+.PHONY: help setup build demo test lint fmt bench suites sim chaos install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +53,11 @@ suites: build ## Outside suites on the mount: pjdfstest and fsx
 
 sim: setup ## Run simulator seeds; ARGS="--seed 41" replays one
 	$(CARGO) run --locked --release --package perigee-sim -- $(ARGS)
+
+chaos: build ## Strike a cluster under programs that check every promise; MINUTES (10), NODES (5), SEED, KINDS
+	@scripts/setup.sh test
+	$(CARGO) build --locked --release --package perigee-testbed
+	$(TARGET)/release/perigee-testbed chaos $(MINUTES) $(NODES) $(SEED) $(KINDS)
 
 install: build ## Install below PREFIX (/usr/local), with man pages, completions and mount helper
 	install -D -m 755 $(TARGET)/release/perigee $(DESTDIR)$(PREFIX)/bin/perigee

@@ -60,6 +60,11 @@ pub trait Backend: Send + Sync + 'static {
     );
     /// Makes what was acknowledged of this inode durable on every current replica.
     fn sync(&self, inode: InodeId, done: Done<()>);
+    /// How often work of programs on this node was lost, before anybody else had it, with an ownership.
+    fn losses(&self) -> u64;
+    /// Whether a descriptor that knows of `since` losses must hear that work on `inode` was lost; if so, of how many it
+    /// knows then. Right after [`Backend::sync`] has answered.
+    fn lost(&self, inode: InodeId, since: u64) -> Option<u64>;
     /// Notes that a program of this session may change a local file unseen, or no longer does. Each
     /// `Goes` follows a `Comes`; what changed is found and ordered at the latest then.
     fn map_writer(

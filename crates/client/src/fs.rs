@@ -252,7 +252,7 @@ pub trait FileSystem: Send + Sync {
     /// Closes a directory.
     fn releasedir(&self, inode: InodeId, handle: u64);
     /// Makes a directory's entries durable on every current replica.
-    fn fsyncdir(&self, inode: InodeId, done: Done<()>);
+    fn fsyncdir(&self, inode: InodeId, handle: u64, done: Done<()>);
     /// Space of the file system.
     fn statfs(&self, done: Done<Space>);
 

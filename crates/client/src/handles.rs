@@ -13,9 +13,21 @@ pub(crate) struct Handle {
     pub(crate) inode: InodeId,
     pub(crate) flags: OpenFlags,
     unseen: AtomicBool,
+    /// How many losses of unsynced work this descriptor need not hear of.
+    losses: AtomicU64,
 }
 
 impl Handle {
+    /// Of how many losses it knows.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
+    /// It knows of so many.
+    pub(crate) fn knows_losses(&self, count: u64) {
+        self.losses.store(count, Ordering::Release);
+    }
+
     /// Its maps may change the file unseen from now on; says whether that is new.
     pub(crate) fn begin_unseen(&self) -> bool {
         !self.unseen.swap(true, Ordering::AcqRel)
@@ -60,8 +72,8 @@ impl Handles {
         }
     }
 
-    /// Makes a handle of an opening that [`Handles::begin`] has noted.
-    pub(crate) fn insert(&self, inode: InodeId, flags: OpenFlags) -> u64 {
+    /// Makes a handle of an opening that [`Handles::begin`] has noted. `losses`: those before.
+    pub(crate) fn insert(&self, inode: InodeId, flags: OpenFlags, losses: u64) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         self.open.write().insert(
             number,
@@ -69,6 +81,7 @@ impl Handles {
                 inode,
                 flags,
                 unseen: AtomicBool::new(false),
+                losses: AtomicU64::new(losses),
             }),
         );
         number

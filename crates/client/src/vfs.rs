@@ -165,7 +165,7 @@ impl Session {
             _ => OpenMode::Cached { keep },
         };
         Opened {
-            handle: self.handles.insert(inode, flags),
+            handle: self.handles.insert(inode, flags, self.backend.losses()),
             mode,
         }
     }
@@ -557,8 +557,23 @@ impl FileSystem for Session {
         }
     }
 
-    fn fsync(&self, inode: InodeId, _handle: u64, _data_only: bool, done: Done<()>) {
-        self.backend.sync(inode, done);
+    fn fsync(&self, inode: InodeId, handle: u64, _data_only: bool, done: Done<()>) {
+        let handle = match self.handle(handle) {
+            Ok(handle) => handle,
+            Err(errno) => return done(Err(errno)),
+        };
+        let backend = self.backend.clone();
+        let told = move |result: Result<(), Errno>| match result {
+            Ok(()) => match backend.lost(inode, handle.losses()) {
+                Some(count) => {
+                    handle.knows_losses(count);
+                    done(Err(Errno::EIO));
+                }
+                None => done(Ok(())),
+            },
+            Err(errno) => done(Err(errno)),
+        };
+        self.backend.sync(inode, Box::new(told));
     }
 
     fn allocate(
@@ -616,6 +631,7 @@ impl FileSystem for Session {
                 read: true,
                 ..OpenFlags::default()
             },
+            self.backend.losses(),
         );
         done(Ok(Opened {
             handle,
@@ -663,8 +679,8 @@ impl FileSystem for Session {
         self.handles.remove(handle);
     }
 
-    fn fsyncdir(&self, inode: InodeId, done: Done<()>) {
-        self.backend.sync(inode, done);
+    fn fsyncdir(&self, inode: InodeId, handle: u64, done: Done<()>) {
+        self.fsync(inode, handle, false, done);
     }
 
     fn statfs(&self, done: Done<Space>) {

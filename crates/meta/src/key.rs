@@ -120,6 +120,22 @@ impl Key {
         out
     }
 
+    /// The inode that it tells of; none for what is the container's.
+    #[must_use]
+    pub const fn inode(&self) -> Option<InodeIndex> {
+        match self {
+            Self::Inode(index)
+            | Self::Dentry(index, _)
+            | Self::Xattr(index, _)
+            | Self::Symlink(index)
+            | Self::Parent(index)
+            | Self::Orphan(index)
+            | Self::Locks(index)
+            | Self::Policy(index) => Some(*index),
+            Self::NextIndex(_) | Self::Dedup(..) | Self::Intent(_) | Self::Decision(_) => None,
+        }
+    }
+
     /// The key that these bytes stand for; `None` when no key is stored so.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {

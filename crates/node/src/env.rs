@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::container::Container;
+use crate::losses::Losses;
 use crate::removals::Removals;
 use crate::room::Rooms;
 use crate::router::Router;
@@ -41,6 +42,7 @@ pub(crate) struct Env {
     pub(crate) usage: Usage,
     pub(crate) removals: Removals,
     pub(crate) rooms: Rooms,
+    pub(crate) losses: Losses,
     appear: tokio::sync::mpsc::Sender<ContainerId>,
     network: Network,
     router: OnceLock<Arc<Router>>,
@@ -88,6 +90,7 @@ impl Env {
             usage,
             removals: Removals::default(),
             rooms: Rooms::default(),
+            losses: Losses::default(),
             appear,
             network,
             router: OnceLock::new(),

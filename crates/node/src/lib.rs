@@ -10,6 +10,7 @@
 mod clock;
 mod container;
 mod env;
+mod losses;
 pub mod node;
 pub mod policy;
 mod removals;

@@ -514,7 +514,13 @@ impl Backend for Router {
             let request = file::Sync { inode };
             let there = |node| {
                 let (env, request) = (&env, &request);
-                async move { Ok(ask(env, node, request, CALL).await?.result) }
+                async move {
+                    let synced = ask(env, node, request, CALL).await?.result;
+                    if let Some(container) = env.container(request.inode.container()) {
+                        container.concede();
+                    }
+                    Ok(synced)
+                }
             };
             let synced = at_owner(&env, inode.container(), PATIENCE, here, there).await;
             done(match synced {
@@ -522,6 +528,14 @@ impl Backend for Router {
                 Err(failed) => Err(errno(failed)),
             });
         });
+    }
+
+    fn losses(&self) -> u64 {
+        self.env.losses.count()
+    }
+
+    fn lost(&self, inode: InodeId, since: u64) -> Option<u64> {
+        self.env.losses.tell(inode, since)
     }
 
     fn map_writer(

@@ -71,18 +71,27 @@ impl CheckError {
     /// The same error, told as part of `step`.
     #[must_use]
     pub fn during(self, step: &str) -> Self {
-        let prefix = |what: String| format!("{step}: {what}");
+        self.reworded(|what| format!("{step}: {what}"))
+    }
+
+    /// The same error, with what was seen after it.
+    #[must_use]
+    pub fn followed_by(self, seen: &str) -> Self {
+        self.reworded(|what| format!("{what} ({seen})"))
+    }
+
+    fn reworded(self, reword: impl FnOnce(String) -> String) -> Self {
         match self {
-            Self::Violated { what } => Self::Violated { what: prefix(what) },
+            Self::Violated { what } => Self::Violated { what: reword(what) },
             Self::Call { what, source } => Self::Call {
-                what: prefix(what),
+                what: reword(what),
                 source,
             },
             Self::Deadline { what, waited } => Self::Deadline {
-                what: prefix(what),
+                what: reword(what),
                 waited,
             },
-            Self::Vacuous { what } => Self::Vacuous { what: prefix(what) },
+            Self::Vacuous { what } => Self::Vacuous { what: reword(what) },
             same @ (Self::Command { .. } | Self::NotBuilt { .. }) => same,
         }
     }

@@ -1,5 +1,6 @@
 //! `perigee-testbed`: runs the checks by hand, and is the other side of those that need processes.
 
+use perigee_testbed::chaos::nemesis::Kind;
 use perigee_testbed::checks::two_mounts::{self, Pair, exclusion};
 use perigee_testbed::checks::{crash_names, kill_write, model, tree};
 use perigee_testbed::{Call, CheckError, Checked, Cluster, campaign, chaos, tree as trees};
@@ -15,7 +16,8 @@ usage: perigee-testbed CHECK ...
   model A B LOCAL [SEED [COUNT]]   random operations on A and B against LOCAL (all empty)
   kill [ROUNDS [MIB [SEED]]]       own cluster of three; one node killed in each round   (20, 1024, random)
   crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)
-  chaos [MINUTES [NODES [SEED]]]   own cluster; nodes killed, stopped and filled under programs that check (10, 5, random)";
+  chaos [MINUTES [NODES [SEED [KIND...]]]]   own cluster, nodes struck under programs that check (10, 5, random);
+                                   kinds: kill, kill-all, stop, full";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -151,16 +153,19 @@ fn run_chaos(words: &[&str]) -> Checked {
         time: Duration::from_secs(60 * number(words.first(), 10)?),
         nodes: u32::try_from(number(words.get(1), 5)?).unwrap_or(u32::MAX),
         seed: number(words.get(2), random_seed())?,
+        kinds: kinds(words.get(3..).unwrap_or_default())?,
     };
     tell(&format!(
         "chaos: {} nodes for {:?}, seed {}",
         settings.nodes, settings.time, settings.seed
     ));
-    let outcome = chaos::run(settings, tell)?;
+    let outcome = chaos::run(&settings, tell)?;
     for (kind, struck) in &outcome.strikes {
         tell(&format!(
-            "{kind}: {} times, longest call elsewhere {:.1?}",
-            struck.count, struck.pause
+            "{}: {} times, longest call elsewhere {:.1?}",
+            kind.name(),
+            struck.count,
+            struck.pause
         ));
     }
     tell(&format!(
@@ -168,6 +173,18 @@ fn run_chaos(words: &[&str]) -> Checked {
         outcome.kept
     ));
     Ok(())
+}
+
+/// The usual ones where none is named.
+fn kinds(names: &[&str]) -> Checked<Vec<Kind>> {
+    if names.is_empty() {
+        return Ok(Kind::USUAL.to_vec());
+    }
+    let unknown = |name: &str| CheckError::violated(format!("`{name}` is no kind of strike"));
+    let named = names
+        .iter()
+        .map(|name| Kind::named(name).ok_or_else(|| unknown(name)));
+    named.collect()
 }
 
 fn number(word: Option<&&str>, default: u64) -> Checked<u64> {

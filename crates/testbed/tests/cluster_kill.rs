@@ -7,6 +7,8 @@ use perigee_testbed::side::{Heard, Side};
 use perigee_testbed::{Cluster, program, wait};
 use rustix::process::Signal;
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -87,6 +89,42 @@ fn a_node_that_slept_through_a_takeover_is_fenced() {
         fs::read_to_string(second.join("f")).unwrap(),
         "written while it slept"
     );
+}
+
+/// What a program wrote before its host slept through a takeover is lost: fsync must say so, once.
+#[test]
+fn fsync_tells_of_work_that_went_with_an_ownership() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let open = |name: &str| {
+        let path = first.join(name);
+        fs::write(&path, "old").unwrap();
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.sync_all().unwrap();
+        file
+    };
+    let (mut changed, unchanged) = (open("changed"), open("unchanged"));
+    let other = changed.try_clone().unwrap();
+    let apart = fs::File::open(first.join("changed")).unwrap();
+    // Bytes that replace others wait for seconds before anybody else hears of them.
+    changed.write_all(b"new").unwrap();
+    cluster.kill(1, Signal::STOP).unwrap();
+    assert_eq!(fs::read_to_string(second.join("changed")).unwrap(), "old");
+    cluster.kill(1, Signal::CONT).unwrap();
+
+    let told = changed.sync_all().unwrap_err();
+    assert_eq!(
+        told.raw_os_error(),
+        Some(rustix::io::Errno::IO.raw_os_error())
+    );
+    other.sync_all().expect("the same descriptor was told");
+    assert!(apart.sync_all().is_err(), "another one was not");
+    unchanged.sync_all().expect("nothing of it was lost");
+    cluster.settle().unwrap();
+    changed.write_all_at(b"new", 0).unwrap();
+    changed.sync_all().unwrap();
+    assert_eq!(fs::read_to_string(second.join("changed")).unwrap(), "new");
 }
 
 /// A member that slept until another node took its place has an old copy, of which nobody told it what it lacks.

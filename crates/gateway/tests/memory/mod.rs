@@ -436,7 +436,7 @@ impl FileSystem for MemoryFs {
         self.tree.lock().release(inode, handle);
     }
 
-    fn fsyncdir(&self, _inode: InodeId, done: Done<()>) {
+    fn fsyncdir(&self, _inode: InodeId, _handle: u64, done: Done<()>) {
         done(Ok(()));
     }
 

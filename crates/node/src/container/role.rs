@@ -2,9 +2,10 @@
 
 use super::drive::decode_batch;
 use super::{After, Container, Elsewhere, State};
-use perigee_meta::Touched;
+use perigee_meta::{Key, Touched};
 use perigee_replica::Role;
 use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, NodeId, Seq};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, info, warn};
@@ -189,6 +190,40 @@ impl Container {
         self.find_orphans();
     }
 
+    /// Another node has answered for the container. If this one does not know yet that its reign is over, programs must
+    /// hear all the same what went with it.
+    pub(crate) fn concede(&self) {
+        let st = self.state.lock();
+        if st.reigning {
+            self.note_losses(&st);
+        }
+    }
+
+    /// Programs of this node are to hear that what they did and nobody else has may be lost: writes without a record,
+    /// records that are not committed, bytes that may not be on every member.
+    fn note_losses(&self, st: &State) {
+        let mut inodes: BTreeSet<InodeId> = st.dirty.inodes().into_iter().collect();
+        inodes.extend(st.data_last.keys());
+        let (from, to) = (st.chain.committed().next(), st.chain.last().seq);
+        for entry in st.chain.entries(from, to) {
+            match decode_batch(&entry.payload) {
+                Ok(batch) => {
+                    inodes.extend(batch.data.iter().map(perigee_types::DataCommand::inode));
+                    let keys = batch.mutations.iter().map(|mutation| &*mutation.key);
+                    let known = keys.filter_map(|key| Key::decode(key)?.inode());
+                    inodes.extend(known.map(|index| InodeId::new(self.id, index)));
+                }
+                Err(error) => {
+                    error!(container = %self.id, version = %entry.version, %error, "record unreadable");
+                }
+            }
+        }
+        if !inodes.is_empty() {
+            warn!(container = %self.id, inodes = inodes.len(), "the last unsynced work of programs here may be lost");
+        }
+        self.env.losses.note(inodes);
+    }
+
     /// Another node orders now: what only this one knew counts no more.
     fn end_reign(&self, st: &mut State, after: &mut After) {
         let waiters = std::mem::take(&mut st.commit_waiters);
@@ -198,6 +233,7 @@ impl Container {
         if !st.reigning {
             return;
         }
+        self.note_losses(st);
         st.reigning = false;
         st.reset_overlay();
         st.leases.clear();

@@ -84,12 +84,18 @@ struct Records {
     promised: BTreeSet<u64>,
 }
 
+/// What is where a record was appended that its host's death took along before anybody had synced or seen it: the file
+/// keeps the length that was on its way. Such a place stays as it is.
+const LOST: [u8; RECORD_LEN] = [0; RECORD_LEN];
+
 /// The book of a campaign.
 #[derive(Debug)]
 pub struct Ledger {
     files: Mutex<BTreeMap<u64, Fate>>,
     records: Mutex<BTreeMap<u32, Records>>,
     registers: Mutex<BTreeMap<u32, Register>>,
+    /// Where the log was [`LOST`].
+    lost: Mutex<BTreeSet<usize>>,
 }
 
 /// How much was promised and found.
@@ -120,6 +126,7 @@ impl Ledger {
             files: Mutex::default(),
             records: Mutex::default(),
             registers: Mutex::default(),
+            lost: Mutex::default(),
         };
         let make = |path: PathBuf, content: &[u8]| -> Checked {
             let what = || format!("make {}", path.display());
@@ -365,7 +372,16 @@ impl Ledger {
             bytes.len()
         );
         let mut seen: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+        let mut lost = lock(&self.lost);
         for (position, found) in bytes.chunks(RECORD_LEN).enumerate() {
+            if found == LOST {
+                lost.insert(position);
+                continue;
+            }
+            ensure!(
+                !lost.contains(&position),
+                "record {position} of the log was read before it was there"
+            );
             let (node, number) = parse_record(found).ok_or_else(|| {
                 CheckError::violated(format!("record {position} of the log is {found:?}"))
             })?;
@@ -520,6 +536,11 @@ mod tests {
             fs::write(&log, broken).unwrap();
             assert!(ledger.verify(folder.path()).is_err());
         }
+        // One that nobody had synced may be nothing, for good.
+        fs::write(&log, [LOST, one].concat()).unwrap();
+        ledger.verify(folder.path()).unwrap();
+        fs::write(&log, [two, one].concat()).unwrap();
+        assert!(ledger.verify(folder.path()).is_err());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::error::{CheckError, Checked};
 use crate::{disk, ensure, mounts};
 use ledger::Ledger;
-use nemesis::Strike;
+use nemesis::{Kind, Strike};
 use perigee_types::Rng;
 use stage::Stage;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// How a campaign goes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Nodes of the cluster.
     pub nodes: u32,
@@ -31,6 +31,8 @@ pub struct Settings {
     pub time: Duration,
     /// What every choice follows from; the machine's timing does not.
     pub seed: u64,
+    /// What is done; a kind that is here twice is done twice as often.
+    pub kinds: Vec<Kind>,
 }
 
 /// What a campaign saw.
@@ -38,7 +40,7 @@ pub struct Settings {
 pub struct Outcome {
     /// How often each kind of strike was made, and the longest call that a program on a node that was not struck
     /// made meanwhile.
-    pub strikes: BTreeMap<&'static str, Struck>,
+    pub strikes: BTreeMap<Kind, Struck>,
     /// What was promised and looked up.
     pub kept: ledger::Kept,
 }
@@ -60,7 +62,7 @@ const DISK_MIB: u64 = 512;
 /// Runs a campaign on a cluster of its own; `tell` hears of each strike that is over.
 ///
 /// Errors: the first broken promise, with what was going on.
-pub fn run(settings: Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> {
+pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> {
     let limit = settings.time + Duration::from_secs(900);
     let mut cluster =
         Cluster::start_prepared(settings.nodes, limit, |dir| disks(dir, settings.nodes))?;
@@ -123,7 +125,7 @@ pub fn run(settings: Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> {
 
 fn strikes(
     cluster: &mut Cluster,
-    settings: Settings,
+    settings: &Settings,
     stage: &Stage,
     ledger: &Ledger,
     rng: &mut Rng,
@@ -134,7 +136,7 @@ fn strikes(
     let mut number = 0;
     while began.elapsed() < settings.time {
         stage.watch(Duration::from_millis(500 + rng.below(2_500)))?;
-        let strike = Strike::choose(&cluster.ids(), rng);
+        let strike = Strike::choose(&settings.kinds, &cluster.ids(), rng);
         number += 1;
         let title = format!("strike {number} of seed {}, {strike}", settings.seed);
         let pause =
@@ -149,12 +151,23 @@ fn strikes(
         let through = ids[rng.below(ids.len() as u64) as usize];
         let kept = ledger
             .verify(&cluster.mount_point(through))
-            .map_err(|error| error.during(&format!("{title}, through n{through}")))?;
+            .map_err(|error| error.during(&format!("{title}, through n{through}")))
+            .map_err(|error| error.followed_by(&elsewhere(cluster, ledger)))?;
         tell(&format!(
             "{title}: longest call elsewhere {pause:.1?}, whole again after {settled:.1?}; {kept} hold through n{through}"
         ));
     }
     Ok(outcome)
+}
+
+/// Whether the promise is broken through the others, too, and for good.
+fn elsewhere(cluster: &Cluster, ledger: &Ledger) -> String {
+    let again = |id: u32| match ledger.verify(&cluster.mount_point(id)) {
+        Ok(_) => format!("n{id} keeps all"),
+        Err(error) => format!("n{id}: {error}"),
+    };
+    let looks: Vec<String> = cluster.ids().into_iter().map(again).collect();
+    format!("a moment later: {}", looks.join("; "))
 }
 
 /// A small disk of its own for each node, where this process may mount one.

@@ -10,6 +10,51 @@ use rustix::process::Signal;
 use std::fmt;
 use std::time::Duration;
 
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Daemons die.
+    Kill,
+    /// All of them at once.
+    KillAll,
+    /// They sleep, while the programs on their hosts go on.
+    Stop,
+    /// A disk is full.
+    Full,
+}
+
+impl Kind {
+    /// Each as often as it is here.
+    pub const USUAL: [Self; 9] = [
+        Self::Kill,
+        Self::Kill,
+        Self::Kill,
+        Self::KillAll,
+        Self::Stop,
+        Self::Stop,
+        Self::Stop,
+        Self::Stop,
+        Self::Full,
+    ];
+
+    /// Its name on the command line and in the summary.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::KillAll => "kill-all",
+            Self::Stop => "stop",
+            Self::Full => "full",
+        }
+    }
+
+    /// The kind of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::USUAL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
 /// What is done to whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strike {
@@ -39,32 +84,30 @@ impl fmt::Display for Strike {
 
 impl Strike {
     /// One that the cluster must survive: of three copies, at most two are away unless all are.
-    pub fn choose(ids: &[u32], rng: &mut Rng) -> Self {
+    pub fn choose(kinds: &[Kind], ids: &[u32], rng: &mut Rng) -> Self {
         let mut left = ids.to_vec();
         let mut draw = |rng: &mut Rng| left.swap_remove(rng.below(left.len() as u64) as usize);
-        let some = |rng: &mut Rng, draw: &mut dyn FnMut(&mut Rng) -> u32| {
-            let count = if rng.chance(1, 4) && ids.len() > 3 {
-                2
-            } else {
-                1
-            };
-            (0..count).map(|_| draw(rng)).collect()
-        };
-        match rng.below(10) {
-            0..=3 => Self::Kill(some(rng, &mut draw)),
-            4 => Self::KillAll(ids.to_vec()),
-            5 if rustix::process::geteuid().is_root() => Self::Full(draw(rng)),
-            _ => Self::Stop(some(rng, &mut draw)),
+        let kind = kinds.get(rng.below(kinds.len() as u64) as usize);
+        let victim = draw(rng);
+        let mut victims = vec![victim];
+        if rng.chance(1, 4) && ids.len() > 3 {
+            victims.push(draw(rng));
+        }
+        match kind.copied().unwrap_or(Kind::Kill) {
+            Kind::Kill => Self::Kill(victims),
+            Kind::KillAll => Self::KillAll(ids.to_vec()),
+            Kind::Stop => Self::Stop(victims),
+            Kind::Full => Self::Full(victim),
         }
     }
 
     /// In one word.
-    pub const fn kind(&self) -> &'static str {
+    pub const fn kind(&self) -> Kind {
         match self {
-            Self::Kill(_) => "kill",
-            Self::KillAll(_) => "kill all",
-            Self::Stop(_) => "stop",
-            Self::Full(_) => "full disk",
+            Self::Kill(_) => Kind::Kill,
+            Self::KillAll(_) => Kind::KillAll,
+            Self::Stop(_) => Kind::Stop,
+            Self::Full(_) => Kind::Full,
         }
     }
 }

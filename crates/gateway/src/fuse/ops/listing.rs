@@ -97,9 +97,9 @@ impl Call<'_> {
         self.reply.ok();
     }
 
-    pub(super) fn fsyncdir(self) {
+    pub(super) fn fsyncdir(self, handle: u64) {
         let (fs, inode) = (&self.session.fs, self.inode);
-        fs.fsyncdir(inode, self.when_done());
+        fs.fsyncdir(inode, handle, self.when_done());
     }
 }
 

@@ -131,7 +131,7 @@ impl Call<'_> {
                 len,
             } => self.readdir_plus(handle, cookie, len),
             Request::Releasedir { handle } => self.releasedir(handle),
-            Request::Fsyncdir => self.fsyncdir(),
+            Request::Fsyncdir { handle } => self.fsyncdir(handle),
             Request::Getlk(lock) => self.getlk(&lock),
             Request::Setlk { lock, wait } => self.setlk(&lock, wait),
             Request::Fallocate {

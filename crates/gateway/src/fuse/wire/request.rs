@@ -141,7 +141,9 @@ pub(crate) enum Request<'a> {
     Releasedir {
         handle: u64,
     },
-    Fsyncdir,
+    Fsyncdir {
+        handle: u64,
+    },
     Statfs,
     Setxattr {
         name: &'a [u8],
@@ -356,7 +358,7 @@ fn parse_open_files<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> 
             len,
         })?,
         29 => Request::Releasedir { handle: f.u64()? },
-        30 => Request::Fsyncdir,
+        30 => Request::Fsyncdir { handle: f.u64()? },
         31 => Request::Getlk(lock(f)?),
         32 => Request::Setlk {
             lock: lock(f)?,

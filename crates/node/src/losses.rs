@@ -1,0 +1,113 @@
+//! Work of programs on this node that went with an ownership, until they have been told.
+//!
+//! A host that is cut off, or sleeps, may lose a container to another one, and with it what its own programs did since
+//! and nobody else had. An fsync that comes later finds nothing left to do: it has to say so. As with Linux's own
+//! errors of writing back, every descriptor that was open at the loss hears of it once, and a later one does if nobody
+//! has.
+
+use parking_lot::Mutex;
+use perigee_types::InodeId;
+use std::collections::BTreeMap;
+
+/// So many inodes are remembered one by one; beyond that, every descriptor hears of the loss.
+const INODES_MAX: usize = 65_536;
+
+/// What was lost here.
+#[derive(Debug, Default)]
+pub(crate) struct Losses(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Losses so far.
+    count: u64,
+    of: BTreeMap<InodeId, Loss>,
+    /// Everything up to this loss may concern any inode.
+    any: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Loss {
+    number: u64,
+    told: bool,
+}
+
+impl Losses {
+    /// What was done to these inodes and not yet replicated may be lost.
+    pub(crate) fn note(&self, inodes: impl IntoIterator<Item = InodeId>) {
+        let mut state = self.0.lock();
+        let number = state.count + 1;
+        for inode in inodes {
+            state.count = number;
+            let told = false;
+            state.of.insert(inode, Loss { number, told });
+        }
+        if state.of.len() > INODES_MAX {
+            state.of.clear();
+            state.any = number;
+        }
+    }
+
+    /// How many there were: what a descriptor that is opened now need not hear of.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.lock().count
+    }
+
+    /// Whether a descriptor that knows of `since` losses must hear that work on `inode` was lost; if so, of how many it
+    /// knows then.
+    pub(crate) fn tell(&self, inode: InodeId, since: u64) -> Option<u64> {
+        let mut state = self.0.lock();
+        let (count, any) = (state.count, state.any);
+        let tell = match state.of.get_mut(&inode) {
+            Some(loss) if loss.number > since || !loss.told => {
+                loss.told = true;
+                true
+            }
+            _ => any > since,
+        };
+        tell.then_some(count)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+
+    fn inode(number: u64) -> InodeId {
+        InodeId(number)
+    }
+
+    #[test]
+    fn every_open_descriptor_hears_of_a_loss_once() {
+        let losses = Losses::default();
+        let (first, second) = (losses.count(), losses.count());
+        assert_eq!(losses.tell(inode(1), first), None);
+        losses.note([inode(1), inode(2)]);
+        let first = losses.tell(inode(1), first).unwrap();
+        assert_eq!(losses.tell(inode(1), first), None);
+        let second = losses.tell(inode(1), second).unwrap();
+        assert_eq!(losses.tell(inode(1), second), None);
+        assert_eq!(losses.tell(inode(3), 0), None, "nothing of it was lost");
+        losses.note([inode(1)]);
+        assert!(losses.tell(inode(1), second).is_some());
+    }
+
+    #[test]
+    fn a_later_descriptor_hears_of_what_nobody_has() {
+        let losses = Losses::default();
+        losses.note([inode(1)]);
+        let later = losses.count();
+        let told = losses.tell(inode(1), later).unwrap();
+        assert_eq!(losses.tell(inode(1), told), None);
+        assert_eq!(losses.tell(inode(1), losses.count()), None);
+    }
+
+    #[test]
+    fn of_very_many_nobody_is_forgotten() {
+        let losses = Losses::default();
+        let open = losses.count();
+        losses.note((0..=INODES_MAX as u64).map(inode));
+        assert!(losses.tell(inode(7), open).is_some());
+        assert_eq!(losses.tell(inode(7), losses.count()), None);
+    }
+}
