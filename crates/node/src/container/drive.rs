@@ -354,7 +354,7 @@ impl Container {
             if let Some(since) = st.unsent_since {
                 let due = st.urgent || since + LINGER <= now;
                 if due && st.persisting == 0 {
-                    self.record_due_writes(&mut st, now, &mut after);
+                    self.record_due_writes(&mut st, now);
                     st.unsent_since = None;
                     st.urgent = false;
                     self.step_locked(&mut st, Input::Flush, &mut after);

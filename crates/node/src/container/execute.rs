@@ -144,7 +144,7 @@ impl Container {
             return Err(Elsewhere::NotReady);
         }
         if mutates || !local {
-            self.record_all_writes(st, after);
+            self.record_all_writes(st);
         }
         let admitted = self.admit(st, now, request.session, &request.operation, after);
         if let Admitted::Answered(result, owed) = admitted {

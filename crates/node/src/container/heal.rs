@@ -7,7 +7,7 @@ use tracing::{error, warn};
 
 /// How it stands with a file whose bytes here were found corrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Damage {
+pub(crate) enum Damage {
     /// Other members are being asked.
     Healing,
     /// No member has what is missing.
@@ -29,6 +29,24 @@ impl Container {
                 store_errno(other).into()
             }
         }
+    }
+
+    /// Blocks that are not what was written were found, and nobody waits for them.
+    pub(crate) fn found_corrupt(&self, inode: InodeId, ranges: &[ByteRange]) {
+        // Whoever reads them is answered when they are here.
+        _ = self.mark_corrupt(inode, ranges);
+    }
+
+    /// How it stands with a file that was found corrupt; none: it is whole.
+    pub(crate) fn damage(&self, inode: InodeId) -> Option<Damage> {
+        self.state.lock().damaged.get(&inode).copied()
+    }
+
+    /// Whether what this node keeps of the container is part of it.
+    pub(crate) fn holds_copy(&self) -> bool {
+        use perigee_replica::Role;
+        let role = self.state.lock().role;
+        matches!(role, Role::Owner { .. } | Role::Replica { .. })
     }
 
     /// Corrupt bytes are invalid from now on, until good ones are here.

@@ -6,13 +6,14 @@ use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
 use crate::room::Verdict;
 use bytes::Bytes;
-use perigee_meta::{Attr, Context, Op, Refusal, Reply, Seen, Touched};
+use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
 use perigee_proto::message::file::{At, Whence};
-use perigee_replica::ChainView;
+use perigee_replica::{ChainView, Role};
 use perigee_store::StoreError;
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{
-    Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Span, Tick,
+    Batch, ByteRange, DataCommand, Errno, InodeId, Mutation, OpId, Seq, SessionId, Span, Tick,
+    Version,
 };
 use std::sync::Arc;
 use tracing::{debug, error};
@@ -65,34 +66,40 @@ impl Container {
     }
 
     /// Makes records of all writes that have none.
-    pub(super) fn record_all_writes(&self, st: &mut State, after: &mut After) {
+    pub(super) fn record_all_writes(&self, st: &mut State) {
         for inode in st.dirty.inodes() {
-            self.record_writes(st, inode, Vec::new(), after);
+            self.record_writes(st, inode);
         }
     }
 
     /// Makes records of the writes that are due.
-    pub(super) fn record_due_writes(&self, st: &mut State, now: Tick, after: &mut After) {
+    pub(super) fn record_due_writes(&self, st: &mut State, now: Tick) {
         for inode in st.dirty.due(now) {
-            self.record_writes(st, inode, Vec::new(), after);
+            self.record_writes(st, inode);
         }
     }
 
-    /// Makes records of an inode's writes; gives back the last one. `more`: mutations that belong to them.
-    pub(super) fn record_writes(
+    /// Makes records of an inode's writes; gives back the last one.
+    pub(super) fn record_writes(&self, st: &mut State, inode: InodeId) -> Option<Seq> {
+        self.record_writes_with(st, inode, |_, _| Vec::new())
+    }
+
+    /// The same; the last record has `more`, which is told its version.
+    pub(super) fn record_writes_with(
         &self,
         st: &mut State,
         inode: InodeId,
-        more: Vec<perigee_types::Mutation>,
-        _: &mut After,
+        more: impl FnOnce(&mut State, Version) -> Vec<Mutation>,
     ) -> Option<Seq> {
         if st.transactions.holds_inode(inode) {
             return None;
         }
         let written = st.dirty.take(inode)?;
-        let mut more = more;
+        let mut more = Some(more);
+        let mut left = written.ranges.len().div_ceil(RECORD_RANGES_MAX);
         let mut last = None;
         for ranges in written.ranges.chunks(RECORD_RANGES_MAX) {
+            left -= 1;
             let op = Op::Wrote {
                 inode,
                 ranges: ranges.to_vec(),
@@ -109,7 +116,14 @@ impl Container {
                 }
             };
             let mut batch = outcome.batches.into_values().next().unwrap_or_default();
-            batch.mutations.append(&mut more);
+            if left == 0
+                && let (Some(more), Role::Owner { epoch }) = (more.take(), st.role)
+            {
+                let seq = st.chain.last().seq.next();
+                batch
+                    .mutations
+                    .append(&mut more(st, Version { epoch, seq }));
+            }
             match self.order(st, self.env.clock.now(), &batch, false) {
                 Ok(seq) => last = Some(seq),
                 Err(elsewhere) => {
@@ -135,9 +149,7 @@ impl Container {
         };
         for command in commands {
             if let DataCommand::Written { range, .. } = command {
-                let marked = file
-                    .object
-                    .invalidate(*range, perigee_types::Version::default());
+                let marked = file.object.invalidate(*range, Version::default());
                 if let Err(error) = marked {
                     error!(%inode, %range, %error, "bytes without a record cannot be marked");
                 }
@@ -221,13 +233,8 @@ impl Container {
                 if st.transactions.holds_inode(inode) {
                     return Err(Elsewhere::NotReady.into());
                 }
-                if let Some(range) = self.repeated_write(&st, request)? {
-                    let seq = st.chain.last().seq;
-                    let owed = Owed {
-                        commit: Some(seq),
-                        ..Owed::default()
-                    };
-                    return Ok((range, owed, Some(seq)));
+                if let Some(before) = self.repeated_write(&st, request)? {
+                    return self.write_again(&mut st, request, &file, &before, data);
                 }
             }
             if self.is_backed_up(&st) {
@@ -255,7 +262,7 @@ impl Container {
     }
 
     /// Sees to it that the members can take what a file grows by.
-    fn find_room(&self, added: ByteRange) -> Result<(), Failed> {
+    pub(super) fn find_room(&self, added: ByteRange) -> Result<(), Failed> {
         let others = self.others(&self.state.lock());
         match self
             .env
@@ -316,54 +323,20 @@ impl Container {
         let mut owed = Owed::default();
         let mut seq = None;
         if !local {
-            let more = match request.op {
-                Some(op) => self.remember_write(&mut st, request.session, op, range),
-                None => Vec::new(),
-            };
-            seq = self.record_writes(&mut st, inode, more, after);
+            seq = self.record_writes_with(&mut st, inode, |st, version| {
+                Self::remember_write(st, request, range, version)
+            });
             if seq.is_none() {
                 return Err(Errno::ESTALE.into());
             }
             owed.commit = seq;
             self.hurry(&mut st);
         } else if full {
-            self.record_writes(&mut st, inode, Vec::new(), after);
+            self.record_writes(&mut st, inode);
         }
         let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
         self.owe_leases(&mut st, now, request.session, touched, &mut owed, after);
         Ok((range, owed, seq))
-    }
-
-    fn repeated_write(
-        &self,
-        st: &State,
-        request: &WriteRequest,
-    ) -> Result<Option<ByteRange>, Errno> {
-        let Some(op) = request.op else {
-            return Ok(None);
-        };
-        match self.seen(st, request.session, op)? {
-            Seen::Never => Ok(None),
-            // No write runs over several containers.
-            Seen::Running | Seen::TooLate => Err(Errno::EIO),
-            Seen::Answered(answer) => perigee_proto::decode(&answer)
-                .map(Some)
-                .map_err(|_| Errno::EIO),
-        }
-    }
-
-    fn remember_write(
-        &self,
-        st: &mut State,
-        session: SessionId,
-        op: OpId,
-        range: ByteRange,
-    ) -> Vec<perigee_types::Mutation> {
-        let mut batch = Batch::default();
-        let answer = perigee_proto::encode(&range);
-        let none = OpId::default();
-        st.answers.keep(session, op, none, &answer, &mut batch);
-        batch.mutations
     }
 
     /// Reads at the owner. `grant`: the session would like to read its own node's copy next.

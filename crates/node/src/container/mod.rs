@@ -16,6 +16,7 @@ mod member;
 mod open;
 mod reap;
 mod refill;
+mod repeat;
 mod role;
 mod serve;
 mod sync;
@@ -41,6 +42,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 pub(crate) use execute::{Request, changes};
+pub(crate) use heal::Damage;
 pub(crate) use io::WriteRequest;
 pub(crate) use role::Standing;
 

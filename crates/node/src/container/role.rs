@@ -96,12 +96,11 @@ impl Container {
     /// Before a stop: everything that was acknowledged here is sent and put on disk.
     pub(crate) async fn quiesce(self: &Arc<Self>) {
         let (seq, inodes) = {
-            let mut after = After::default();
             let mut st = self.state.lock();
             if Self::reign(&st, self.env.clock.now()).is_err() {
                 return;
             }
-            self.record_all_writes(&mut st, &mut after);
+            self.record_all_writes(&mut st);
             (st.chain.last().seq, std::mem::take(&mut st.unsettled))
         };
         let sent = tokio::time::timeout(QUIESCE, self.committed(seq)).await;

@@ -1,6 +1,6 @@
 //! What a container's members ask of each other.
 
-use super::{After, Container, Elsewhere, Failed};
+use super::{Container, Elsewhere, Failed};
 use bytes::{Bytes, BytesMut};
 use perigee_proto::message::data::{Fetch, Fetched, Region};
 use perigee_replica::{Input, Message};
@@ -50,13 +50,12 @@ impl Container {
             .file(inode)
             .map_err(|error| super::store_errno(&error))?;
         let _alone = file.still.write();
-        let mut after = After::default();
         let version = {
             let mut st = self.state.lock();
             match Self::reign(&st, self.env.clock.now()) {
                 Ok(_) => {
                     if st.dirty.shows_in(inode, range) {
-                        self.record_writes(&mut st, inode, Vec::new(), &mut after);
+                        self.record_writes(&mut st, inode);
                         if st.dirty.get(inode).is_some() {
                             return Err(Elsewhere::NotReady.into());
                         }
@@ -70,7 +69,6 @@ impl Container {
                 },
             }
         };
-        after.run();
         let start = payload.len();
         let mut at = range.start;
         while at < range.end {

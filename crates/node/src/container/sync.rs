@@ -1,6 +1,6 @@
 //! Putting what was written on the disks of all members: for fsync, and before another host is shown it.
 
-use super::{After, Container, Elsewhere, Failed, store_errno};
+use super::{Container, Elsewhere, Failed, store_errno};
 use bytes::Bytes;
 use perigee_meta::Kind;
 use perigee_proto::message::data::SyncData;
@@ -13,14 +13,12 @@ impl Container {
     /// Sees to it that the file's writes have a record; a transaction may hold that up.
     async fn recorded(self: &Arc<Self>, inode: InodeId) -> Result<(), Elsewhere> {
         loop {
-            let mut after = After::default();
             let held = {
                 let mut st = self.state.lock();
                 Self::reign(&st, self.env.clock.now())?;
-                self.record_writes(&mut st, inode, Vec::new(), &mut after);
+                self.record_writes(&mut st, inode);
                 st.dirty.get(inode).is_some()
             };
-            after.run();
             if !held {
                 return Ok(());
             }

@@ -174,7 +174,6 @@ impl Container {
     ) -> Result<Next, Failed> {
         let local = request.session.node() == self.env.me;
         let now = self.env.clock.now();
-        let mut after = After::default();
         let mut st = self.state.lock();
         let (epoch, _) = Self::reign(&st, now)?;
         // In a later reign, a repeat of it may have been executed.
@@ -184,7 +183,7 @@ impl Container {
         if changes(&request.operation) && now < st.changes_from {
             return Ok(Next::Wait);
         }
-        self.record_all_writes(&mut st, &mut after);
+        self.record_all_writes(&mut st);
         let context = Context {
             now: self.env.clock.wall(),
             new_directory_in: request.new_directory_in,
@@ -354,10 +353,9 @@ impl Container {
 
     fn read_keys_now(&self, request: &ReadKeys) -> Result<Option<(Keys, Seq)>, Failed> {
         use perigee_meta::View;
-        let mut after = After::default();
         let mut st = self.state.lock();
         Self::reign(&st, self.env.clock.now())?;
-        self.record_all_writes(&mut st, &mut after);
+        self.record_all_writes(&mut st);
         let mut foreign = Foreign::default();
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         view.reads = Some(Vec::new());
@@ -392,14 +390,13 @@ impl Container {
     /// Prepares this container's part of another's transaction.
     pub(crate) async fn prepare(self: &Arc<Self>, intent: &Intent) -> Result<Prepared, Failed> {
         let (step, seq) = {
-            let mut after = After::default();
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
             if now < st.changes_from {
                 return Err(Elsewhere::NotReady.into());
             }
-            self.record_all_writes(&mut st, &mut after);
+            self.record_all_writes(&mut st);
             let step = self.with_view(&mut st, |transactions, view| {
                 transactions.prepare(now, view, intent)
             })?;

@@ -1,0 +1,236 @@
+//! Writes of other hosts that come again, since their answer did not.
+//!
+//! The record of such a write holds its answer, and is on every member before its bytes are. If the owner dies in
+//! between, its successor finds the answer, and bytes that nobody has: the repeat brings them again.
+
+use super::dirty::{Effect, Taken};
+use super::drive::decode_batch;
+use super::execute::Owed;
+use super::io::WriteRequest;
+use super::{Container, Elsewhere, Failed, File, State};
+use perigee_meta::Seen;
+use perigee_replica::RegionMap;
+use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, Mutation, OpId, Seq, Version};
+use serde::{Deserialize, Serialize};
+use tracing::{error, info};
+
+/// What is kept of a write, for its repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct WroteBefore {
+    /// Where it went.
+    range: ByteRange,
+    /// Of its record.
+    version: Version,
+}
+
+impl Container {
+    /// What is kept of a write that was carried out before.
+    pub(super) fn repeated_write(
+        &self,
+        st: &State,
+        request: &WriteRequest,
+    ) -> Result<Option<WroteBefore>, Errno> {
+        let Some(op) = request.op else {
+            return Ok(None);
+        };
+        match self.seen(st, request.session, op)? {
+            Seen::Never => Ok(None),
+            // No write runs over several containers.
+            Seen::Running | Seen::TooLate => Err(Errno::EIO),
+            Seen::Answered(answer) => {
+                perigee_proto::decode(&answer)
+                    .map(Some)
+                    .map_err(|malformed| {
+                        error!(container = %self.id, %malformed, "kept answer unreadable");
+                        Errno::EIO
+                    })
+            }
+        }
+    }
+
+    /// Keeps a write's answer with its record.
+    pub(super) fn remember_write(
+        st: &mut State,
+        request: &WriteRequest,
+        range: ByteRange,
+        version: Version,
+    ) -> Vec<Mutation> {
+        let Some(op) = request.op else {
+            return Vec::new();
+        };
+        let mut batch = Batch::default();
+        let answer = perigee_proto::encode(&WroteBefore { range, version });
+        let none = OpId::default();
+        st.answers
+            .keep(request.session, op, none, &answer, &mut batch);
+        batch.mutations
+    }
+
+    /// The answer to a repeat. Bytes that may have gone with an earlier owner are written again, but for those that a
+    /// later write has replaced.
+    pub(super) fn write_again(
+        &self,
+        st: &mut State,
+        request: &WriteRequest,
+        file: &File,
+        before: &WroteBefore,
+        data: &[u8],
+    ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
+        let WroteBefore { range, version } = *before;
+        if range.len() != data.len() as u64 {
+            return Err(Errno::EPROTO.into());
+        }
+        let parts = if st.own.contains(&version.epoch) {
+            Vec::new()
+        } else {
+            self.unproven(st, request.inode, before)?
+        };
+        for &part in &parts {
+            info!(container = %self.id, inode = %request.inode, %part, "a repeat brings the bytes of a write again");
+            let from = (part.start - range.start) as usize;
+            let bytes = &data[from..from + part.len() as usize];
+            file.object
+                .write(part.start, bytes)
+                .map_err(|error| self.write_failed(st, request.inode, &error))?;
+            let taken = Taken {
+                range: part,
+                effect: Effect::Replaced,
+                mtime: self.env.clock.wall(),
+                now: self.env.clock.now(),
+                kill_privileges: request.kill_privileges,
+            };
+            st.dirty.add(request.inode, &taken);
+        }
+        let seq = if parts.is_empty() {
+            st.chain.last().seq
+        } else {
+            let remember =
+                |st: &mut State, version| Self::remember_write(st, request, range, version);
+            self.record_writes_with(st, request.inode, remember)
+                .ok_or(Errno::ESTALE)?
+        };
+        self.hurry(st);
+        let owed = Owed {
+            commit: Some(seq),
+            ..Owed::default()
+        };
+        Ok((range, owed, Some(seq)))
+    }
+
+    /// The parts of an earlier owner's write that no later one has replaced.
+    fn unproven(
+        &self,
+        st: &State,
+        inode: InodeId,
+        before: &WroteBefore,
+    ) -> Result<Vec<ByteRange>, Failed> {
+        let (from, to) = (before.version.seq.next(), st.chain.last().seq);
+        let mut later = Vec::new();
+        let mut expected = from;
+        for entry in st.chain.entries(from, to) {
+            if entry.version.seq != expected {
+                break;
+            }
+            expected = expected.next();
+            later.push(decode_batch(&entry.payload).map_err(|malformed| {
+                error!(container = %self.id, version = %entry.version, %malformed, "record unreadable");
+                Errno::EIO
+            })?);
+        }
+        if expected != to.next() {
+            // So many records later nobody waits for an answer; what became of the bytes cannot be known any more.
+            return Err(Errno::EIO.into());
+        }
+        Ok(not_replaced(inode, before.range, &later))
+    }
+
+    fn write_failed(
+        &self,
+        st: &State,
+        inode: InodeId,
+        failed: &perigee_store::StoreError,
+    ) -> Failed {
+        error!(container = %self.id, %inode, error = %failed, "a repeat's bytes cannot be written");
+        match failed {
+            perigee_store::StoreError::Corrupt { .. } if !st.damaged.contains_key(&inode) => {
+                Elsewhere::NotReady.into()
+            }
+            failed => super::store_errno(failed).into(),
+        }
+    }
+}
+
+/// What of `range` is as its own write left it, or was lost: no later record replaced it. A record that a new owner
+/// makes of what is in place, since nobody has what is missing, changes no attributes, and replaces nothing.
+fn not_replaced(inode: InodeId, range: ByteRange, later: &[Batch]) -> Vec<ByteRange> {
+    let mut left = RegionMap::new();
+    left.invalidate(range, Version::default());
+    for batch in later.iter().filter(|batch| !batch.mutations.is_empty()) {
+        for command in batch.data.iter().filter(|command| command.inode() == inode) {
+            let replaced = match command {
+                DataCommand::Written { range, .. } | DataCommand::Punched { range, .. } => *range,
+                DataCommand::Resized { size, .. } => ByteRange::new(*size, u64::MAX),
+                DataCommand::Removed { .. } => ByteRange::new(0, u64::MAX),
+            };
+            left.drop_range(replaced);
+        }
+    }
+    left.iter().map(|(part, _)| part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeId = InodeId(7);
+
+    fn range(start: u64, end: u64) -> ByteRange {
+        ByteRange::new(start, end)
+    }
+
+    fn batch(data: DataCommand, changes_attributes: bool) -> Batch {
+        let mut batch = Batch::default();
+        batch.data.push(data);
+        if changes_attributes {
+            batch.mutations.push(Mutation {
+                key: b"attributes".to_vec(),
+                value: None,
+            });
+        }
+        batch
+    }
+
+    fn written(inode: InodeId, start: u64, end: u64) -> DataCommand {
+        let range = range(start, end);
+        DataCommand::Written { inode, range }
+    }
+
+    #[test]
+    fn a_repeat_does_not_undo_later_writes() {
+        let whole = range(0, 100);
+        assert_eq!(not_replaced(FILE, whole, &[]), [whole]);
+        let later = [
+            batch(written(FILE, 20, 30), true),
+            batch(written(InodeId(8), 0, 100), true),
+            batch(
+                DataCommand::Resized {
+                    inode: FILE,
+                    size: 90,
+                },
+                true,
+            ),
+        ];
+        assert_eq!(
+            not_replaced(FILE, whole, &later),
+            [range(0, 20), range(30, 90)]
+        );
+        let removed = batch(DataCommand::Removed { inode: FILE }, true);
+        assert_eq!(not_replaced(FILE, whole, &[removed]), []);
+    }
+
+    #[test]
+    fn older_bytes_that_a_new_owner_took_for_want_of_others_are_no_later_write() {
+        let kept = batch(written(FILE, 0, 100), false);
+        assert_eq!(not_replaced(FILE, range(0, 64), &[kept]), [range(0, 64)]);
+    }
+}
