@@ -6,6 +6,7 @@ use crate::losses::Losses;
 use crate::removals::Removals;
 use crate::room::Rooms;
 use crate::router::Router;
+use crate::scrub::Scrub;
 use crate::sessions::Sessions;
 use crate::usage::Usage;
 use bytes::Bytes;
@@ -43,6 +44,7 @@ pub(crate) struct Env {
     pub(crate) removals: Removals,
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
+    pub(crate) scrub: Scrub,
     appear: tokio::sync::mpsc::Sender<ContainerId>,
     network: Network,
     router: OnceLock<Arc<Router>>,
@@ -91,6 +93,7 @@ impl Env {
             removals: Removals::default(),
             rooms: Rooms::default(),
             losses: Losses::default(),
+            scrub: Scrub::default(),
             appear,
             network,
             router: OnceLock::new(),

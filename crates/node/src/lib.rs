@@ -17,6 +17,7 @@ mod removals;
 mod report;
 mod room;
 mod router;
+mod scrub;
 mod search;
 mod service;
 mod sessions;

@@ -146,6 +146,7 @@ impl Node {
         self.tasks.spawn(follow(env.clone(), appeared));
         self.tasks.spawn(live(env.clone(), version));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
+        self.tasks.spawn(crate::scrub::run(env.clone()));
         self.tasks.spawn(duties(env));
         self
     }

@@ -7,9 +7,9 @@ use perigee_cluster::Directory;
 use perigee_meta::{Op, Reply};
 use perigee_proto::admin::{
     AdminPath, ContainerStatus, ControlState, ControlStatus, CopyStatus, Holder, MemberLag,
-    NetStatus, NodeState, NodeStatus, Placement, Status,
+    NetStatus, NodeScrub, NodeState, NodeStatus, Placement, ScrubWish, Status,
 };
-use perigee_proto::message::report::{AskReport, NodeReport};
+use perigee_proto::message::report::{self, AskReport, NodeReport};
 use perigee_types::{Errno, InodeId, NodeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,6 +37,30 @@ pub(crate) async fn of_this_node(env: &Arc<Env>) -> NodeReport {
 }
 
 impl Node {
+    /// Tells every node that stores data what is wanted of its scrub, and gathers how it stands.
+    pub async fn scrub(&self, wish: ScrubWish) -> Vec<NodeScrub> {
+        let directory = self.env.directory.read().clone();
+        let ask = |node: NodeId, name: String| async move {
+            let pass = if node == self.env.me {
+                Ok(self.env.scrub.wish(wish))
+            } else {
+                let request = report::Scrub { wish };
+                let asked = self.env.ask(node, &request, bytes::Bytes::new(), ANSWER);
+                asked.await.map(|(answer, _)| answer.pass)
+            };
+            NodeScrub {
+                node,
+                name,
+                answers: pass.is_ok(),
+                pass: pass.unwrap_or(None),
+            }
+        };
+        let nodes = directory.nodes.values().map(|known| &known.record);
+        let storing = nodes.filter(|node| node.storage);
+        let asks = storing.map(|node| ask(node.id, node.name.clone()));
+        futures_util::future::join_all(asks).await
+    }
+
     /// The cluster as this node sees it.
     pub async fn status(&self) -> Status {
         let directory = self.env.directory.read().clone();

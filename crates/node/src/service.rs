@@ -311,6 +311,11 @@ async fn reports(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         let _: report::AskReport = decode(body)?;
         return reply::<report::AskReport>(&crate::report::of_this_node(env).await);
     }
+    if method == report::Scrub::METHOD {
+        let request: report::Scrub = decode(body)?;
+        let pass = env.scrub.wish(request.wish);
+        return reply::<report::Scrub>(&report::Scrubbing { pass });
+    }
     let request: report::AskHolders = decode(body)?;
     let holders = container(env, request.inode.container())?.holders(request.inode)?;
     reply::<report::AskHolders>(&report::Holders {
@@ -363,7 +368,9 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         | tx::Prepare::METHOD
         | tx::Resolve::METHOD
         | tx::AskDecision::METHOD => transactions(env, method, &body).await,
-        report::AskReport::METHOD | report::AskHolders::METHOD => reports(env, method, &body).await,
+        report::AskReport::METHOD | report::AskHolders::METHOD | report::Scrub::METHOD => {
+            reports(env, method, &body).await
+        }
         other => Err(Refused(
             Code::Unknown,
             format!("method {other:#06x} is not known here"),

@@ -4,7 +4,7 @@
 //! The socket never leaves the machine, so its messages need no golden bytes: an unknown request
 //! is refused with a [`Failure`], and fields may be added where they have a default.
 
-pub use crate::message::report::Hold;
+pub use crate::message::report::{Hold, ScrubFound, ScrubPass, ScrubState, ScrubWish};
 use perigee_types::{ContainerId, Epoch, InodeId, NodeId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -123,6 +123,11 @@ pub enum Request {
     },
     /// Looks for what is wrong. Answer: [`Answer::Doctor`].
     Doctor,
+    /// Has every node go over what it keeps, or says how that stands. Answer: [`Answer::Scrub`].
+    Scrub {
+        /// What is wanted.
+        wish: ScrubWish,
+    },
     /// Unmounts everything, makes all data durable, and ends the process. Answer: [`Answer::Done`]
     /// when it has begun; the process ends after it.
     Stop,
@@ -144,6 +149,8 @@ pub enum Answer {
     Token(Token),
     /// To [`Request::Doctor`].
     Doctor(Vec<Finding>),
+    /// To [`Request::Scrub`]: every node that stores data, by id.
+    Scrub(Vec<NodeScrub>),
 }
 
 /// Why a request was not done, in a person's words: `error: {what}: {why}` and `hint: {hint}`.
@@ -380,6 +387,19 @@ pub struct Token {
     pub token: String,
     /// Seconds from now until it is worthless.
     pub ttl_secs: u64,
+}
+
+/// The scrub of one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeScrub {
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Whether it answered.
+    pub answers: bool,
+    /// The pass under way, or the last one since it started.
+    pub pass: Option<ScrubPass>,
 }
 
 /// One thing that was looked at.

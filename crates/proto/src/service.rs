@@ -86,6 +86,7 @@ services! {
     // for people
     0x0240 node_report(report::AskReport) -> report::NodeReport, Meta, Same;
     0x0241 holders(report::AskHolders) -> report::Holders, Meta, Same;
+    0x0242 scrub(report::Scrub) -> report::Scrubbing, Meta, Same;
 }
 
 /// Why a peer refused a call. The class of each says what the caller does next.

@@ -286,6 +286,16 @@ impl Store {
         self.objects.get(inode)
     }
 
+    /// Stored objects of a container in the order of their numbers, at most `limit`, after one.
+    pub fn objects_after(
+        &self,
+        container: ContainerId,
+        after: Option<InodeId>,
+        limit: usize,
+    ) -> Result<Vec<InodeId>, StoreError> {
+        self.core.kv.objects_after(container, after, limit)
+    }
+
     /// Space that an object of `len` bytes takes, in units of 512 bytes, where it needs no file for that.
     #[must_use]
     pub fn small_blocks(&self, len: u64) -> Option<u64> {

@@ -10,6 +10,7 @@ pub mod join;
 pub mod man;
 pub mod mount;
 pub mod policy;
+pub mod scrub;
 pub mod serve;
 pub mod serve_control;
 pub mod status;
@@ -73,6 +74,8 @@ pub enum Command {
     Policy(policy::Policy),
     /// Look for what is wrong, and say how to mend it
     Doctor(doctor::Doctor),
+    /// Go over everything that is stored, and mend what has rotted
+    Scrub(scrub::Scrub),
     /// Measure a mount against the disk beneath
     Bench(bench::Bench),
     /// Print completions for a shell
@@ -103,6 +106,7 @@ impl Command {
             Self::Explain(command) => command.run(),
             Self::Policy(command) => command.run(),
             Self::Doctor(command) => command.run(),
+            Self::Scrub(command) => command.run(),
             Self::Bench(command) => command.run(),
             Self::Completions(command) => command.run(),
             Self::Man(command) => command.run(),

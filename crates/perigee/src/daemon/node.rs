@@ -117,6 +117,7 @@ impl Inner {
             }
             Request::Token { ttl_secs } => token(node, ttl_secs).await,
             Request::Doctor => Ok(Answer::Doctor(findings(&self.status(node).await))),
+            Request::Scrub { wish } => Ok(Answer::Scrub(node.scrub(wish).await)),
             Request::Umount { .. } | Request::Stop => Ok(Answer::Done),
         }
     }

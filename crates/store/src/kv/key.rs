@@ -121,6 +121,11 @@ pub(crate) fn object_end(inode: InodeId) -> Vec<u8> {
     }
 }
 
+/// The inode that an object's key is about.
+pub(crate) fn inode_of(key: &[u8]) -> Option<InodeId> {
+    Some(InodeId(u64::from_be_bytes(*key.first_chunk()?)))
+}
+
 /// The index in the last eight bytes of a key.
 pub(crate) fn index_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*key.last_chunk::<8>()?))

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use committer::Queue;
 use key::Tag;
 use parking_lot::{Condvar, Mutex};
-use perigee_types::ContainerId;
+use perigee_types::{ContainerId, InodeId};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -91,6 +91,31 @@ impl Kv {
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
         scan_in(&self.table()?, container, tag, from, to, limit)
+    }
+
+    /// Inodes with any object key, found by leaping from one to the next.
+    pub(crate) fn objects_after(
+        &self,
+        container: ContainerId,
+        after: Option<InodeId>,
+        limit: usize,
+    ) -> Result<Vec<InodeId>, StoreError> {
+        let table = self.table()?;
+        let mut found = Vec::new();
+        let mut from = after.map_or_else(Vec::new, key::object_end);
+        while found.len() < limit {
+            let first = scan_in(&table, container, Tag::Objects, &from, None, 1)?;
+            let Some(inode) = first.first().map(|(key, _)| key::inode_of(key)) else {
+                break;
+            };
+            let Some(inode) = inode else {
+                let what = "an object key without an inode".to_owned();
+                return Err(StoreError::Damaged { what });
+            };
+            found.push(inode);
+            from = key::object_end(inode);
+        }
+        Ok(found)
     }
 
     /// Containers with any key, found by leaping from one to the next.

@@ -17,40 +17,76 @@ struct Differing {
     sum: Option<u32>,
 }
 
+/// Where [`Object::verify_from`] goes on; the default is the beginning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unverified(u64);
+
+/// What one part of an object is like.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Blocks that are not what was written, cut at the object's end.
+    pub corrupt: Vec<ByteRange>,
+    /// Bytes that were looked at.
+    pub bytes: u64,
+    /// Where the rest begins, if there is any.
+    pub next: Option<Unverified>,
+}
+
 impl Object {
     /// Reads all blocks; returns the corrupt ones, cut at the end. To heal: invalidate, then install.
     /// Finds nothing while the file is externally writable. Wholly invalid blocks are passed over.
     pub fn verify(&self) -> Result<Vec<ByteRange>, StoreError> {
         let mut found = Vec::new();
-        let mut from = 0;
-        loop {
-            let body = self.body.read();
-            self.check_live(&body)?;
-            if body.writers == Writers::Outside {
-                return Ok(Vec::new());
-            }
-            let file = match self.open_file(&body) {
-                // To load a small object's bytes is to check them.
-                Ok(Some(_)) if body.backing == Backing::Small => return Ok(Vec::new()),
-                Ok(Some(file)) => file,
-                Ok(None) => return Ok(Vec::new()),
-                Err(StoreError::Corrupt { ranges, .. }) => return Ok(ranges),
-                Err(error) => return Err(error),
-            };
-            let Some(group) = self.next_group(&body, &*file, from)? else {
-                return Ok(found);
-            };
-            drop(body);
-            let body = self.body_with_sums(ByteRange::with_len(group * GROUP_LEN, GROUP_LEN))?;
-            let differing = self.compare_group(&body, &*file, group)?;
-            for Differing { block, .. } in differing {
-                let here = cut_at(block_range(block), body.len);
-                if !wholly_invalid(&body.invalid, here) {
-                    push_block(&mut found, here);
-                }
-            }
-            from = group + 1;
+        let mut from = Some(Unverified::default());
+        while let Some(next) = from {
+            let part = self.verify_from(next)?;
+            part.corrupt
+                .into_iter()
+                .for_each(|range| push_block(&mut found, range));
+            from = part.next;
         }
+        Ok(found)
+    }
+
+    /// The next part of [`Object::verify`]: of a mebibyte or so, so that whoever goes over everything can pause in
+    /// between.
+    pub fn verify_from(&self, from: Unverified) -> Result<Verified, StoreError> {
+        let mut verified = Verified::default();
+        let body = self.body.read();
+        self.check_live(&body)?;
+        if body.writers == Writers::Outside {
+            return Ok(verified);
+        }
+        let file = match self.open_file(&body) {
+            // To load a small object's bytes is to check them.
+            Ok(Some(_)) if body.backing == Backing::Small => {
+                verified.bytes = body.len;
+                return Ok(verified);
+            }
+            Ok(Some(file)) => file,
+            Ok(None) => return Ok(verified),
+            Err(StoreError::Corrupt { ranges, .. }) => {
+                verified.corrupt = ranges;
+                return Ok(verified);
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(group) = self.next_group(&body, &*file, from.0)? else {
+            return Ok(verified);
+        };
+        drop(body);
+        let range = ByteRange::with_len(group * GROUP_LEN, GROUP_LEN);
+        let body = self.body_with_sums(range)?;
+        let differing = self.compare_group(&body, &*file, group)?;
+        for Differing { block, .. } in differing {
+            let here = cut_at(block_range(block), body.len);
+            if !wholly_invalid(&body.invalid, here) {
+                push_block(&mut verified.corrupt, here);
+            }
+        }
+        verified.bytes = cut_at(range, body.len).len();
+        verified.next = Some(Unverified(group + 1));
+        Ok(verified)
     }
 
     /// Takes the checksums of blocks that do not match them, and the file's length: for writes that the daemon

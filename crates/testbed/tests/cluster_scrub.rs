@@ -1,0 +1,181 @@
+//! Rot in backing files: found by scrub, mended from another copy, and said when there is none (law 7).
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::{Cluster, pattern, program};
+use perigee_types::Rng;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+const FILES: u64 = 24;
+const FLIPS: usize = 1_000;
+const BLOCK: u64 = 4_096;
+
+fn content(seed: u64, len: u64) -> Vec<u8> {
+    let mut content = vec![0; len as usize];
+    pattern::fill(seed, 0, &mut content);
+    content
+}
+
+/// All long enough to have backing files, and none at a block's border.
+fn len(file: u64) -> u64 {
+    40_000 + file * 97_531
+}
+
+/// The backing files of a node by their place in its store: the same file has the same place on every node.
+fn backing(cluster: &Cluster, node: u32) -> BTreeMap<PathBuf, PathBuf> {
+    let root = cluster.dir().join(format!("node-{node}/store/objects"));
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            } else if entry.metadata().unwrap().size() > 0 {
+                let place = entry.path().strip_prefix(&root).unwrap().to_owned();
+                found.insert(place, entry.path());
+            }
+        }
+    }
+    found
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+/// What `perigee scrub` found, summed over the nodes, and how it ended.
+fn scrub(cluster: &mut Cluster) -> (BTreeMap<String, u64>, Option<i32>) {
+    let ended = cluster.on_this(&["scrub", "--json"]).unwrap();
+    let nodes: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let mut sum = BTreeMap::new();
+    for node in nodes.as_array().unwrap() {
+        assert_eq!(node["pass"]["state"], "done", "{node}");
+        for (name, value) in node["pass"]["found"].as_object().unwrap() {
+            *sum.entry(name.clone()).or_default() += value.as_u64().unwrap();
+        }
+    }
+    (sum, ended.status.code())
+}
+
+fn all_are_right(mount: &Path) {
+    for file in 0..FILES {
+        let seen = fs::read(mount.join(format!("f{file}"))).unwrap();
+        assert!(seen == content(file, len(file)), "f{file} has other bytes");
+    }
+}
+
+#[test]
+fn a_thousand_flipped_bytes_are_found_and_mended() {
+    if let Some(reason) = program::why_no_cluster() {
+        return eprintln!("{reason}");
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let mounts: Vec<PathBuf> = [1, 2, 3].map(|node| cluster.mount(node).unwrap()).into();
+    for file in 0..FILES {
+        let path = mounts[0].join(format!("f{file}"));
+        fs::write(&path, content(file, len(file))).unwrap();
+        File::open(path).unwrap().sync_all().unwrap();
+    }
+    let nodes: Vec<_> = (1..=3).map(|node| backing(&cluster, node)).collect();
+    assert!(nodes.iter().all(|files| files.len() == FILES as usize));
+
+    let (found, code) = scrub(&mut cluster);
+    assert_eq!((found["corrupt"], found["errors"], code), (0, 0, Some(0)));
+    assert!(found["files"] >= 3 * FILES, "{found:?}");
+
+    // Each block rots on one node at most, so that a good copy is left.
+    let places: Vec<&PathBuf> = nodes[0].keys().collect();
+    let mut rng = Rng::new(5);
+    let mut rotten: BTreeMap<(&PathBuf, u64), usize> = BTreeMap::new();
+    let mut flipped = BTreeSet::new();
+    while flipped.len() < FLIPS {
+        let place = places[rng.below(places.len() as u64) as usize];
+        let node = rng.below(3) as usize;
+        let size = fs::metadata(&nodes[node][place]).unwrap().size();
+        let at = rng.below(size);
+        let there = *rotten.entry((place, at / BLOCK)).or_insert(node);
+        if there == node && flipped.insert((place, at)) {
+            flip(&nodes[node][place], at);
+        }
+    }
+    let bytes = |(place, block): &(&PathBuf, u64)| {
+        let size = fs::metadata(&nodes[0][*place]).unwrap().size();
+        BLOCK.min(size - block * BLOCK)
+    };
+    let expected: u64 = rotten
+        .keys()
+        .filter(|block| {
+            flipped
+                .iter()
+                .any(|(place, at)| (*place, at / BLOCK) == **block)
+        })
+        .map(bytes)
+        .sum();
+
+    let (found, code) = scrub(&mut cluster);
+    assert_eq!(found["corrupt"], expected, "{found:?}");
+    assert_eq!(found["repaired"], expected, "{found:?}");
+    assert_eq!((found["unrepaired"], code), (0, Some(0)), "{found:?}");
+    mounts.iter().for_each(|mount| all_are_right(mount));
+    // On the disks themselves, too.
+    for place in places {
+        let copies: Vec<Vec<u8>> = nodes
+            .iter()
+            .map(|files| fs::read(&files[place]).unwrap())
+            .collect();
+        assert!(
+            copies.iter().all(|copy| *copy == copies[0]),
+            "{}",
+            place.display()
+        );
+    }
+    let (found, _) = scrub(&mut cluster);
+    assert_eq!(found["corrupt"], 0, "{found:?}");
+}
+
+#[test]
+fn what_has_no_other_copy_is_said_and_never_read() {
+    if let Some(reason) = program::why_no_cluster() {
+        return eprintln!("{reason}");
+    }
+    let mut cluster = Cluster::start(1).unwrap();
+    let mount = cluster.mount(1).unwrap();
+    for file in 0..2 {
+        let path = mount.join(format!("f{file}"));
+        fs::write(&path, content(file, len(file))).unwrap();
+        File::open(path).unwrap().sync_all().unwrap();
+    }
+    let files = backing(&cluster, 1);
+    let rotten = files
+        .values()
+        .find(|path| fs::metadata(path).unwrap().size() == len(0))
+        .unwrap();
+    flip(rotten, 5_000);
+    let (found, code) = scrub(&mut cluster);
+    assert_eq!((found["corrupt"], found["unrepaired"]), (BLOCK, BLOCK));
+    assert_eq!(code, Some(1));
+    let shown = cluster.on_this(&["scrub", "--status"]).unwrap();
+    assert!(
+        shown.stdout.contains("could not be mended"),
+        "{}",
+        shown.stdout
+    );
+    // EIO is better than a lie; what is whole is read.
+    let read = fs::read(mount.join("f0")).unwrap_err();
+    assert_eq!(
+        read.raw_os_error(),
+        Some(rustix::io::Errno::IO.raw_os_error())
+    );
+    assert!(fs::read(mount.join("f1")).unwrap() == content(1, len(1)));
+}
