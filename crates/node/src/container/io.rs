@@ -67,31 +67,34 @@ impl Container {
 
     /// Makes records of all writes that have none.
     pub(super) fn record_all_writes(&self, st: &mut State) {
+        let now = self.env.clock.now();
         for inode in st.dirty.inodes() {
-            self.record_writes(st, inode);
+            self.record_writes(st, now, inode);
         }
     }
 
     /// Makes records of the writes that are due.
     pub(super) fn record_due_writes(&self, st: &mut State, now: Tick) {
         for inode in st.dirty.due(now) {
-            self.record_writes(st, inode);
+            self.record_writes(st, now, inode);
         }
     }
 
     /// Makes records of an inode's writes; gives back the last one.
-    pub(super) fn record_writes(&self, st: &mut State, inode: InodeId) -> Option<Seq> {
-        self.record_writes_with(st, inode, |_, _| Vec::new())
+    pub(super) fn record_writes(&self, st: &mut State, now: Tick, inode: InodeId) -> Option<Seq> {
+        self.record_writes_with(st, now, inode, |_, _| Vec::new())
     }
 
-    /// The same; the last record has `more`, which is told its version.
+    /// The same; the last record has `more`, which is told its version. Without the right to order at `now` the writes
+    /// stay without a record: the lease may come back, and if it does not, the end of the reign sees to them.
     pub(super) fn record_writes_with(
         &self,
         st: &mut State,
+        now: Tick,
         inode: InodeId,
         more: impl FnOnce(&mut State, Version) -> Vec<Mutation>,
     ) -> Option<Seq> {
-        if st.transactions.holds_inode(inode) {
+        if st.transactions.holds_inode(inode) || Self::reign(st, now).is_err() {
             return None;
         }
         let written = st.dirty.take(inode)?;
@@ -124,10 +127,11 @@ impl Container {
                     .mutations
                     .append(&mut more(st, Version { epoch, seq }));
             }
-            match self.order(st, self.env.clock.now(), &batch, false) {
+            match self.order(st, now, &batch, false) {
                 Ok(seq) => last = Some(seq),
                 Err(elsewhere) => {
                     error!(container = %self.id, %inode, %elsewhere, "writes lost with the ownership");
+                    self.env.losses.note([inode]);
                     for range in &written.ranges {
                         let range = *range;
                         self.invalidate_now(inode, &[DataCommand::Written { inode, range }]);
@@ -293,8 +297,9 @@ impl Container {
     ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
         let inode = request.inode;
         let local = request.session.node() == self.env.me;
-        let now = self.env.clock.now();
         let mut st = self.state.lock();
+        // One moment for the right to order and for all that follows from it.
+        let now = self.env.clock.now();
         if let Err(elsewhere) = Self::reign(&st, now) {
             drop(st);
             self.invalidate_now(inode, &[DataCommand::Written { inode, range }]);
@@ -323,7 +328,7 @@ impl Container {
         let mut owed = Owed::default();
         let mut seq = None;
         if !local {
-            seq = self.record_writes_with(&mut st, inode, |st, version| {
+            seq = self.record_writes_with(&mut st, now, inode, |st, version| {
                 Self::remember_write(st, request, range, version)
             });
             if seq.is_none() {
@@ -332,7 +337,7 @@ impl Container {
             owed.commit = seq;
             self.hurry(&mut st);
         } else if full {
-            self.record_writes(&mut st, inode);
+            self.record_writes(&mut st, now, inode);
         }
         let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
         self.owe_leases(&mut st, now, request.session, touched, &mut owed, after);

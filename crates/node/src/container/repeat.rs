@@ -80,6 +80,8 @@ impl Container {
         if range.len() != data.len() as u64 {
             return Err(Errno::EPROTO.into());
         }
+        let now = self.env.clock.now();
+        Self::reign(st, now)?;
         let parts = if st.own.contains(&version.epoch) {
             Vec::new()
         } else {
@@ -96,7 +98,7 @@ impl Container {
                 range: part,
                 effect: Effect::Replaced,
                 mtime: self.env.clock.wall(),
-                now: self.env.clock.now(),
+                now,
                 kill_privileges: request.kill_privileges,
             };
             st.dirty.add(request.inode, &taken);
@@ -106,7 +108,7 @@ impl Container {
         } else {
             let remember =
                 |st: &mut State, version| Self::remember_write(st, request, range, version);
-            self.record_writes_with(st, request.inode, remember)
+            self.record_writes_with(st, now, request.inode, remember)
                 .ok_or(Errno::ESTALE)?
         };
         self.hurry(st);

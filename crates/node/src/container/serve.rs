@@ -52,10 +52,11 @@ impl Container {
         let _alone = file.still.write();
         let version = {
             let mut st = self.state.lock();
-            match Self::reign(&st, self.env.clock.now()) {
+            let now = self.env.clock.now();
+            match Self::reign(&st, now) {
                 Ok(_) => {
                     if st.dirty.shows_in(inode, range) {
-                        self.record_writes(&mut st, inode);
+                        self.record_writes(&mut st, now, inode);
                         if st.dirty.get(inode).is_some() {
                             return Err(Elsewhere::NotReady.into());
                         }

@@ -15,8 +15,9 @@ impl Container {
         loop {
             let held = {
                 let mut st = self.state.lock();
-                Self::reign(&st, self.env.clock.now())?;
-                self.record_writes(&mut st, inode);
+                let now = self.env.clock.now();
+                Self::reign(&st, now)?;
+                self.record_writes(&mut st, now, inode);
                 st.dirty.get(inode).is_some()
             };
             if !held {
