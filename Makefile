@@ -38,6 +38,7 @@ lint: setup ## Format, clippy, arrows between rooms, licences, scripts
 	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
 	$(CARGO) xtask arrows
 	$(CARGO) xtask licences
+	$(CARGO) xtask promises
 	@scripts/lint-scripts.sh
 
 fmt: ## Format the code

@@ -239,6 +239,7 @@ mod tests {
         };
         let all: Vec<&str> = own.iter().chain(foreign).copied().collect();
         Metadata {
+            workspace_root: std::path::PathBuf::new(),
             packages: all.iter().map(package).collect(),
             workspace_members: own.iter().map(|name| (*name).to_owned()).collect(),
             resolve: Resolve {

@@ -61,6 +61,7 @@ mod tests {
             license: licence.map(str::to_owned),
         };
         Metadata {
+            workspace_root: std::path::PathBuf::new(),
             packages: vec![package],
             workspace_members: Default::default(),
             resolve: Resolve { nodes: vec![] },

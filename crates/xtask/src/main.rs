@@ -1,9 +1,10 @@
-//! Checks of the workspace that no compiler makes: `cargo xtask arrows`, `cargo xtask licences`.
+//! Checks of the workspace that no compiler makes: `cargo xtask arrows`, `licences` and `promises`.
 #![forbid(unsafe_code)]
 
 mod arrows;
 mod licences;
 mod metadata;
+mod promises;
 mod spdx;
 
 use clap::Parser;
@@ -18,6 +19,8 @@ enum Task {
     Arrows,
     /// Holds the licence of every dependency against the list of deny.toml.
     Licences,
+    /// Holds the tests that docs/SEMANTICS.md and docs/FAULTS.md name against those that exist.
+    Promises,
 }
 
 fn main() -> ExitCode {
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let report = match task {
         Task::Arrows => arrows::check(&metadata),
         Task::Licences => licences::check(&metadata),
+        Task::Promises => promises::check(&metadata.workspace_root),
     };
     println!("{}", report.text);
     for fault in &report.faults {

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The resolved crate graph of this machine's platform.
@@ -13,6 +14,8 @@ pub struct Metadata {
     pub workspace_members: BTreeSet<String>,
     /// Which package stands on which.
     pub resolve: Resolve,
+    /// The directory of the workspace.
+    pub workspace_root: PathBuf,
 }
 
 /// One package.
