@@ -21,11 +21,13 @@ pub enum Kind {
     Stop,
     /// A disk is full.
     Full,
+    /// A daemon dies, and all that its node has stored is gone.
+    Wipe,
 }
 
 impl Kind {
     /// Each as often as it is here.
-    pub const USUAL: [Self; 9] = [
+    pub const USUAL: [Self; 10] = [
         Self::Kill,
         Self::Kill,
         Self::Kill,
@@ -35,6 +37,7 @@ impl Kind {
         Self::Stop,
         Self::Stop,
         Self::Full,
+        Self::Wipe,
     ];
 
     /// Its name on the command line and in the summary.
@@ -45,6 +48,7 @@ impl Kind {
             Self::KillAll => "kill-all",
             Self::Stop => "stop",
             Self::Full => "full",
+            Self::Wipe => "wipe",
         }
     }
 
@@ -66,6 +70,8 @@ pub enum Strike {
     Stop(Vec<u32>),
     /// The disk is full for a while.
     Full(u32),
+    /// Its daemon dies, and is started again with an empty store.
+    Wipe(u32),
 }
 
 /// Most that a node stays away, in milliseconds: longer than leases, and than the time after which it is replaced.
@@ -78,6 +84,7 @@ impl fmt::Display for Strike {
             Self::KillAll(_) => write!(f, "kill all"),
             Self::Stop(nodes) => write!(f, "stop {nodes:?}"),
             Self::Full(node) => write!(f, "fill the disk of [{node}]"),
+            Self::Wipe(node) => write!(f, "wipe [{node}]"),
         }
     }
 }
@@ -98,6 +105,7 @@ impl Strike {
             Kind::KillAll => Self::KillAll(ids.to_vec()),
             Kind::Stop => Self::Stop(victims),
             Kind::Full => Self::Full(victim),
+            Kind::Wipe => Self::Wipe(victim),
         }
     }
 
@@ -108,6 +116,7 @@ impl Strike {
             Self::KillAll(_) => Kind::KillAll,
             Self::Stop(_) => Kind::Stop,
             Self::Full(_) => Kind::Full,
+            Self::Wipe(_) => Kind::Wipe,
         }
     }
 }
@@ -157,6 +166,16 @@ pub fn strike(
             // Programs that slept with their node may be told that it had lost what they did not sync.
             stage.watch(Duration::from_secs(2))?;
             stage.heal(nodes);
+        }
+        Strike::Wipe(node) => {
+            stage.strike(&[*node]);
+            cluster.kill(*node, Signal::KILL)?;
+            let store = cluster.dir().join(format!("node-{node}/store"));
+            std::fs::remove_dir_all(&store).call(|| "wipe a store".to_owned())?;
+            stage.watch(away)?;
+            cluster.up()?;
+            cluster.mount(*node)?;
+            stage.heal(&[*node]);
         }
         Strike::Full(node) => {
             let foreign = cluster.dir().join(format!("node-{node}/foreign"));

@@ -46,6 +46,8 @@ pub enum Excuse {
     Struck,
     /// There is no room, and that is the strike.
     NoRoom,
+    /// Its node slept before, and may have lost work that was not synced: `fsync` tells so once for each file.
+    Told,
     /// There is none: a promise is broken.
     None,
 }
@@ -105,11 +107,16 @@ impl Stage {
     }
 
     /// Why a step of this turn may have failed.
-    pub fn excuse(&self, turn: Turn, error: &std::io::Error) -> Excuse {
+    pub fn excuse(&self, turn: Turn, call: &str, error: &std::io::Error) -> Excuse {
         let scene = self.scene();
         let strikes = scene.nodes.get(&turn.node).map_or(0, |seat| seat.strikes);
         if strikes != turn.strikes {
             Excuse::Struck
+        } else if strikes > 0
+            && call.starts_with("fsync")
+            && error.raw_os_error() == Some(libc::EIO)
+        {
+            Excuse::Told
         } else if scene.scarce && error.kind() == std::io::ErrorKind::StorageFull {
             Excuse::NoRoom
         } else {
@@ -216,16 +223,20 @@ mod tests {
         let (one, two) = (stage.turn(1).unwrap(), stage.turn(2).unwrap());
         stage.strike(&[1]);
         let full = io::Error::from(io::ErrorKind::StorageFull);
-        assert_eq!(stage.excuse(one, &full), Excuse::Struck);
-        assert_eq!(stage.excuse(two, &full), Excuse::None);
+        assert_eq!(stage.excuse(one, "write", &full), Excuse::Struck);
+        assert_eq!(stage.excuse(two, "write", &full), Excuse::None);
         stage.scarce(true);
-        assert_eq!(stage.excuse(two, &full), Excuse::NoRoom);
+        assert_eq!(stage.excuse(two, "write", &full), Excuse::NoRoom);
         let other = io::Error::from(io::ErrorKind::NotConnected);
-        assert_eq!(stage.excuse(two, &other), Excuse::None);
+        assert_eq!(stage.excuse(two, "write", &other), Excuse::None);
         stage.heal(&[1]);
-        assert_eq!(stage.excuse(one, &other), Excuse::Struck);
+        assert_eq!(stage.excuse(one, "write", &other), Excuse::Struck);
         let again = stage.turn(1).unwrap();
-        assert_eq!(stage.excuse(again, &other), Excuse::None);
+        assert_eq!(stage.excuse(again, "write", &other), Excuse::None);
+        let lost = io::Error::from_raw_os_error(libc::EIO);
+        assert_eq!(stage.excuse(again, "write", &lost), Excuse::None);
+        assert_eq!(stage.excuse(again, "fsync", &lost), Excuse::Told);
+        assert_eq!(stage.excuse(two, "fsync", &lost), Excuse::None);
     }
 
     #[test]

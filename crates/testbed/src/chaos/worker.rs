@@ -56,7 +56,7 @@ pub fn run(node: u32, root: &Path, stage: &Stage, ledger: &Ledger, rng: Rng) {
             Ok(()) => {}
             Err(Failed::Wrong(error)) => stage.broken(error.during(&format!("n{node}"))),
             Err(Failed::Call(what, error)) => {
-                if stage.excuse(turn, &error) == Excuse::None {
+                if stage.excuse(turn, what, &error) == Excuse::None {
                     let told: Result<(), _> = Err(error);
                     let told = told.call(|| format!("n{node}, which is not struck: {what}"));
                     stage.broken(told.err().unwrap_or_else(|| CheckError::violated(what)));
