@@ -1,8 +1,10 @@
 //! Blocks that are not what was written: never shown, and fetched from another member (law 7).
 
 use super::{Container, Elsewhere, Failed, State, store_errno};
+use perigee_replica::{Input, Role};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, Errno, InodeId, Version};
+use std::sync::Arc;
 use tracing::{error, warn};
 
 /// How it stands with a file whose bytes here were found corrupt.
@@ -31,6 +33,21 @@ impl Container {
         }
     }
 
+    /// A write or a sync here failed. A disk that does not keep what it is given must hold nobody up: this node leaves the
+    /// container, until it is started again, and another one takes its place.
+    pub(super) fn disk_may_fail(self: &Arc<Self>, failed: &StoreError) {
+        const HOPELESS: [i32; 4] = [libc::EIO, libc::EROFS, libc::ENODEV, libc::ENXIO];
+        let fails = match failed {
+            StoreError::ReadOnly { .. } => true,
+            StoreError::Io { code, .. } => HOPELESS.contains(code),
+            _ => false,
+        };
+        if fails && !matches!(self.state.lock().role, Role::Outside) {
+            error!(container = %self.id, %failed, "the disk here fails: this node leaves the container");
+            self.step(Input::PersistFailed);
+        }
+    }
+
     /// Blocks that are not what was written were found, and nobody waits for them.
     pub(crate) fn found_corrupt(&self, inode: InodeId, ranges: &[ByteRange]) {
         // Whoever reads them is answered when they are here.
@@ -44,7 +61,6 @@ impl Container {
 
     /// Whether what this node keeps of the container is part of it.
     pub(crate) fn holds_copy(&self) -> bool {
-        use perigee_replica::Role;
         let role = self.state.lock().role;
         matches!(role, Role::Owner { .. } | Role::Replica { .. })
     }
@@ -106,7 +122,7 @@ impl Container {
         inode: InodeId,
         range: ByteRange,
     ) -> Option<Version> {
-        let replica = matches!(st.role, perigee_replica::Role::Replica { .. });
+        let replica = matches!(st.role, Role::Replica { .. });
         (replica && st.pull.is_valid(inode, range)).then(|| st.chain.content_version())
     }
 }

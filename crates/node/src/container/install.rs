@@ -13,7 +13,7 @@ use perigee_replica::{Fetch, Fetched, Holds, Role};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, Version};
 use std::sync::Arc;
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
 
 /// How a round of fetches went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +127,10 @@ impl Container {
         let file = match self.file(arrived.fetch.inode) {
             Ok(file) => file,
             Err(error) => {
-                error!(inode = %arrived.fetch.inode, %error, "no object to install bytes in");
+                match error {
+                    StoreError::Removed { .. } => debug!(%error, "fetched bytes dropped"),
+                    error => error!(%error, "no object to install bytes in"),
+                }
                 self.state.lock().pull.on_fetch_failed(id);
                 return Round::Failed;
             }
@@ -175,6 +178,8 @@ impl Container {
                     }
                 }
                 error!(container = %self.id, %inode, %error, "bytes not installed");
+                drop(st);
+                self.disk_may_fail(&error);
                 Round::Failed
             }
         }

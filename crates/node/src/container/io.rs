@@ -259,9 +259,10 @@ impl Container {
         if effect == Effect::Grew {
             self.find_room(ByteRange::new(len.max(offset), range.end))?;
         }
-        file.object
-            .write(offset, data)
-            .map_err(|error| self.read_failed(inode, &error))?;
+        file.object.write(offset, data).map_err(|error| {
+            self.disk_may_fail(&error);
+            self.read_failed(inode, &error)
+        })?;
         self.note_write(request, range, effect, after)
     }
 

@@ -3,9 +3,12 @@
 use super::Container;
 use perigee_cluster::{ChangeError, Directory, PlanError, StoreError, key, transition};
 use perigee_replica::{CasOutcome, ChainView, Input, Role};
-use perigee_types::{Epoch, NodeId};
+use perigee_types::{Epoch, NodeId, Span};
 use std::sync::Arc;
 use tracing::{info, warn};
+
+/// How long a node that did not become a member is tried after all others.
+const AVOID: Span = Span::from_millis(60_000);
 
 impl Container {
     /// Asks the control store to change the chain; the protocol hears how it went.
@@ -108,18 +111,32 @@ impl Container {
             }
             return;
         }
-        if let Some(node) = choose(directory, &chain) {
+        let now = self.env.clock.now();
+        let avoid: Vec<NodeId> = {
+            let mut st = self.state.lock();
+            if let Some(last) = st.candidate.take().filter(|last| !chain.contains(last)) {
+                st.avoid.insert(last, now + AVOID);
+            }
+            st.avoid.retain(|_, until| *until > now);
+            st.avoid.keys().copied().collect()
+        };
+        if let Some(node) = choose(directory, &chain, &avoid) {
             info!(container = %self.id, %node, "bringing in a member");
+            self.state.lock().candidate = Some(node);
             self.step(Input::Candidate(node));
         }
     }
 }
 
-fn choose(directory: &Directory, chain: &[NodeId]) -> Option<NodeId> {
+/// The best node for a chain; one that is to be avoided only where there is no other.
+fn choose(directory: &Directory, chain: &[NodeId], avoid: &[NodeId]) -> Option<NodeId> {
     let members: Vec<_> = chain
         .iter()
         .filter_map(|node| directory.node(*node))
         .collect();
-    let candidates = perigee_cluster::placement::candidates(directory);
-    perigee_cluster::choose_member(&members, &candidates)
+    let (others, avoided): (Vec<_>, Vec<_>) = perigee_cluster::placement::candidates(directory)
+        .into_iter()
+        .partition(|candidate| !avoid.contains(&candidate.node.id));
+    perigee_cluster::choose_member(&members, &others)
+        .or_else(|| perigee_cluster::choose_member(&members, &avoided))
 }

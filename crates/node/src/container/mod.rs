@@ -169,6 +169,10 @@ pub(crate) struct State {
     swept: Tick,
     /// Files with blocks here that are not what was written.
     damaged: BTreeMap<InodeId, heal::Damage>,
+    /// Who was brought in last.
+    candidate: Option<NodeId>,
+    /// Who was brought in and did not become a member, and until when another one is tried first.
+    avoid: BTreeMap<NodeId, Tick>,
     /// This storage has held everything that a member must hold.
     complete: bool,
     /// A state transfer to this node is under way.

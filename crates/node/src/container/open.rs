@@ -91,6 +91,8 @@ impl Container {
             data_last: BTreeMap::new(),
             foreign: BTreeSet::new(),
             answers: Answers::default(),
+            candidate: None,
+            avoid: BTreeMap::new(),
             transactions: Transactions::new(id),
             own: BTreeSet::new(),
             distrusted_through: last,

@@ -409,6 +409,7 @@ impl Container {
         for group in inodes.chunks(SYNC_TOGETHER_MAX) {
             if group.len() >= SYNC_TOGETHER_MIN {
                 if let Err(error) = self.sync_group(group).await {
+                    self.disk_may_fail(&error);
                     debug!(container = %self.id, %error, "not synced");
                     failed.extend_from_slice(group);
                 }

@@ -100,6 +100,7 @@ impl Container {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 error!(%inode, %error, "sync failed");
+                self.disk_may_fail(&error);
                 Err(store_errno(&error).into())
             }
             Err(_) => Err(Errno::EIO.into()),

@@ -1,0 +1,80 @@
+//! A disk that does not keep what it is given: a file system on an image that has no room to be what it says.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::{Call, CheckError, Checked, Cluster, disk, pattern, wait};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+/// What the image says that it has, and what there is for it.
+const CLAIMED: usize = 1_024;
+const THERE: u64 = 120;
+const WRITTEN: usize = 256;
+const WATCHDOG: Duration = Duration::from_secs(300);
+/// A member that fails is gone within this, and nobody is held up for longer.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn run(program: &str, words: &[&str]) -> Checked {
+    let status = Command::new(program)
+        .args(words)
+        .status()
+        .call(|| format!("start {program}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(CheckError::violated(format!(
+        "{program} {words:?}: {status}"
+    )))
+}
+
+/// Node 3's folder is an ext4 on an image that can hold a part of what it promises: its later syncs end in EIO.
+fn failing_disk(dir: &Path) -> Checked {
+    let (thin, place) = (dir.join("thin"), dir.join("node-3"));
+    disk::mount_small(&thin, THERE)?;
+    let image = thin.join("image");
+    let made = File::create(&image).and_then(|file| file.set_len((CLAIMED * MIB) as u64));
+    made.call(|| "make an image".to_owned())?;
+    fs::create_dir_all(&place).call(|| "make the node's folder".to_owned())?;
+    let (image, place) = (image.to_string_lossy(), place.to_string_lossy());
+    run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", &image])?;
+    run("mount", &["-o", "loop", &image, &place])?;
+    // Part of every new ext4, and in nobody's way.
+    fs::remove_dir(Path::new(&*place).join("lost+found")).call(|| "empty the disk".to_owned())
+}
+
+#[test]
+fn a_member_whose_disk_fails_leaves_and_nobody_waits_for_it() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: mounting an image needs root");
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return eprintln!("skipped: there are no loop devices");
+    }
+    let mut cluster = Cluster::start_prepared(3, WATCHDOG, failing_disk).unwrap();
+    assert!(cluster.chains().unwrap()[0].contains(&3));
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let file = File::create(here.join("f")).unwrap();
+    let mut content = vec![0; MIB];
+    let mut longest = Duration::ZERO;
+    for at in 0..WRITTEN {
+        let offset = (at * MIB) as u64;
+        pattern::fill(9, offset, &mut content);
+        let began = Instant::now();
+        file.write_all_at(&content, offset).unwrap();
+        if at % 16 == 15 {
+            file.sync_all().unwrap();
+        }
+        longest = longest.max(began.elapsed());
+    }
+    assert!(longest < LIMIT, "a call took {longest:?}");
+    wait::until("the failing node is no member", LIMIT, || {
+        Ok((!cluster.chains()?[0].contains(&3)).then_some(()))
+    })
+    .unwrap();
+    let seen = fs::read(there.join("f")).unwrap();
+    assert_eq!(seen.len(), WRITTEN * MIB);
+    assert_eq!(pattern::first_difference(9, 0, &seen), None);
+}
