@@ -1,5 +1,4 @@
 //! A disk that does not keep what it is given: a file system on an image that has no room to be what it says.
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use perigee_testbed::{Call, CheckError, Checked, Cluster, disk, pattern, wait};
 use std::fs::{self, File};

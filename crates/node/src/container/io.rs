@@ -191,6 +191,7 @@ impl Container {
     ) -> Result<(), Answer<ByteRange>> {
         let local = request.session.node() == self.env.me;
         let mut after = After::default();
+        let under_way = (!local).then(|| self.abroad.begin(request.inode));
         let wrote = self.write_now(&request, data, local, &mut after);
         after.run();
         match wrote {
@@ -205,6 +206,7 @@ impl Container {
                         Ok(()) => me.data_everywhere(request.inode, seq).await,
                         Err(elsewhere) => Err(elsewhere.into()),
                     };
+                    drop(under_way);
                     answer(everywhere.map(|()| range));
                 });
             }
@@ -363,7 +365,10 @@ impl Container {
                 return answer(Err(elsewhere.into()));
             }
             let bytes = self.read_object(inode, offset, len);
-            return answer(bytes.map(|bytes| (bytes, Span::ZERO)));
+            // Asked after the read: a write that it may have met had begun before.
+            if !self.abroad.has(inode) {
+                return answer(bytes.map(|bytes| (bytes, Span::ZERO)));
+            }
         }
         let me = self.clone();
         self.env.runtime.spawn(async move {

@@ -5,6 +5,7 @@
 //! one lock, [`State`]; disk and network work happens outside it, except for what the order of
 //! records must not be separated from.
 
+mod abroad;
 mod dirty;
 mod drive;
 mod execute;
@@ -198,6 +199,7 @@ pub(crate) struct Container {
     /// Shared while fetched bytes are put in place; taken alone by a state that arrives whole.
     installs: RwLock<()>,
     unseen: unseen::UnseenWrites,
+    abroad: Arc<abroad::WritesFromAbroad>,
     snapshots: Mutex<transfer::Snapshots>,
 }
 

@@ -117,6 +117,7 @@ impl Container {
             files: Mutex::new(HashMap::new()),
             installs: RwLock::new(()),
             unseen: super::unseen::UnseenWrites::default(),
+            abroad: Arc::default(),
             snapshots: Mutex::new(transfer::Snapshots::default()),
         });
         container.replay(&entries, stored.data_done);

@@ -136,11 +136,12 @@ pub fn strike(
     match strike {
         Strike::Kill(nodes) | Strike::KillAll(nodes) => {
             stage.strike(nodes);
-            if matches!(strike, Strike::KillAll(_)) {
-                ledger.all_die();
-            }
             for node in nodes {
                 cluster.kill(*node, Signal::KILL)?;
+            }
+            if matches!(strike, Strike::KillAll(_)) {
+                // Now that nobody can be shown anything any more.
+                ledger.all_die();
             }
             let away = match strike {
                 Strike::KillAll(_) => Duration::ZERO,
