@@ -91,6 +91,30 @@ fn a_node_that_slept_through_a_takeover_is_fenced() {
     );
 }
 
+/// An owner that is back before it was replaced misses what it had in memory alone: the others have it.
+#[test]
+fn an_owner_that_comes_back_at_once_has_what_other_hosts_were_promised() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (second, third) = (cluster.mount(2).unwrap(), cluster.mount(3).unwrap());
+    for round in 0..4 {
+        let first = cluster.mount(1).unwrap();
+        let write = |name: String, content: &str| fs::write(second.join(name), content).unwrap();
+        (0..30).for_each(|number| write(format!("f{number}"), &format!("old {round}")));
+        (0..30).for_each(|number| write(format!("f{number}"), &format!("new {round}")));
+        // What its own programs did last, and nobody else has, must not take the rest along.
+        let own = fs::File::create(first.join(format!("own {round}"))).unwrap();
+        (0..400).for_each(|at| own.write_all_at(&[7; 40_000], at * 40_000).unwrap());
+        cluster.kill(1, Signal::KILL).unwrap();
+        cluster.up().unwrap();
+        for number in 0..30 {
+            let seen = fs::read_to_string(third.join(format!("f{number}"))).unwrap();
+            assert_eq!(seen, format!("new {round}"), "f{number}");
+        }
+        cluster.settle().unwrap();
+    }
+}
+
 /// What a program wrote before its host slept through a takeover is lost: fsync must say so, once.
 #[test]
 fn fsync_tells_of_work_that_went_with_an_ownership() {

@@ -87,6 +87,7 @@ impl Container {
         if got.regions.len() != asked.len() {
             warn!(container = %self.id, "answer to a fetch has another number of regions");
             taken.left = asked;
+            taken.round = Round::Failed;
             return taken;
         }
         let mut at = 0usize;
@@ -106,6 +107,7 @@ impl Container {
             let Some(bytes) = at.checked_add(len).and_then(|end| payload.get(at..end)) else {
                 warn!(container = %self.id, "answer to a fetch is shorter than it says");
                 taken.left.push(fetch);
+                taken.round = Round::Failed;
                 continue;
             };
             let arrived = Arrived {

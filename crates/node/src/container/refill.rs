@@ -253,6 +253,7 @@ impl Container {
     async fn fetch_part(self: &Arc<Self>, sources: &[NodeId], part: Vec<Fetch>) -> Round {
         let mut left = part;
         let mut round = Round::Complete;
+        let mut silent = false;
         for source in sources {
             let request = Ask {
                 container: self.id,
@@ -279,16 +280,21 @@ impl Container {
                     left = taken.left;
                     if taken.round == Round::Failed {
                         round = Round::Failed;
+                        silent = true;
                     }
                 }
-                Err(error) => debug!(container = %self.id, %source, %error, "fetch failed"),
+                Err(error) => {
+                    debug!(container = %self.id, %source, %error, "fetch failed");
+                    silent = true;
+                }
             }
             if left.is_empty() {
                 return round;
             }
         }
         let mut st = self.state.lock();
-        let owns = matches!(st.role, Role::Owner { .. });
+        // One that did not answer may have it. It answers later, or is no member any more.
+        let owns = matches!(st.role, Role::Owner { .. }) && !silent;
         for fetch in &left {
             st.pull.on_fetch_failed(fetch.id);
             if owns && !self.note_lost(&mut st, fetch.inode) {

@@ -3,7 +3,7 @@
 use super::{Container, Elsewhere, Failed};
 use bytes::{Bytes, BytesMut};
 use perigee_proto::message::data::{Fetch, Fetched, Region};
-use perigee_replica::{Input, Message};
+use perigee_replica::{Input, Message, Role};
 use perigee_store::StoreError;
 use perigee_types::limits::IO_LEN_MAX;
 use perigee_types::{ByteRange, Errno, InodeId, NodeId, Version};
@@ -63,11 +63,15 @@ impl Container {
                     }
                     st.chain.content_version()
                 }
-                // Not the owner: the owner itself may ask, for what it lacks.
-                Err(elsewhere) => match self.member_version(&st, inode, range) {
-                    Some(version) => version,
-                    None => return Err(elsewhere.into()),
-                },
+                // Not the owner: the owner itself may ask, for what it lacks. What is missing here, too, is said of that
+                // region alone: an error would be of all that was asked for.
+                Err(_) if matches!(st.role, Role::Replica { .. }) => {
+                    match self.member_version(&st, inode, range) {
+                        Some(version) => version,
+                        None => return Ok((Region::Unreadable, Version::default())),
+                    }
+                }
+                Err(elsewhere) => return Err(elsewhere.into()),
             }
         };
         let start = payload.len();

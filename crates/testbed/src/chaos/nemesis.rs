@@ -77,6 +77,9 @@ pub enum Strike {
 /// Most that a node stays away, in milliseconds: longer than leases, and than the time after which it is replaced.
 const AWAY_MAX: u64 = 12_000;
 
+/// Shorter than leases.
+const SHORT_MAX: u64 = 1_500;
+
 impl fmt::Display for Strike {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -131,7 +134,13 @@ pub fn strike(
     strike: &Strike,
     rng: &mut Rng,
 ) -> Checked<Duration> {
-    let away = Duration::from_millis(rng.below(AWAY_MAX));
+    // Half of them are back before anybody takes their place.
+    let most = if rng.chance(1, 2) {
+        SHORT_MAX
+    } else {
+        AWAY_MAX
+    };
+    let away = Duration::from_millis(rng.below(most));
     stage.longest();
     match strike {
         Strike::Kill(nodes) | Strike::KillAll(nodes) => {
