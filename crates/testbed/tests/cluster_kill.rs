@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -111,6 +112,51 @@ fn an_owner_that_comes_back_at_once_has_what_other_hosts_were_promised() {
             let seen = fs::read_to_string(third.join(format!("f{number}"))).unwrap();
             assert_eq!(seen, format!("new {round}"), "f{number}");
         }
+        cluster.settle().unwrap();
+    }
+}
+
+/// The host whose append lost its owner on the way becomes the owner itself, and carries it out once.
+#[test]
+fn an_append_that_meets_the_owners_death_is_there_once() {
+    const AFTER: u64 = 20;
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(3).unwrap();
+    for round in 0..3 {
+        let [owner, next] = cluster.chains().unwrap()[0][..2] else {
+            panic!("no chain of two");
+        };
+        let path = cluster.mount(next).unwrap().join(format!("log {round}"));
+        fs::write(&path, "").unwrap();
+        let (appended, killed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut log = fs::OpenOptions::new().append(true).open(&path).unwrap();
+                for number in 0_u64.. {
+                    log.write_all(&number.to_le_bytes()).unwrap();
+                    appended.store(number, Ordering::SeqCst);
+                    if killed.load(Ordering::SeqCst).saturating_add(AFTER) < number {
+                        break;
+                    }
+                }
+            });
+            wait::until("the appends are under way", SERVICE_GOES_ON, || {
+                Ok((appended.load(Ordering::SeqCst) > 50).then_some(()))
+            })
+            .unwrap();
+            cluster.kill(owner, Signal::KILL).unwrap();
+            killed.store(appended.load(Ordering::SeqCst), Ordering::SeqCst);
+        });
+        let seen = fs::read(&path).unwrap();
+        let numbers = seen
+            .chunks(8)
+            .map(|number| u64::from_le_bytes(number.try_into().unwrap()));
+        let count = appended.load(Ordering::SeqCst) + 1;
+        assert!(
+            numbers.eq(0..count),
+            "not every number once, in round {round}"
+        );
+        cluster.up().unwrap();
         cluster.settle().unwrap();
     }
 }

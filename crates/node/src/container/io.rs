@@ -239,9 +239,10 @@ impl Container {
                 if st.transactions.holds_inode(inode) {
                     return Err(Elsewhere::NotReady.into());
                 }
-                if let Some(before) = self.repeated_write(&st, request)? {
-                    return self.write_again(&mut st, request, &file, &before, data);
-                }
+            }
+            // Also one of this node: the owner that it went to first may have carried it out.
+            if let Some(before) = self.repeated_write(&st, request)? {
+                return self.write_again(&mut st, request, &file, &before, data);
             }
             if self.is_backed_up(&st) {
                 return Err(Elsewhere::NotReady.into());

@@ -142,6 +142,8 @@ pub(crate) struct State {
     applied: Version,
     /// This node has ordered records, and been owner without a break since.
     reigning: bool,
+    /// When the reign began.
+    reigns_from: Tick,
     /// No change is taken before this moment: leases that an earlier process gave may stand.
     changes_from: Tick,
     /// The last record with a data command, by inode, while it may not be on all members yet.

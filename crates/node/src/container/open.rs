@@ -87,6 +87,7 @@ impl Container {
             extracted: stored.applied.seq,
             applied: stored.applied,
             reigning: false,
+            reigns_from: Tick(0),
             changes_from,
             data_last: BTreeMap::new(),
             foreign: BTreeSet::new(),

@@ -25,6 +25,8 @@ pub(super) const PIECE: u64 = perigee_replica::pull::FETCH_LEN_MAX;
 const REQUEST_BYTES: u64 = 2 << 20;
 /// Requests under way that bring nothing for so long do not keep others back.
 const SLOW: Duration = Duration::from_millis(100);
+/// How long a new owner that takes changes waits for those who repeat their writes, before it gives bytes up.
+const REPEATS_WAIT: Span = Span::from_millis(1_000);
 /// Before what failed is asked for again; the second where this node's disk is full.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_FULL: Duration = Duration::from_millis(200);
@@ -293,8 +295,12 @@ impl Container {
             }
         }
         let mut st = self.state.lock();
-        // One that did not answer may have it. It answers later, or is no member any more.
-        let owns = matches!(st.role, Role::Owner { .. }) && !silent;
+        // One that did not answer may have it: it answers later, or is no member any more. Another host whose write lost
+        // its owner half way brings it again, and nobody may have been shown the place without it.
+        let repeats_are_here = st.changes_from.max(st.reigns_from) + REPEATS_WAIT;
+        let owns = matches!(st.role, Role::Owner { .. })
+            && !silent
+            && self.env.clock.now() >= repeats_are_here;
         for fetch in &left {
             st.pull.on_fetch_failed(fetch.id);
             if owns && !self.note_lost(&mut st, fetch.inode) {

@@ -162,6 +162,7 @@ impl Container {
 
     /// Takes over what the log holds as the state that operations see.
     fn begin_reign(self: &Arc<Self>, st: &mut State) {
+        st.reigns_from = self.env.clock.now();
         st.reset_overlay();
         for entry in st.chain.entries(st.extracted.next(), st.chain.last().seq) {
             match decode_batch(&entry.payload) {
