@@ -210,7 +210,8 @@ impl Container {
         let mut depends = latest;
         if let Some(mut batch) = outcome.batches.remove(&self.id) {
             self.add_reap(st, local, &outcome.reply, &mut batch);
-            if !local {
+            // One of this node may wait for other hosts' leases, and be asked for again at the next owner meanwhile.
+            if !local || self.must_wait(st, now, &outcome.touched) {
                 Self::remember(st, request, &outcome.reply, &mut batch);
             }
             if let Err(error) = self.carry_out(&batch) {
@@ -234,6 +235,13 @@ impl Container {
         self.freshen(st, &mut reply);
         let ttl = self.grant(st, now, until, request, &reply);
         Ran::Done(Ok(reply), ttl, owed)
+    }
+
+    /// Whether other hosts may keep what is about to change.
+    fn must_wait(&self, st: &State, now: Tick, touched: &[Touched]) -> bool {
+        let inodes = touched.iter().map(perigee_meta::lease::leased_by);
+        let mut holders = inodes.flat_map(|inode| st.leases.holders(now, inode));
+        holders.any(|session| session.node() != self.env.me)
     }
 
     /// Finds whose leases must end before a change is acknowledged. The other mounts of this node
