@@ -11,7 +11,8 @@ use bytes::Bytes;
 use perigee_proto::message::data::{Fetched as Got, Region};
 use perigee_replica::{Fetch, Fetched, Holds, Role};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, Version};
+use perigee_types::{ByteRange, InodeId, Version};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{debug, error, warn};
 
@@ -28,6 +29,8 @@ pub(super) enum Round {
 pub(super) struct Taken {
     /// What the source did not have.
     pub(super) left: Vec<Fetch>,
+    /// Of which files it has what it cannot read.
+    pub(super) unreadable: BTreeSet<InodeId>,
     pub(super) round: Round,
 }
 
@@ -75,6 +78,7 @@ impl Container {
         });
         receiver.await.unwrap_or(Taken {
             left: Vec::new(),
+            unreadable: BTreeSet::new(),
             round: Round::Failed,
         })
     }
@@ -82,6 +86,7 @@ impl Container {
     fn take_in_now(self: &Arc<Self>, asked: Vec<Fetch>, got: &Got, payload: &Bytes) -> Taken {
         let mut taken = Taken {
             left: Vec::new(),
+            unreadable: BTreeSet::new(),
             round: Round::Complete,
         };
         if got.regions.len() != asked.len() {
@@ -99,7 +104,12 @@ impl Container {
                     self.state.lock().pull.on_fetch_failed(fetch.id);
                     continue;
                 }
-                Region::Hole | Region::Unreadable => {
+                Region::Missing => {
+                    taken.left.push(fetch);
+                    continue;
+                }
+                Region::Unreadable => {
+                    taken.unreadable.insert(fetch.inode);
                     taken.left.push(fetch);
                     continue;
                 }

@@ -2,7 +2,7 @@
 
 use super::drive::decode_batch;
 use super::install::Round;
-use super::{Container, Elsewhere, Failed, State};
+use super::{Container, Damage, Elsewhere, Failed, State};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -256,6 +256,7 @@ impl Container {
         let mut left = part;
         let mut round = Round::Complete;
         let mut silent = false;
+        let mut unreadable = BTreeSet::new();
         for source in sources {
             let request = Ask {
                 container: self.id,
@@ -280,6 +281,7 @@ impl Container {
                 Ok((got, payload)) => {
                     let taken = self.take_in(left, got, payload).await;
                     left = taken.left;
+                    unreadable.extend(taken.unreadable);
                     if taken.round == Round::Failed {
                         round = Round::Failed;
                         silent = true;
@@ -303,6 +305,10 @@ impl Container {
             && self.env.clock.now() >= repeats_are_here;
         for fetch in &left {
             st.pull.on_fetch_failed(fetch.id);
+            // Older bytes must not pass for those that a member has and cannot read.
+            if owns && unreadable.contains(&fetch.inode) {
+                st.damaged.entry(fetch.inode).or_insert(Damage::Healing);
+            }
             if owns && !self.note_lost(&mut st, fetch.inode) {
                 self.revert(&mut st, fetch.inode, fetch.range);
             }

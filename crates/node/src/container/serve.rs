@@ -68,7 +68,7 @@ impl Container {
                 Err(_) if matches!(st.role, Role::Replica { .. }) => {
                     match self.member_version(&st, inode, range) {
                         Some(version) => version,
-                        None => return Ok((Region::Unreadable, Version::default())),
+                        None => return Ok((Region::Missing, Version::default())),
                     }
                 }
                 Err(elsewhere) => return Err(elsewhere.into()),

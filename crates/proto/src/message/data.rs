@@ -20,11 +20,11 @@ pub enum Region {
         /// How many bytes of the payload.
         len: u64,
     },
-    /// The whole region is a hole.
-    Hole,
+    /// The member that was asked lacks a part of it, too.
+    Missing,
     /// The object does not exist (any more).
     Gone,
-    /// The owner cannot read it now.
+    /// It is there, and cannot be read now.
     Unreadable,
 }
 
