@@ -387,11 +387,18 @@ impl Service for NodeService {
     ) -> BoxFuture<Result<NetAnswer, Refusal>> {
         let env = self.env();
         Box::pin(async move {
-            let (PeerName::Node(node), Some(env)) = (from, env) else {
+            let PeerName::Node(node) = from else {
                 let detail = Bytes::from_static(b"only nodes may call a node");
                 return Err(Refusal {
                     code: Code::Forbidden.number(),
                     detail,
+                });
+            };
+            // Its connections are there before the rest of it.
+            let Some(env) = env else {
+                return Err(Refusal {
+                    code: Code::NotReady.number(),
+                    detail: Bytes::from_static(b"the node is starting or stopping"),
                 });
             };
             let method = call.method;
