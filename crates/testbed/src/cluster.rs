@@ -283,6 +283,14 @@ impl Cluster {
         Ok(())
     }
 
+    /// Kills every daemon that lives, and waits for none.
+    pub fn kill_all(&self) {
+        for daemon in self.daemons.values() {
+            // One that has ended meanwhile takes no signal.
+            _ = daemon.signal(Signal::KILL);
+        }
+    }
+
     /// Shows the ends of the daemons' logs on standard error.
     pub fn show_logs(&self) {
         show_logs(&self.dir());

@@ -262,6 +262,13 @@ impl Container {
     fn others(&self, st: &State) -> Vec<NodeId> {
         st.chain.counted().collect()
     }
+
+    /// The other members that the view lists.
+    fn listed(&self, st: &State) -> Vec<NodeId> {
+        let view = st.chain.view().into_iter();
+        let listed = view.flat_map(|view| view.chain.iter().copied());
+        listed.filter(|node| *node != self.env.me).collect()
+    }
 }
 
 /// The error for a program when this node's own store failed.

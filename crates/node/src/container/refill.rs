@@ -241,7 +241,8 @@ impl Container {
         let mut st = self.state.lock();
         let sources = match st.role {
             Role::Replica { owner, .. } | Role::Joining { owner } => vec![owner],
-            Role::Owner { .. } => self.others(&st),
+            // A joiner gets its bytes from here: it has none that are missing, and must not be waited for.
+            Role::Owner { .. } => self.listed(&st),
             _ => Vec::new(),
         };
         if sources.is_empty() && !matches!(st.role, Role::Owner { .. }) {

@@ -95,20 +95,22 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
         &mut seeds,
         &mut tell,
     );
-    stage.end();
-    for worker in workers {
-        worker
-            .join()
-            .map_err(|_| CheckError::violated("a program panicked"))?;
-    }
-    let outcome = struck.and_then(|outcome| {
+    let struck = struck.and_then(|outcome| {
         stage.verdict()?;
         cluster.settle().map(|()| outcome)
     });
-    if outcome.is_err() {
+    stage.end();
+    if struck.is_err() {
         cluster.show_logs();
+        // Programs that hang end with their daemons.
+        cluster.kill_all();
     }
-    let mut outcome = outcome?;
+    for worker in workers {
+        let ended = worker.join();
+        ended.map_err(|_| CheckError::violated("a program panicked"))?;
+    }
+    let mut outcome = struck?;
+    stage.verdict()?;
     for (id, point) in &points {
         ensure!(mounts::is_mounted(point), "n{id} is not mounted at the end");
         outcome.kept = ledger
