@@ -33,16 +33,26 @@ impl Container {
         }
     }
 
+    /// Whether the disk fails, by what a write or a sync met: an error of the device, or no room where there is plenty.
+    fn is_failing(&self, failed: &StoreError) -> bool {
+        const HOPELESS: [i32; 4] = [libc::EIO, libc::EROFS, libc::ENODEV, libc::ENXIO];
+        // More than all that is ever written at once.
+        const PLENTY: u64 = 128 << 20;
+        match failed {
+            StoreError::ReadOnly { .. } => true,
+            StoreError::Io { code, .. } => HOPELESS.contains(code),
+            StoreError::NoSpace => {
+                let space = self.env.store.space();
+                space.is_ok_and(|space| space.available > PLENTY)
+            }
+            _ => false,
+        }
+    }
+
     /// A write or a sync here failed. A disk that does not keep what it is given must hold nobody up: this node leaves the
     /// container, until it is started again, and another one takes its place.
     pub(super) fn disk_may_fail(self: &Arc<Self>, failed: &StoreError) {
-        const HOPELESS: [i32; 4] = [libc::EIO, libc::EROFS, libc::ENODEV, libc::ENXIO];
-        let fails = match failed {
-            StoreError::ReadOnly { .. } => true,
-            StoreError::Io { code, .. } => HOPELESS.contains(code),
-            _ => false,
-        };
-        if fails && !matches!(self.state.lock().role, Role::Outside) {
+        if self.is_failing(failed) && !matches!(self.state.lock().role, Role::Outside) {
             error!(container = %self.id, %failed, "the disk here fails: this node leaves the container");
             self.step(Input::PersistFailed);
         }

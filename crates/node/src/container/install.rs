@@ -171,6 +171,10 @@ impl Container {
         drop(st);
         let installed = prepared.and_then(|()| install(&file, &arrived, &parts));
         drop(installing);
+        if let Err(error) = &installed {
+            // Before it passes for a disk that is merely full.
+            self.disk_may_fail(error);
+        }
         let mut st = self.state.lock();
         st.unsettled.insert(inode);
         match installed {
@@ -190,8 +194,6 @@ impl Container {
                     }
                 }
                 error!(container = %self.id, %inode, %error, "bytes not installed");
-                drop(st);
-                self.disk_may_fail(&error);
                 Round::Failed
             }
         }
