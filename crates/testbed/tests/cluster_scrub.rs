@@ -57,7 +57,8 @@ fn flip(path: &Path, at: u64) {
 /// What `perigee scrub` found, summed over the nodes, and how it ended.
 fn scrub(cluster: &mut Cluster) -> (BTreeMap<String, u64>, Option<i32>) {
     let ended = cluster.on_this(&["scrub", "--json"]).unwrap();
-    let nodes: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let nodes: Value = serde_json::from_str(&ended.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", ended.stderr));
     let mut sum = BTreeMap::new();
     for node in nodes.as_array().unwrap() {
         assert_eq!(node["pass"]["state"], "done", "{node}");

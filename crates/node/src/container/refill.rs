@@ -312,9 +312,12 @@ impl Container {
             }
             if owns && !self.note_lost(&mut st, fetch.inode) {
                 self.revert(&mut st, fetch.inode, fetch.range);
+            } else {
+                // It is asked for again, after a pause.
+                round = Round::Failed;
             }
         }
-        if owns { round } else { Round::Failed }
+        round
     }
 
     /// No member has what is missing here: what is in place becomes the content, by a record.
