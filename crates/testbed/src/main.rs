@@ -178,7 +178,12 @@ fn run_chaos(words: &[&str]) -> Checked {
 /// The usual ones where none is named.
 fn kinds(names: &[&str]) -> Checked<Vec<Kind>> {
     if names.is_empty() {
-        return Ok(Kind::USUAL.to_vec());
+        let mut usual = Kind::USUAL.to_vec();
+        if !rustix::process::geteuid().is_root() {
+            tell("skipped: filling disks, which needs root");
+            usual.retain(|kind| *kind != Kind::Full);
+        }
+        return Ok(usual);
     }
     let unknown = |name: &str| CheckError::violated(format!("`{name}` is no kind of strike"));
     let named = names

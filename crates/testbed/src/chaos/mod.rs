@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 pub struct Settings {
     /// Nodes of the cluster.
     pub nodes: u32,
-    /// After this time no strike begins any more.
+    /// After this time no strike begins any more, once each of `kinds` was made.
     pub time: Duration,
     /// What every choice follows from; the machine's timing does not.
     pub seed: u64,
-    /// What is done; a kind that is here twice is done twice as often.
+    /// What is done: first each of these in this order, then at random, and twice as often what is here twice.
     pub kinds: Vec<Kind>,
 }
 
@@ -63,6 +63,11 @@ const DISK_MIB: u64 = 512;
 ///
 /// Errors: the first broken promise, with what was going on.
 pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> {
+    // Without disks of its own a strike would fill that of the machine.
+    ensure!(
+        has_own_disks() || !settings.kinds.contains(&Kind::Full),
+        "to fill disks, small ones must be mounted, which needs root: name other kinds of strikes"
+    );
     let limit = settings.time + Duration::from_secs(900);
     let mut cluster =
         Cluster::start_prepared(settings.nodes, limit, |dir| disks(dir, settings.nodes))?;
@@ -135,11 +140,16 @@ fn strikes(
 ) -> Checked<Outcome> {
     let began = Instant::now();
     let mut outcome = Outcome::default();
-    let mut number = 0;
-    while began.elapsed() < settings.time {
+    let mut first = settings.kinds.iter().copied();
+    for number in 1.. {
+        let Some(kind) = first.next().or_else(|| {
+            let more = began.elapsed() < settings.time && !settings.kinds.is_empty();
+            more.then(|| settings.kinds[rng.below(settings.kinds.len() as u64) as usize])
+        }) else {
+            break;
+        };
         stage.watch(Duration::from_millis(500 + rng.below(2_500)))?;
-        let strike = Strike::choose(&settings.kinds, &cluster.ids(), rng);
-        number += 1;
+        let strike = Strike::of(kind, &cluster.ids(), rng);
         let title = format!("strike {number} of seed {}, {strike}", settings.seed);
         let pause =
             nemesis::strike(cluster, stage, ledger, &strike, rng).map_err(|e| e.during(&title))?;
@@ -172,9 +182,14 @@ fn elsewhere(cluster: &Cluster, ledger: &Ledger) -> String {
     format!("a moment later: {}", looks.join("; "))
 }
 
+/// Whether this process may mount a small disk for each node.
+fn has_own_disks() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// A small disk of its own for each node, where this process may mount one.
 fn disks(dir: &Path, nodes: u32) -> Checked {
-    if !rustix::process::geteuid().is_root() {
+    if !has_own_disks() {
         return Ok(());
     }
     for node in 1..=nodes {

@@ -94,16 +94,15 @@ impl fmt::Display for Strike {
 
 impl Strike {
     /// One that the cluster must survive: of three copies, at most two are away unless all are.
-    pub fn choose(kinds: &[Kind], ids: &[u32], rng: &mut Rng) -> Self {
+    pub fn of(kind: Kind, ids: &[u32], rng: &mut Rng) -> Self {
         let mut left = ids.to_vec();
         let mut draw = |rng: &mut Rng| left.swap_remove(rng.below(left.len() as u64) as usize);
-        let kind = kinds.get(rng.below(kinds.len() as u64) as usize);
         let victim = draw(rng);
         let mut victims = vec![victim];
         if rng.chance(1, 4) && ids.len() > 3 {
             victims.push(draw(rng));
         }
-        match kind.copied().unwrap_or(Kind::Kill) {
+        match kind {
             Kind::Kill => Self::Kill(victims),
             Kind::KillAll => Self::KillAll(ids.to_vec()),
             Kind::Stop => Self::Stop(victims),
