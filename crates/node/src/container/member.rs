@@ -82,7 +82,11 @@ impl Container {
             return;
         };
         let (chain, seeking) = {
-            let st = self.state.lock();
+            let mut st = self.state.lock();
+            let listed = |node: &NodeId| st.chain.view().is_some_and(|view| view.lists(*node));
+            if st.candidate.as_ref().is_some_and(listed) {
+                st.candidate = None;
+            }
             let owner = matches!(st.role, Role::Owner { .. });
             let joining = st
                 .chain
