@@ -33,29 +33,36 @@ impl Container {
         }
     }
 
-    /// Whether the disk fails, by what a write or a sync met: an error of the device, or no room where there is plenty.
-    fn is_failing(&self, failed: &StoreError) -> bool {
+    /// A write or a sync here failed. If that is the device's doing, the disk fails.
+    pub(super) fn disk_may_fail(self: &Arc<Self>, failed: &StoreError) {
         const HOPELESS: [i32; 4] = [libc::EIO, libc::EROFS, libc::ENODEV, libc::ENXIO];
-        // More than all that is ever written at once.
-        const PLENTY: u64 = 128 << 20;
-        match failed {
+        let fails = match failed {
             StoreError::ReadOnly { .. } => true,
             StoreError::Io { code, .. } => HOPELESS.contains(code),
-            StoreError::NoSpace => {
-                let space = self.env.store.space();
-                space.is_ok_and(|space| space.available > PLENTY)
-            }
             _ => false,
+        };
+        if fails {
+            self.disk_fails(failed);
         }
     }
 
-    /// A write or a sync here failed. A disk that does not keep what it is given must hold nobody up: this node leaves the
-    /// container, until it is started again, and another one takes its place.
-    pub(super) fn disk_may_fail(self: &Arc<Self>, failed: &StoreError) {
-        if self.is_failing(failed) && !matches!(self.state.lock().role, Role::Outside) {
+    /// A disk that does not keep what it is given must hold nobody up: this node leaves the container, until it is started
+    /// again, and another one takes its place.
+    pub(super) fn disk_fails(self: &Arc<Self>, failed: &StoreError) {
+        if !matches!(self.state.lock().role, Role::Outside) {
             error!(container = %self.id, %failed, "the disk here fails: this node leaves the container");
             self.step(Input::PersistFailed);
         }
+    }
+
+    /// Whether the disk says that it has far more room, for bytes and for files, than any write needs.
+    pub(super) fn has_plenty_of_room(&self) -> bool {
+        const BYTES: u64 = 128 << 20;
+        const FILES: u64 = 1_024;
+        let space = self.env.store.space();
+        // Some file systems do not count files.
+        let files = |free: u64, of: u64| of == 0 || free > FILES;
+        space.is_ok_and(|space| space.available > BYTES && files(space.files_free, space.files))
     }
 
     /// Blocks that are not what was written were found, and nobody waits for them.

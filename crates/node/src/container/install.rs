@@ -11,10 +11,13 @@ use bytes::Bytes;
 use perigee_proto::message::data::{Fetched as Got, Region};
 use perigee_replica::{Fetch, Fetched, Holds, Role};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, InodeId, Version};
+use perigee_types::{ByteRange, InodeId, Span, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{debug, error, warn};
+
+/// For how long a disk may refuse bytes for want of room while it says that it has plenty.
+const LIES_MAX: Span = Span::from_millis(2_000);
 
 /// How a round of fetches went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,22 +175,33 @@ impl Container {
         let installed = prepared.and_then(|()| install(&file, &arrived, &parts));
         drop(installing);
         if let Err(error) = &installed {
-            // Before it passes for a disk that is merely full.
             self.disk_may_fail(error);
         }
+        // Asked without the lock, since it asks the disk.
+        let lies = matches!(installed, Err(StoreError::NoSpace)) && self.has_plenty_of_room();
         let mut st = self.state.lock();
         st.unsettled.insert(inode);
         match installed {
             Ok(()) => {
                 st.full_at = None;
+                st.lies_since = None;
                 st.pull.on_installed(id);
                 self.note_healed(&mut st, inode);
                 Round::Complete
             }
             Err(error) => {
                 st.pull.on_fetch_failed(id);
+                let now = self.env.clock.now();
+                if lies {
+                    // It may have been full a moment ago; one that goes on so is not to be relied on.
+                    let since = *st.lies_since.get_or_insert(now);
+                    if since + LIES_MAX <= now {
+                        drop(st);
+                        self.disk_fails(&error);
+                    }
+                    return Round::Failed;
+                }
                 if let StoreError::NoSpace = error {
-                    let now = self.env.clock.now();
                     // Said once: it is tried again and again.
                     if st.full_at.replace(now).is_some() {
                         return Round::Failed;

@@ -164,6 +164,8 @@ pub(crate) struct State {
     held: BTreeMap<FetchId, install::Arrived>,
     /// When fetched bytes last found no room on this node's disk; none have found it since.
     full_at: Option<Tick>,
+    /// Since when fetched bytes find no room though the disk says that it has plenty.
+    lies_since: Option<Tick>,
     /// Files with bytes that may not be on this node's disk.
     unsettled: BTreeSet<InodeId>,
     /// What committed records up to here did to the data is on disk, or marked there as missing.
@@ -172,7 +174,7 @@ pub(crate) struct State {
     swept: Tick,
     /// Files with blocks here that are not what was written.
     damaged: BTreeMap<InodeId, heal::Damage>,
-    /// Who was brought in last.
+    /// Who was brought in last, and is not known to have become a member.
     candidate: Option<NodeId>,
     /// Who was brought in and did not become a member, and until when another one is tried first.
     avoid: BTreeMap<NodeId, Tick>,

@@ -80,6 +80,7 @@ impl Container {
             dirty: Dirty::default(),
             unsent_since: None,
             full_at: None,
+            lies_since: None,
             urgent: false,
             commit_waiters: BTreeMap::new(),
             persisting: 0,
