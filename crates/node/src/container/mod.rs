@@ -142,6 +142,8 @@ pub(crate) struct State {
     applied: Version,
     /// This node has ordered records, and been owner without a break since.
     reigning: bool,
+    /// Programs are to hear what goes with this reign: it is over, or another node has answered in its place.
+    losses_noted: bool,
     /// When the reign began.
     reigns_from: Tick,
     /// No change is taken before this moment: leases that an earlier process gave may stand.

@@ -89,6 +89,7 @@ impl Container {
             applied: stored.applied,
             reigning: false,
             reigns_from: Tick(0),
+            losses_noted: false,
             changes_from,
             data_last: BTreeMap::new(),
             foreign: BTreeSet::new(),

@@ -163,6 +163,7 @@ impl Container {
     /// Takes over what the log holds as the state that operations see.
     fn begin_reign(self: &Arc<Self>, st: &mut State) {
         st.reigns_from = self.env.clock.now();
+        st.losses_noted = false;
         st.reset_overlay();
         for entry in st.chain.entries(st.extracted.next(), st.chain.last().seq) {
             match decode_batch(&entry.payload) {
@@ -193,15 +194,19 @@ impl Container {
     /// Another node has answered for the container. If this one does not know yet that its reign is over, programs must
     /// hear all the same what went with it.
     pub(crate) fn concede(&self) {
-        let st = self.state.lock();
+        let mut st = self.state.lock();
         if st.reigning {
-            self.note_losses(&st);
+            self.note_losses(&mut st);
         }
     }
 
     /// Programs of this node are to hear that what they did and nobody else has may be lost: writes without a record,
-    /// records that are not committed, bytes that may not be on every member.
-    fn note_losses(&self, st: &State) {
+    /// records that are not committed, bytes that may not be on every member. Once for each reign, or they would hear
+    /// twice of the same.
+    fn note_losses(&self, st: &mut State) {
+        if std::mem::replace(&mut st.losses_noted, true) {
+            return;
+        }
         let mut inodes: BTreeSet<InodeId> = st.dirty.inodes().into_iter().collect();
         inodes.extend(st.data_last.keys());
         let (from, to) = (st.chain.committed().next(), st.chain.last().seq);
