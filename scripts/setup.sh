@@ -13,7 +13,7 @@ export PATH="$PATH:$HOME/.cargo/bin"
 
 build_packages=(build-essential git ca-certificates curl)
 mount_packages=(fuse3)
-test_packages=(attr acl)
+test_packages=(attr acl e2fsprogs mount)
 bench_packages=(fio)
 
 packages=("${build_packages[@]}")

@@ -1,9 +1,10 @@
-//! Small disks, and somebody who fills them.
+//! Small disks, somebody who fills them, and rot.
 
 use crate::error::{Call, Checked};
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const MIB: usize = 1 << 20;
@@ -37,4 +38,16 @@ pub fn fill(path: &Path) -> Checked {
         }
     }
     Ok(())
+}
+
+/// Turns one bit of a file over.
+///
+/// Errors: the file cannot be opened, read there, or written.
+pub fn flip(path: &Path, at: u64) -> Checked {
+    let what = || format!("flip a bit of {} at {at}", path.display());
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    let file = opened.call(what)?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).call(what)?;
+    file.write_all_at(&[byte[0] ^ 0x10], at).call(what)
 }

@@ -1,12 +1,12 @@
 //! Rot in backing files: found by scrub, mended from another copy, and said when there is none (law 7).
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::{Cluster, pattern, program};
+use perigee_testbed::{Cluster, disk, pattern, program};
 use perigee_types::Rng;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const FILES: u64 = 24;
@@ -41,17 +41,6 @@ fn backing(cluster: &Cluster, node: u32) -> BTreeMap<PathBuf, PathBuf> {
         }
     }
     found
-}
-
-fn flip(path: &Path, at: u64) {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
 /// What `perigee scrub` found, summed over the nodes, and how it ended.
@@ -107,7 +96,7 @@ fn a_thousand_flipped_bytes_are_found_and_mended() {
         let at = rng.below(size);
         let there = *rotten.entry((place, at / BLOCK)).or_insert(node);
         if there == node && flipped.insert((place, at)) {
-            flip(&nodes[node][place], at);
+            disk::flip(&nodes[node][place], at).unwrap();
         }
     }
     let bytes = |(place, block): &(&PathBuf, u64)| {
@@ -162,7 +151,7 @@ fn what_has_no_other_copy_is_said_and_never_read() {
         .values()
         .find(|path| fs::metadata(path).unwrap().size() == len(0))
         .unwrap();
-    flip(rotten, 5_000);
+    disk::flip(rotten, 5_000).unwrap();
     let (found, code) = scrub(&mut cluster);
     assert_eq!((found["corrupt"], found["unrepaired"]), (BLOCK, BLOCK));
     assert_eq!(code, Some(1));

@@ -4,9 +4,8 @@
 
 use perigee_testbed::checks::two_mounts::{self, Pair};
 use perigee_testbed::checks::{crash_names, kill_write, model, tree};
-use perigee_testbed::{Call, CheckError, Checked, tree as trees};
+use perigee_testbed::{Call, CheckError, Checked, disk, tree as trees};
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,16 +82,7 @@ fn strike_with(harm: impl Fn(&Path) + 'static) -> Checked<kill_write::Round> {
 
 #[test]
 fn a_corrupted_byte_is_noticed() {
-    let outcome = strike_with(|path| {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .unwrap();
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, MIB + 7).unwrap();
-        file.write_all_at(&[byte[0] ^ 1], MIB + 7).unwrap();
-    });
+    let outcome = strike_with(|path| disk::flip(path, MIB + 7).unwrap());
     let Err(CheckError::Violated { what }) = outcome else {
         panic!("{outcome:?}")
     };

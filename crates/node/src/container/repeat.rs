@@ -67,7 +67,8 @@ impl Container {
     }
 
     /// The answer to a repeat. Bytes that may have gone with an earlier owner are written again, but for those that a
-    /// later write has replaced.
+    /// later write has replaced. They are put in place under the container's lock, or another write could come between
+    /// the look at the log and its own bytes; no more than one request's, and seldom.
     pub(super) fn write_again(
         &self,
         st: &mut State,
