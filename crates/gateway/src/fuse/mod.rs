@@ -4,6 +4,7 @@
 
 mod device;
 mod errno;
+mod latency;
 mod lock_owners;
 mod mount;
 mod nearby;

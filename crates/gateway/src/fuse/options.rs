@@ -25,6 +25,9 @@ pub struct MountOptions {
     /// `passthrough` (default) or `nopassthrough`: files whose bytes are all here are handed to
     /// the kernel. Has an effect when root mounts.
     pub passthrough: bool,
+    /// `lowlatency` (default) or `nolowlatency`: idle processors are kept from sleeping while requests come
+    /// briskly. Has an effect when root mounts.
+    pub low_latency: bool,
     /// `fsname=NAME`: the source that `mount` and `df` show.
     pub source: String,
     /// `threads=N`: threads that take requests, 1 to 64. `None`: one for each processor, 2 to 8.
@@ -51,6 +54,7 @@ impl Default for MountOptions {
             allow_other: None,
             non_empty: false,
             passthrough: true,
+            low_latency: true,
             source: "perigee".to_owned(),
             threads: None,
             read_ahead_kb: READ_AHEAD_KB,
@@ -125,6 +129,8 @@ impl MountOptions {
             ("nonempty", None) => self.non_empty = true,
             ("passthrough", None) => self.passthrough = true,
             ("nopassthrough", None) => self.passthrough = false,
+            ("lowlatency", None) => self.low_latency = true,
+            ("nolowlatency", None) => self.low_latency = false,
             ("default_permissions", None) => {}
             ("fsname", value) => self.source = source(value)?,
             ("threads", value) => self.threads = Some(number(name, value, 1..=64, "1 to 64")?),

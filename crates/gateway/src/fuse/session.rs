@@ -1,6 +1,7 @@
 //! The life of a mount: the first exchange with the kernel, the threads that take requests, the end.
 
 use super::device::Device;
+use super::latency::{Latency, Wanted};
 use super::lock_owners::LockOwners;
 use super::nearby::Nearby;
 use super::notify::Kernel;
@@ -181,7 +182,12 @@ pub(crate) fn start(
     Reply::new(&device, unique).body(&answer);
     let lifetime = Arc::new(Lifetime::default());
     lifetime.state.lock().on_end = Some(hooks.ended);
-    spawn(&session, readers, &lifetime).map_err(broke)?;
+    let wanted = if options.low_latency {
+        Wanted::Yes
+    } else {
+        Wanted::No
+    };
+    spawn(&session, readers, wanted, &lifetime).map_err(broke)?;
     Ok(Started {
         kernel,
         facts,
@@ -275,6 +281,7 @@ fn readers(device: &Arc<Device>, options: &MountOptions) -> Vec<Arc<Device>> {
 fn spawn(
     session: &Arc<Session>,
     readers: Vec<Arc<Device>>,
+    low_latency: Wanted,
     lifetime: &Arc<Lifetime>,
 ) -> io::Result<()> {
     let count = readers.len();
@@ -285,6 +292,7 @@ fn spawn(
             session: Arc::clone(session),
             turns: Arc::clone(&turns),
             device,
+            latency: Latency::new(low_latency),
         };
         let life = Arc::clone(lifetime);
         let spawned = thread::Builder::new()
@@ -315,6 +323,7 @@ struct Reader {
     session: Arc<Session>,
     turns: Arc<Turns>,
     device: Arc<Device>,
+    latency: Latency,
 }
 
 /// Whether the next request is expected soon.
@@ -344,8 +353,9 @@ impl Reader {
                     Err(error) => return Err(error),
                 };
                 turn.took(found);
-                if pace == Pace::Slow {
-                    nearby.roam();
+                match pace {
+                    Pace::Brisk => self.latency.goes_on(),
+                    Pace::Slow => nearby.roam(),
                 }
                 if self.take(&buffer[..len], &mut nearby) == Next::Stop {
                     return Ok(());
@@ -355,6 +365,7 @@ impl Reader {
                 }
             }
             nearby.roam();
+            self.latency.pauses();
         }
         Ok(())
     }
@@ -372,6 +383,7 @@ impl Reader {
                 found = Found::Awaited;
                 if since.elapsed() > LOOK_MAX {
                     *pace = Pace::Slow;
+                    self.latency.pauses();
                     break;
                 }
                 // Whoever else has work on this processor goes first.

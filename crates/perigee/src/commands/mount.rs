@@ -30,6 +30,7 @@ Options:
   noatime             no times of access (they change only when set, anyway)
   nonempty            mount over a directory that has entries
   nopassthrough       never hand whole local files to the kernel
+  nolowlatency        let idle processors sleep also while programs ask for one thing after another
   threads=N, read_ahead_kb=N, max_background=N")]
 pub struct Mount {
     /// Where
