@@ -32,7 +32,7 @@ struct Cli {
     /// Small files
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     files: u32,
-    /// Groups of rows to run: file, small, small-four, tree
+    /// Groups of rows to run: file, one-copy, small, small-four, tree
     #[arg(long, value_delimiter = ',', value_parser = parse_group)]
     only: Vec<Group>,
     /// Nodes of the cluster, each a process here; they keep three copies where there are three
@@ -58,10 +58,11 @@ struct Cli {
 fn parse_group(text: &str) -> Result<Group, String> {
     match text {
         "file" => Ok(Group::File),
+        "one-copy" => Ok(Group::OneCopy),
         "small" => Ok(Group::Small),
         "small-four" => Ok(Group::SmallFour),
         "tree" => Ok(Group::Tree),
-        _ => Err("the groups are file, small, small-four and tree".to_owned()),
+        _ => Err("the groups are file, one-copy, small, small-four and tree".to_owned()),
     }
 }
 
@@ -89,6 +90,7 @@ fn measure(cli: &Cli) -> Result<(), BenchError> {
             let target = Target {
                 label: label.clone(),
                 directory,
+                one_copy: None,
                 daemons: cli.pid.clone(),
             };
             (
@@ -104,6 +106,7 @@ fn measure(cli: &Cli) -> Result<(), BenchError> {
     let native = Target {
         label: "native".to_owned(),
         directory: native,
+        one_copy: None,
         daemons: Vec::new(),
     };
     let settings = Settings {
@@ -143,10 +146,14 @@ fn home(cluster: &mut Cluster) -> Result<Target, BenchError> {
     let first = cluster.ids().first().copied().unwrap_or(1);
     let directory = cluster.mount(first)?.join("bench");
     std::fs::create_dir(&directory).call(|| format!("mkdir {}", directory.display()))?;
+    let one_copy = directory.join("one-copy");
+    std::fs::create_dir(&one_copy).call(|| format!("mkdir {}", one_copy.display()))?;
+    cluster.perigee(&["policy", "set", &one_copy.to_string_lossy(), "copies=1"])?;
     let daemons = cluster.pids();
     Ok(Target {
         label: "perigee".to_owned(),
         directory,
+        one_copy: Some(one_copy),
         daemons,
     })
 }

@@ -10,6 +10,8 @@ use std::path::Path;
 pub struct Peers {
     /// Where the figures come from.
     pub origin: String,
+    /// Those that keep one copy of each byte.
+    one_copy: Vec<String>,
     rows: BTreeMap<String, Measured>,
 }
 
@@ -53,9 +55,20 @@ impl Peers {
     /// The peer with the highest ratio: the one to beat.
     #[must_use]
     pub fn best(&self, row: Row) -> Option<Best<'_>> {
+        self.best_of(row, |_| true)
+    }
+
+    /// The best of those that lose nothing with a disk, where there is one.
+    #[must_use]
+    pub fn best_redundant(&self, row: Row) -> Option<Best<'_>> {
+        self.best_of(row, |peer| !self.one_copy.iter().any(|one| one == peer))
+    }
+
+    fn best_of(&self, row: Row, counts: impl Fn(&str) -> bool) -> Option<Best<'_>> {
         let peers = &self.rows.get(row.key())?.peers;
         let (name, peer) = peers
             .iter()
+            .filter(|(name, _)| counts(name))
             .max_by(|a, b| a.1.ratio.total_cmp(&b.1.ratio))?;
         Some(Best {
             name,
@@ -80,5 +93,9 @@ mod tests {
         );
         let unlink = peers.best(Row::Unlink).unwrap();
         assert!(unlink.name.starts_with("MooseFS") && unlink.ratio > 1.0);
+        let all = peers.best(Row::SeqWrite).unwrap();
+        let redundant = peers.best_redundant(Row::SeqWrite).unwrap();
+        assert!(all.name.starts_with("JuiceFS") && redundant.name.starts_with("GlusterFS 2+1"));
+        assert_eq!(peers.best_redundant(Row::SeqWriteOneCopy), None);
     }
 }

@@ -92,12 +92,14 @@ mod tests {
             rounds: 1,
             file_bytes: 1 << 20,
             random: Duration::from_millis(10),
+            cold_rest: Duration::ZERO,
             small_files: 40,
             tree_files: 45,
         };
         let target = |label: &str| Target {
             label: label.to_owned(),
             directory: directory.path().to_owned(),
+            one_copy: None,
             daemons: Vec::new(),
         };
         let series = run(

@@ -5,6 +5,8 @@
 pub enum Row {
     /// A new file in 1 MiB writes, with the fsync at its end.
     SeqWrite,
+    /// As [`Row::SeqWrite`], where one copy is asked for.
+    SeqWriteOneCopy,
     /// The file in 1 MiB reads, caches dropped before.
     SeqReadCold,
     /// 4 KiB writes at random places, with an fsync at the end.
@@ -51,6 +53,8 @@ pub enum Better {
 pub enum Group {
     /// One large file.
     File,
+    /// One large file of one copy.
+    OneCopy,
     /// Many small files, one thread.
     Small,
     /// Many small files, four threads.
@@ -61,13 +65,20 @@ pub enum Group {
 
 impl Group {
     /// In the order of the table.
-    pub const ALL: [Self; 4] = [Self::File, Self::Small, Self::SmallFour, Self::Tree];
+    pub const ALL: [Self; 5] = [
+        Self::File,
+        Self::OneCopy,
+        Self::Small,
+        Self::SmallFour,
+        Self::Tree,
+    ];
 }
 
 impl Row {
     /// In the order of the table.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::SeqWrite,
+        Self::SeqWriteOneCopy,
         Self::SeqReadCold,
         Self::RandWrite4k,
         Self::RandWrite128k,
@@ -90,6 +101,7 @@ impl Row {
     pub const fn key(self) -> &'static str {
         match self {
             Self::SeqWrite => "seq_write_1m",
+            Self::SeqWriteOneCopy => "seq_write_1m_one_copy",
             Self::SeqReadCold => "seq_read_1m_cold",
             Self::RandWrite4k => "rand_write_4k",
             Self::RandWrite128k => "rand_write_128k",
@@ -113,6 +125,7 @@ impl Row {
     pub const fn title(self) -> &'static str {
         match self {
             Self::SeqWrite => "seq write 1 MiB + fsync",
+            Self::SeqWriteOneCopy => "the same, one copy each",
             Self::SeqReadCold => "seq read 1 MiB, cold",
             Self::RandWrite4k => "random write 4 KiB",
             Self::RandWrite128k => "random write 128 KiB",
@@ -136,6 +149,7 @@ impl Row {
     pub const fn unit(self) -> &'static str {
         match self {
             Self::SeqWrite
+            | Self::SeqWriteOneCopy
             | Self::SeqReadCold
             | Self::RandWrite128k
             | Self::RandRead128k
@@ -167,6 +181,7 @@ impl Row {
             | Self::RandRead4k
             | Self::RandRead128k
             | Self::Mixed128k => Group::File,
+            Self::SeqWriteOneCopy => Group::OneCopy,
             Self::Create1
             | Self::Stat
             | Self::ReadCold

@@ -11,6 +11,9 @@ pub struct Settings {
     pub file_bytes: u64,
     /// How long each random row runs.
     pub random: Duration,
+    /// How long a cold row rests between the emptying of the caches and its start: kernels report free pages to
+    /// their hypervisor every two seconds.
+    pub cold_rest: Duration,
     /// Small files of 4 KiB.
     pub small_files: usize,
     /// Files of the tree, 20 in a directory.
@@ -24,6 +27,7 @@ impl Default for Settings {
             rounds: 3,
             file_bytes: 1 << 30,
             random: Duration::from_secs(10),
+            cold_rest: Duration::from_secs(3),
             small_files: 5_000,
             tree_files: 3_000,
         }

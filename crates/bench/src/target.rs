@@ -1,9 +1,10 @@
 //! A directory under measurement, with the processes that serve it.
 
+use crate::row::Group;
 use perigee_testbed::{Call, Checked, process};
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A directory and its daemons.
@@ -13,6 +14,8 @@ pub struct Target {
     pub label: String,
     /// Where the files are made.
     pub directory: PathBuf,
+    /// Where files of one copy are made, where that is another place.
+    pub one_copy: Option<PathBuf>,
     /// Processes whose CPU time counts, besides the benchmark's own.
     pub daemons: Vec<i32>,
 }
@@ -44,6 +47,15 @@ pub struct Spent {
 }
 
 impl Target {
+    /// Where the files of a group are made.
+    #[must_use]
+    pub fn place_of(&self, group: Group) -> &Path {
+        match (&self.one_copy, group) {
+            (Some(place), Group::OneCopy) => place,
+            _ => &self.directory,
+        }
+    }
+
     /// CPU time used up to now. A daemon that has died counts as nothing more.
     fn cpu(&self) -> Duration {
         let this = i32::try_from(std::process::id()).unwrap_or(0);
@@ -118,12 +130,10 @@ const SETTLE_MAX: Duration = Duration::from_secs(30);
 
 impl Target {
     /// Waits until what was written is on disk and the daemons have done what they do in the background, so that one
-    /// row does not pay for the one before.
+    /// row does not pay for the one before. As long without daemons: a hypervisor that takes free memory back does so
+    /// while nothing happens, and its fresh pages are dear.
     pub fn settle(&self) {
         rustix::fs::sync();
-        if self.daemons.is_empty() {
-            return;
-        }
         let began = Instant::now();
         let mut rests = 0;
         while rests < RESTS && began.elapsed() < SETTLE_MAX {
@@ -134,12 +144,15 @@ impl Target {
         }
     }
 
-    /// [`Target::settle`], then empties the kernel's caches.
+    /// [`Target::settle`], then empties the kernel's caches, and rests until a hypervisor has taken back what they
+    /// were in: a cold row begins without the pages of the row before, whichever side had kept more of them.
     ///
     /// Errors: needs root.
-    pub fn drop_caches(&self) -> Checked {
+    pub fn drop_caches(&self, rest: Duration) -> Checked {
         self.settle();
-        empty_caches()
+        empty_caches()?;
+        std::thread::sleep(rest);
+        Ok(())
     }
 }
 

@@ -21,18 +21,15 @@ enum Kind {
     Both,
 }
 
+pub(super) fn write_only(settings: &Settings, target: &Target, path: &Path) -> Checked<Figures> {
+    let written = Job::new(settings, target, path).write_all()?;
+    Ok(vec![(Row::SeqWriteOneCopy, written)])
+}
+
 pub(super) fn run(settings: &Settings, target: &Target, path: &Path) -> Checked<Figures> {
-    let mut pool = vec![0; POOL];
-    pattern::fill(77, 0, &mut pool);
-    let mut job = Job {
-        settings,
-        target,
-        path,
-        pool,
-        rng: Rng::new(1),
-    };
+    let mut job = Job::new(settings, target, path);
     let mut figures = vec![(Row::SeqWrite, job.write_all()?)];
-    target.drop_caches()?;
+    target.drop_caches(settings.cold_rest)?;
     figures.push((Row::SeqReadCold, job.read_all()?));
     for (row, kind, block) in [
         (Row::RandWrite4k, Kind::Write, 4_096),
@@ -44,7 +41,7 @@ pub(super) fn run(settings: &Settings, target: &Target, path: &Path) -> Checked<
         if kind == Kind::Write {
             target.settle();
         } else {
-            target.drop_caches()?;
+            target.drop_caches(settings.cold_rest)?;
         }
         figures.push((row, job.random(kind, block)?));
     }
@@ -59,7 +56,19 @@ struct Job<'a> {
     rng: Rng,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    fn new(settings: &'a Settings, target: &'a Target, path: &'a Path) -> Self {
+        let mut pool = vec![0; POOL];
+        pattern::fill(77, 0, &mut pool);
+        Self {
+            settings,
+            target,
+            path,
+            pool,
+            rng: Rng::new(1),
+        }
+    }
+
     fn content(&mut self, bytes: usize) -> &[u8] {
         let at = self.rng.below((POOL - bytes) as u64) as usize;
         &self.pool[at..at + bytes]

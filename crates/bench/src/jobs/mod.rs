@@ -17,7 +17,7 @@ pub type Figures = Vec<(Row, Figure)>;
 /// Errors: the first call that fails, or content that is not what was written.
 pub fn run(group: Group, settings: &Settings, target: &Target) -> Checked<Figures> {
     let directory = target
-        .directory
+        .place_of(group)
         .join(format!("bench-{}", std::process::id()));
     std::fs::create_dir(&directory).call(|| format!("mkdir {}", directory.display()))?;
     let figures = run_in(group, settings, target, &directory);
@@ -33,6 +33,7 @@ fn run_in(
 ) -> Checked<Figures> {
     match group {
         Group::File => large_file::run(settings, target, &directory.join("large")),
+        Group::OneCopy => large_file::write_only(settings, target, &directory.join("large")),
         Group::Small => small_files::run(settings, target, directory),
         Group::SmallFour => small_files::run_by_four(settings, target, directory),
         Group::Tree => tree::run(settings, target, directory),

@@ -20,9 +20,9 @@ pub(super) fn run(settings: &Settings, target: &Target, directory: &Path) -> Che
     target.settle();
     let mut figures = vec![(Row::Create1, files.create(1)?)];
     figures.push((Row::Stat, files.each(|old, _| files.stat(old))?));
-    target.drop_caches()?;
+    target.drop_caches(settings.cold_rest)?;
     figures.push((Row::ReadCold, files.each(read)?));
-    target.drop_caches()?;
+    target.drop_caches(settings.cold_rest)?;
     figures.push((Row::LsCold, files.list()?));
     let rename = |old: &Path, _| fs::rename(old, renamed(old)).call(|| "rename".to_owned());
     figures.push((Row::Rename, files.each(rename)?));
