@@ -5,7 +5,7 @@ use perigee_bench::peers::Peers;
 use perigee_bench::row::Group;
 use perigee_bench::{BenchError, Settings, Target, report, round};
 use perigee_testbed::leftover::Workspace;
-use perigee_testbed::{Call, Cluster};
+use perigee_testbed::{Call, CheckError, Cluster};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -148,7 +148,10 @@ fn home(cluster: &mut Cluster) -> Result<Target, BenchError> {
     std::fs::create_dir(&directory).call(|| format!("mkdir {}", directory.display()))?;
     let one_copy = directory.join("one-copy");
     std::fs::create_dir(&one_copy).call(|| format!("mkdir {}", one_copy.display()))?;
-    cluster.perigee(&["policy", "set", &one_copy.to_string_lossy(), "copies=1"])?;
+    let set = cluster.command(&["policy", "set", &one_copy.to_string_lossy(), "copies=1"])?;
+    if !set.status.success() {
+        return Err(CheckError::violated(format!("policy: {}", set.stderr)).into());
+    }
     let daemons = cluster.pids();
     Ok(Target {
         label: "perigee".to_owned(),
