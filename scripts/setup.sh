@@ -13,7 +13,7 @@ export PATH="$PATH:$HOME/.cargo/bin"
 
 build_packages=(build-essential git ca-certificates curl)
 mount_packages=(fuse3)
-test_packages=(attr acl e2fsprogs mount)
+test_packages=(attr acl e2fsprogs iproute2 mount)
 bench_packages=(fio)
 
 packages=("${build_packages[@]}")

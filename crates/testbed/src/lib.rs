@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod disk;
 pub mod error;
 pub mod leftover;
+pub mod links;
 pub mod lock;
 pub mod map;
 pub mod mounts;

@@ -17,7 +17,7 @@ usage: perigee-testbed CHECK ...
   kill [ROUNDS [MIB [SEED]]]       own cluster of three; one node killed in each round   (20, 1024, random)
   crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)
   chaos [MINUTES [NODES [SEED [KIND...]]]]   own cluster, nodes struck under programs that check (10, 5, random);
-                                   kinds: kill, kill-all, stop, full, wipe";
+                                   kinds: kill, kill-all, stop, full, wipe, cut, part, deafen";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -180,8 +180,8 @@ fn kinds(names: &[&str]) -> Checked<Vec<Kind>> {
     if names.is_empty() {
         let mut usual = Kind::USUAL.to_vec();
         if !rustix::process::geteuid().is_root() {
-            tell("skipped: filling disks, which needs root");
-            usual.retain(|kind| *kind != Kind::Full);
+            tell("skipped: filling disks and cutting links, which takes root");
+            usual.retain(|kind| !kind.takes_root());
         }
         return Ok(usual);
     }

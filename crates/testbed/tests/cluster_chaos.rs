@@ -11,7 +11,7 @@ fn every_promise_outlives_a_few_strikes() {
     }
     let mut kinds = vec![Kind::Kill, Kind::Stop, Kind::Wipe, Kind::KillAll];
     if rustix::process::geteuid().is_root() {
-        kinds.push(Kind::Full);
+        kinds.extend([Kind::Full, Kind::Cut, Kind::Part, Kind::Deafen]);
     }
     let settings = chaos::Settings {
         nodes: 5,

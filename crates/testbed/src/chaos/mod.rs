@@ -63,14 +63,21 @@ const DISK_MIB: u64 = 512;
 ///
 /// Errors: the first broken promise, with what was going on.
 pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> {
-    // Without disks of its own a strike would fill that of the machine.
-    ensure!(
-        has_own_disks() || !settings.kinds.contains(&Kind::Full),
-        "to fill disks, small ones must be mounted, which needs root: name other kinds of strikes"
-    );
+    let takes_root = settings.kinds.iter().find(|kind| kind.takes_root());
+    if let (Some(kind), false) = (takes_root, has_own_disks()) {
+        // Without disks of its own a strike would fill that of the machine.
+        return Err(CheckError::violated(format!(
+            "`{}` takes root, for small disks and network namespaces: name other kinds of strikes",
+            kind.name()
+        )));
+    }
     let limit = settings.time + Duration::from_secs(900);
-    let mut cluster =
-        Cluster::start_prepared(settings.nodes, limit, |dir| disks(dir, settings.nodes))?;
+    let prepare = |dir: &Path| disks(dir, settings.nodes);
+    let mut cluster = if settings.kinds.iter().any(|kind| kind.is_of_links()) {
+        Cluster::start_apart(settings.nodes, limit, prepare)
+    } else {
+        Cluster::start_prepared(settings.nodes, limit, prepare)
+    }?;
     for id in cluster.ids() {
         cluster.mount(id)?;
     }

@@ -5,6 +5,7 @@ use super::stage::Stage;
 use crate::cluster::Cluster;
 use crate::disk;
 use crate::error::{Call, Checked};
+use crate::links::{Direction, both};
 use perigee_types::Rng;
 use rustix::process::Signal;
 use std::fmt;
@@ -23,11 +24,17 @@ pub enum Kind {
     Full,
     /// A daemon dies, and all that its node has stored is gone.
     Wipe,
+    /// A host and the others no longer hear each other.
+    Cut,
+    /// Two hosts no longer hear each other; the others hear both.
+    Part,
+    /// One host no longer hears another one, which hears it.
+    Deafen,
 }
 
 impl Kind {
     /// Each as often as it is here.
-    pub const USUAL: [Self; 10] = [
+    pub const USUAL: [Self; 15] = [
         Self::Kill,
         Self::Kill,
         Self::Kill,
@@ -38,7 +45,24 @@ impl Kind {
         Self::Stop,
         Self::Full,
         Self::Wipe,
+        Self::Cut,
+        Self::Cut,
+        Self::Cut,
+        Self::Part,
+        Self::Deafen,
     ];
+
+    /// Whether only root can do it.
+    #[must_use]
+    pub const fn takes_root(self) -> bool {
+        matches!(self, Self::Full) || self.is_of_links()
+    }
+
+    /// Whether it is done to the links between hosts.
+    #[must_use]
+    pub const fn is_of_links(self) -> bool {
+        matches!(self, Self::Cut | Self::Part | Self::Deafen)
+    }
 
     /// Its name on the command line and in the summary.
     #[must_use]
@@ -49,6 +73,9 @@ impl Kind {
             Self::Stop => "stop",
             Self::Full => "full",
             Self::Wipe => "wipe",
+            Self::Cut => "cut",
+            Self::Part => "part",
+            Self::Deafen => "deafen",
         }
     }
 
@@ -72,6 +99,12 @@ pub enum Strike {
     Full(u32),
     /// Its daemon dies, and is started again with an empty store.
     Wipe(u32),
+    /// Silence between a host and all others, for a while.
+    Cut(u32),
+    /// Silence between two hosts.
+    Part(u32, u32),
+    /// Silence in one direction.
+    Deafen(Direction),
 }
 
 /// Most that a node stays away, in milliseconds: longer than leases, and than the time after which it is replaced.
@@ -88,6 +121,9 @@ impl fmt::Display for Strike {
             Self::Stop(nodes) => write!(f, "stop {nodes:?}"),
             Self::Full(node) => write!(f, "fill the disk of [{node}]"),
             Self::Wipe(node) => write!(f, "wipe [{node}]"),
+            Self::Cut(node) => write!(f, "cut off [{node}]"),
+            Self::Part(a, b) => write!(f, "silence between [{a}] and [{b}]"),
+            Self::Deafen(Direction { from, to }) => write!(f, "silence from [{from}] to [{to}]"),
         }
     }
 }
@@ -99,6 +135,17 @@ impl Strike {
         let mut draw = |rng: &mut Rng| left.swap_remove(rng.below(left.len() as u64) as usize);
         let victim = draw(rng);
         let mut victims = vec![victim];
+        if matches!(kind, Kind::Part | Kind::Deafen) {
+            let other = draw(rng);
+            let direction = Direction {
+                from: victim,
+                to: other,
+            };
+            return match kind {
+                Kind::Part => Self::Part(victim, other),
+                _ => Self::Deafen(direction),
+            };
+        }
         if rng.chance(1, 4) && ids.len() > 3 {
             victims.push(draw(rng));
         }
@@ -108,6 +155,7 @@ impl Strike {
             Kind::Stop => Self::Stop(victims),
             Kind::Full => Self::Full(victim),
             Kind::Wipe => Self::Wipe(victim),
+            Kind::Cut | Kind::Part | Kind::Deafen => Self::Cut(victim),
         }
     }
 
@@ -119,6 +167,9 @@ impl Strike {
             Self::Stop(_) => Kind::Stop,
             Self::Full(_) => Kind::Full,
             Self::Wipe(_) => Kind::Wipe,
+            Self::Cut(_) => Kind::Cut,
+            Self::Part(..) => Kind::Part,
+            Self::Deafen(_) => Kind::Deafen,
         }
     }
 }
@@ -186,6 +237,15 @@ pub fn strike(
             cluster.mount(*node)?;
             stage.heal(&[*node]);
         }
+        Strike::Cut(node) => {
+            let around = cluster.links()?.around(*node);
+            silence(cluster, stage, &[*node], &around, away)?;
+        }
+        Strike::Part(a, b) => silence(cluster, stage, &[*a, *b], &both(*a, *b), away)?,
+        Strike::Deafen(direction) => {
+            let hosts = [direction.from, direction.to];
+            silence(cluster, stage, &hosts, &[*direction], away)?;
+        }
         Strike::Full(node) => {
             let foreign = cluster.dir().join(format!("node-{node}/foreign"));
             stage.scarce(true);
@@ -200,4 +260,26 @@ pub fn strike(
     }
     stage.watch(Duration::from_millis(200))?;
     Ok(stage.longest())
+}
+
+/// Cuts links for a while. Programs on `hosts` may fail meanwhile, and be told afterwards of what their host has lost.
+fn silence(
+    cluster: &Cluster,
+    stage: &Stage,
+    hosts: &[u32],
+    links: &[Direction],
+    away: Duration,
+) -> Checked {
+    stage.strike(hosts);
+    for link in links {
+        cluster.links()?.cut(*link)?;
+    }
+    let watched = stage.watch(away);
+    for link in links {
+        cluster.links()?.mend(*link)?;
+    }
+    watched?;
+    stage.watch(Duration::from_secs(2))?;
+    stage.heal(hosts);
+    Ok(())
 }
