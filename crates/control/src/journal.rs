@@ -183,7 +183,7 @@ enum Phase {
     Groups,
 }
 
-fn replay(
+pub(crate) fn replay(
     file: &str,
     bodies: &[(u64, &[u8])],
     events_max: usize,

@@ -11,6 +11,8 @@ mod committer;
 pub mod disk;
 pub mod engine;
 pub mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod gatekeeper;
 mod journal;
 mod lease;

@@ -13,6 +13,8 @@ mod dentry;
 mod draft;
 pub mod error;
 pub mod format;
+#[cfg(test)]
+mod fuzz;
 pub mod key;
 pub mod lease;
 pub mod lock;

@@ -35,7 +35,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
 ];
 
 /// For developers only: may use anything; used by tests and by each other, never by the product.
-const DEVELOPER: [&str; 4] = ["sim", "bench", "testbed", "xtask"];
+const DEVELOPER: [&str; 5] = ["sim", "bench", "testbed", "fuzz", "xtask"];
 
 /// Decisions without effects.
 const PURE: [&str; 5] = ["types", "meta", "replica", "cluster", "proto"];

@@ -39,6 +39,13 @@ pub struct Turn {
     strikes: u64,
 }
 
+impl Turn {
+    /// The strikes on the node when the step began.
+    pub const fn strikes(self) -> u64 {
+        self.strikes
+    }
+}
+
 /// How a step that failed is to be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Excuse {
@@ -222,6 +229,7 @@ mod tests {
         let stage = Stage::new([1, 2].into_iter());
         let (one, two) = (stage.turn(1).unwrap(), stage.turn(2).unwrap());
         stage.strike(&[1]);
+        assert_ne!(one.strikes(), stage.strikes_on(1), "the step began before");
         let full = io::Error::from(io::ErrorKind::StorageFull);
         assert_eq!(stage.excuse(one, "write", &full), Excuse::Struck);
         assert_eq!(stage.excuse(two, "write", &full), Excuse::None);

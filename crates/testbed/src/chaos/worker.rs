@@ -221,7 +221,8 @@ impl Worker<'_> {
         let value = self.ledger.begin_register(self.node);
         let content = Ledger::register_content(self.node, value);
         self.call("write of a register", || file.write_all_at(&content, 0))?;
-        let strikes = self.stage.strikes_on(self.node);
+        // Those before the write: one that came while it returned may have taken it along.
+        let strikes = self.turn.strikes();
         self.ledger.register_written(self.node, value, strikes);
         if self.rng.chance(1, 2) {
             self.call("fsync of a register", || file.sync_all())?;

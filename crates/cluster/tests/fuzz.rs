@@ -1,0 +1,85 @@
+//! Whatever the control store gives for a record or a key is one, or an error.
+
+use perigee_cluster::codec::Record;
+use perigee_cluster::key::{self, Name};
+use perigee_cluster::{ClusterInfo, Container, Live, Node, NodeState, Policy, Revoked, Token};
+use perigee_fuzz::{Verdict, assault, assault_plain};
+use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
+
+fn read<R: Record>(bytes: &[u8]) -> Verdict {
+    let Ok(record) = R::decode(bytes) else {
+        return Verdict::Refused;
+    };
+    let written = record.encode();
+    assert!(R::decode(&written).is_ok_and(|again| again.encode() == written));
+    Verdict::Taken
+}
+
+#[test]
+fn fuzz_every_record() {
+    let node = Node {
+        id: NodeId(3),
+        name: "three".to_owned(),
+        address: ([10, 0, 0, 3], 7400).into(),
+        site: Some("north".to_owned()),
+        storage: true,
+        joined: WallTime::default(),
+        cert_serial: vec![1, 2, 3],
+        state: NodeState::Draining,
+        capacity: 1 << 40,
+    };
+    let container = Container {
+        id: ContainerId(7),
+        epoch: Epoch(9),
+        chain: vec![NodeId(3), NodeId(1)],
+        copies: 3,
+        home: NodeId(1),
+    };
+    assault("cluster::Node", &[node.encode()], read::<Node>);
+    assault(
+        "cluster::Container",
+        &[container.encode()],
+        read::<Container>,
+    );
+    assault(
+        "cluster::Policy",
+        &[Policy::default().encode()],
+        read::<Policy>,
+    );
+    assault("cluster::NodeId", &[NodeId(1).encode()], read::<NodeId>);
+    assault(
+        "cluster::ContainerId",
+        &[ContainerId(1).encode()],
+        read::<ContainerId>,
+    );
+    assault_plain("cluster::ClusterInfo", read::<ClusterInfo>);
+    assault_plain("cluster::Live", read::<Live>);
+    assault_plain("cluster::Token", read::<Token>);
+    assault_plain("cluster::Revoked", read::<Revoked>);
+}
+
+#[test]
+fn fuzz_keys() {
+    let examples = [
+        key::node(NodeId(3)),
+        key::container(ContainerId(7)),
+        key::live(NodeId(2)),
+        key::revoked(&[1, 0xfe]),
+        key::token(&[7; 32]),
+    ];
+    let examples = examples.map(String::into_bytes);
+    assault("cluster::Name", &examples, |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return Verdict::Refused;
+        };
+        match Name::parse(text) {
+            Name::Other => Verdict::Refused,
+            Name::Node(id) => {
+                // One key for each node: another text would be a second record of it.
+                assert_eq!(Name::parse(&key::node(id)), Name::Node(id));
+                Verdict::Taken
+            }
+            _ => Verdict::Taken,
+        }
+    });
+}
