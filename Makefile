@@ -12,9 +12,10 @@ MINUTES ?= 10
 NODES ?= 5
 SEED ?= $(shell date +%s)
 KINDS ?=
+RUNS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt bench suites sim chaos install clean
+.PHONY: help setup build demo test lint fmt bench suites sim chaos fuzz install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +60,9 @@ chaos: build ## Strike a cluster under programs that check every promise; MINUTE
 	@scripts/setup.sh test
 	$(CARGO) build --locked --release --package perigee-testbed
 	$(TARGET)/release/perigee-testbed chaos $(MINUTES) $(NODES) $(SEED) $(KINDS)
+
+fuzz: setup ## Give every decoder RUNS (1000000) inputs that nobody would write; SEED
+	PERIGEE_FUZZ_RUNS=$(RUNS) PERIGEE_FUZZ_SEED=$(SEED) $(CARGO) test --locked --workspace --exclude perigee-fuzz fuzz_ -- --nocapture
 
 install: build ## Install below PREFIX (/usr/local), with man pages, completions and mount helper
 	install -D -m 755 $(TARGET)/release/perigee $(DESTDIR)$(PREFIX)/bin/perigee

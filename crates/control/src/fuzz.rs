@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 fn encode(record: &Record) -> Vec<u8> {
-    postcard::to_stdvec(record).unwrap()
+    postcard::to_stdvec(record).expect("records always encode")
 }
 
 /// A file with a base and some changes, as its bodies.

@@ -360,6 +360,7 @@ fn room_for(header: &Header) -> BytesMut {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perigee_fuzz::{Verdict, assault};
     use proptest::prelude::*;
 
     const BOUNDS: Bounds = Bounds {
@@ -511,5 +512,32 @@ mod tests {
                 prop_assert!(frames.is_empty());
             }
         }
+    }
+
+    #[test]
+    fn fuzz_frames() {
+        let two = [
+            frame(Kind::Call, b"body", &[7; 300]),
+            frame(Kind::Cast, b"", b""),
+        ]
+        .concat();
+        assault("net::Assembler", &[two], |bytes| {
+            let whole = read_all(bytes, bytes.len());
+            // However the bytes come, they are the same frames.
+            assert_eq!(read_all(bytes, 7).is_ok(), whole.is_ok());
+            whole.into()
+        });
+        let header = frame(Kind::Call, b"body", b"")[..HEADER_LEN].to_vec();
+        assault("net::Header", &[header], |bytes| {
+            let Some(bytes) = bytes.first_chunk() else {
+                return Verdict::Refused;
+            };
+            let Ok(header) = Header::decode(bytes, BOUNDS) else {
+                return Verdict::Refused;
+            };
+            let again = header.encode(0);
+            assert_eq!(again[..CHECKSUM_AT], bytes[..CHECKSUM_AT]);
+            Verdict::Taken
+        });
     }
 }

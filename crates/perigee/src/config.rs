@@ -314,4 +314,12 @@ mod tests {
             assert!(check_name(bad).is_err(), "{bad:?}");
         }
     }
+
+    #[test]
+    fn fuzz_configurations() {
+        let text = "name = 'n1'\nlisten = '10.0.0.1:7400'\ncontrol = '10.0.0.1:7401'\nsite = 'north'\nlog = 'info'\n";
+        perigee_fuzz::assault("perigee::NodeConfig", &[text.into()], |bytes| {
+            NodeConfig::parse(&String::from_utf8_lossy(bytes)).into()
+        });
+    }
 }

@@ -298,4 +298,16 @@ mod tests {
         assert!(!text.contains('\x1b'));
         assert_eq!(text.lines().count(), 3);
     }
+
+    #[test]
+    fn fuzz_times_and_sizes() {
+        let examples = ["15m".into(), "2h".into(), "90s".into()];
+        perigee_fuzz::assault("perigee::parse_time", &examples, |bytes| {
+            parse_time(&String::from_utf8_lossy(bytes)).into()
+        });
+        let examples = ["16MiB".into(), "4k".into(), "7".into()];
+        perigee_fuzz::assault("perigee::parse_size", &examples, |bytes| {
+            parse_size(&String::from_utf8_lossy(bytes)).into()
+        });
+    }
 }

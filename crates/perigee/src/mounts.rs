@@ -246,4 +246,10 @@ mod tests {
         std::fs::remove_file(file).unwrap();
         assert!(check_mountpoint(temp.path(), Entries::Refuse).is_ok());
     }
+
+    #[test]
+    fn fuzz_the_mount_table() {
+        let line = b"36 35 98:0 / /mnt/a\\040b rw,noatime master:1 - ext3 /dev/root rw".to_vec();
+        perigee_fuzz::assault("perigee::mounts", &[line], |bytes| parse_line(bytes).into());
+    }
 }

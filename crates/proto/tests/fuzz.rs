@@ -13,7 +13,7 @@ fn message<T: Serialize + DeserializeOwned>(what: &str) {
         };
         // What was taken can be passed on, and means the same there.
         let passed = encode(&value);
-        let again: T = decode(&passed).unwrap();
+        let again: T = decode(&passed).expect("what was encoded can be decoded");
         assert_eq!(encode(&again), passed);
         Verdict::Taken
     });
@@ -23,6 +23,12 @@ macro_rules! of {
     ($module:ident: $($name:ident),*) => {
         $(message::<$module::$name>(concat!(stringify!($module), "::", stringify!($name)));)*
     };
+}
+
+/// What a record of the log does: it comes from the owner, and from this node's own disk.
+#[test]
+fn fuzz_the_effects_of_a_record() {
+    message::<perigee_types::Batch>("types::Batch");
 }
 
 #[test]

@@ -281,4 +281,17 @@ mod tests {
             _ = text.parse::<JoinToken>();
         }
     }
+
+    #[test]
+    fn fuzz_tokens() {
+        let text = sample().to_string();
+        let bytes = crypto::from_hex(text.strip_prefix(PREFIX).unwrap()).unwrap();
+        let content = bytes[..bytes.len() - CHECK_LEN].to_vec();
+        perigee_fuzz::assault("net::JoinToken content", &[content], |bytes| {
+            parse_content(bytes).and_then(Result::ok).into()
+        });
+        perigee_fuzz::assault("net::JoinToken", &[text.into_bytes()], |bytes| {
+            String::from_utf8_lossy(bytes).parse::<JoinToken>().into()
+        });
+    }
 }

@@ -3,6 +3,7 @@
 mod crash;
 mod fault;
 mod faulty;
+mod fuzz;
 mod keys;
 mod model;
 mod object;

@@ -581,4 +581,26 @@ mod tests {
         body.extend([0; 36]);
         assert!(parse(&message(42, &body)).is_err());
     }
+
+    #[test]
+    fn fuzz_requests() {
+        // Every operation that there is, with a body that is long enough for each, and one with names.
+        let bodies = [
+            vec![0; 200],
+            [vec![1; 64], b"name\0other\0".to_vec()].concat(),
+            b"a\0b\0".to_vec(),
+        ];
+        let all = (1..=60).flat_map(|opcode| bodies.iter().map(move |body| message(opcode, body)));
+        let examples: Vec<Vec<u8>> = all.filter(|bytes| parse(bytes).is_ok()).collect();
+        assert!(examples.len() > 60);
+        perigee_fuzz::assault("gateway::Request", &examples, |bytes| {
+            let mut bytes = bytes.to_vec();
+            // The declared length is right mostly: with a wrong one nothing more is read.
+            if bytes.len() > 4 && bytes[4] & 0x80 == 0 {
+                let len = u32::try_from(bytes.len()).unwrap();
+                bytes[..4].copy_from_slice(&len.to_ne_bytes());
+            }
+            parse(&bytes).into()
+        });
+    }
 }
