@@ -8,10 +8,12 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+mod copy;
 pub mod fs;
 mod handles;
 mod locks;
+mod session;
 mod vfs;
 
 pub use backend::Backend;
-pub use vfs::Session;
+pub use session::Session;

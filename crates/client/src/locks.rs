@@ -5,7 +5,7 @@
 //! no longer waits.
 
 use crate::fs::{Done, FileLock};
-use crate::vfs::Session;
+use crate::session::Session;
 use parking_lot::Mutex;
 use perigee_meta::queue::ASK_AGAIN;
 use perigee_meta::{LockKind, Op, Patience, Reply, WaitId};

@@ -1,0 +1,218 @@
+//! One mount's session: whose it is, what it has open, and what its kernel must forget.
+
+use crate::backend::{Backend, Found};
+use crate::fs::{Caller, Done, Entry, KernelCache, OpenFlags, OpenMode, Opened, SetAttr};
+use crate::handles::{Handle, Handles};
+use crate::locks::Locks;
+use perigee_meta::{Credential, Op, Reply, Touched, WaitId};
+use perigee_types::{ByteRange, Errno, InodeId, SessionId};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// The bytes from the start to the end of any file.
+const WHOLE: ByteRange = ByteRange {
+    start: 0,
+    end: u64::MAX,
+};
+
+/// A mount of this node.
+pub struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) locks: Locks,
+    pub(crate) handles: Handles,
+    kernel: OnceLock<Arc<dyn KernelCache>>,
+    keeps_names: AtomicBool,
+    pub(crate) me: Weak<Session>,
+}
+
+pub(crate) fn credential(caller: Caller) -> Credential {
+    Credential {
+        uid: caller.uid,
+        gid: caller.gid,
+    }
+}
+
+/// An operation whose reply is of a kind that it never has: a defect, or a peer of another mind.
+pub(crate) fn unexpected<T>() -> Result<T, Errno> {
+    Err(Errno::EPROTO)
+}
+
+pub(crate) fn expect_attr(result: Result<(Reply, Duration), Errno>) -> Result<Entry, Errno> {
+    match result? {
+        (Reply::Attr(attr) | Reply::Entry(attr) | Reply::Created { attr, .. }, ttl) => {
+            Ok(Entry { attr, ttl })
+        }
+        _ => unexpected(),
+    }
+}
+
+impl Session {
+    /// A new session of `backend`'s node. Its kernel cache is told by [`Session::attach`].
+    #[must_use]
+    pub fn new(id: SessionId, backend: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            id,
+            backend,
+            locks: Locks::default(),
+            handles: Handles::default(),
+            kernel: OnceLock::new(),
+            keeps_names: AtomicBool::new(true),
+            me: me.clone(),
+        })
+    }
+
+    /// Names the session in the cluster.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The kernel cache that this session must keep true, and whether it can be told to forget
+    /// names; where it cannot, it gets none to keep. A second call has no effect.
+    pub fn attach(&self, kernel: Arc<dyn KernelCache>, forgets_names: bool) {
+        // A mount has one kernel cache; the first stays.
+        _ = self.kernel.set(kernel);
+        self.keeps_names.store(forgets_names, Ordering::Relaxed);
+    }
+
+    /// For how long the kernel may keep a name and what it leads to.
+    pub(crate) fn name_ttl(&self, ttl: Duration) -> Duration {
+        if self.keeps_names.load(Ordering::Relaxed) {
+            ttl
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Makes the kernel forget what has changed. May wait for reads of this mount that are under
+    /// way, never for its changes of names.
+    pub fn revoke(&self, touched: &[Touched]) {
+        let Some(kernel) = self.kernel.get() else {
+            return;
+        };
+        let mut names = false;
+        for change in touched {
+            match change {
+                Touched::Attr(inode) => kernel.forget_attr(*inode),
+                Touched::Data(inode) | Touched::Listing(inode) => kernel.forget_data(*inode, WHOLE),
+                Touched::Name { .. } => names = true,
+            }
+        }
+        if names {
+            kernel.forget_names();
+        }
+    }
+
+    /// A container has another owner, who does not know what this session's kernel holds: it
+    /// forgets the content of every open file there. Blocks as [`Session::revoke`].
+    pub fn forget_content(&self, container: perigee_types::ContainerId) {
+        let open = self.handles.open_inodes(container);
+        let touched: Vec<Touched> = open.into_iter().map(Touched::Data).collect();
+        self.revoke(&touched);
+    }
+
+    /// Which of `inodes` this session has open, or is opening.
+    #[must_use]
+    pub fn open_among(&self, inodes: &[InodeId]) -> Vec<InodeId> {
+        inodes
+            .iter()
+            .copied()
+            .filter(|inode| self.handles.is_open(*inode))
+            .collect()
+    }
+
+    /// The owner of a file says that a wait for a lock may go on.
+    pub fn lock_turn(&self, wait: WaitId) {
+        self.locks.turn(wait);
+    }
+
+    /// The mount is gone: nobody waits for a lock any more.
+    pub fn stop_waiting(&self) {
+        self.locks.interrupt_all();
+    }
+
+    pub(crate) fn execute(&self, op: Op, done: Done<(Reply, Duration)>) {
+        self.backend.execute(self.id, op, done);
+    }
+
+    pub(crate) fn execute_done(&self, op: Op, done: Done<()>) {
+        self.execute(op, Box::new(move |result| done(result.map(|_| ()))));
+    }
+
+    pub(crate) fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
+        self.handles.get(number).ok_or(Errno::EBADF)
+    }
+
+    /// What the kernel shall do with a file that was found.
+    pub(crate) fn opened(&self, found: &Found, flags: OpenFlags) -> Opened {
+        let inode = found.attr.inode;
+        let keep = self.handles.keep_pages(inode, found.home);
+        let mode = match &found.local {
+            _ if flags.append => OpenMode::Direct,
+            _ if flags.write && !flags.read => OpenMode::WriteOnly,
+            Some(file) if !flags.write && !flags.direct => {
+                // Who maps the backing file changes it without a word to the page cache.
+                self.handles.forget(inode);
+                OpenMode::Passthrough(file.clone())
+            }
+            _ => OpenMode::Cached { keep },
+        };
+        Opened {
+            handle: self.handles.insert(inode, flags, self.backend.losses()),
+            mode,
+        }
+    }
+
+    /// Opens an inode that exists, after emptying it where that is asked for.
+    pub(crate) fn open_existing(
+        &self,
+        caller: Caller,
+        inode: InodeId,
+        flags: OpenFlags,
+        done: Done<Opened>,
+    ) {
+        self.handles.begin(inode);
+        let Some(me) = self.me.upgrade() else {
+            return done(Err(Errno::EIO));
+        };
+        let find = move |me: Arc<Session>, done: Done<Opened>| {
+            let session = me.clone();
+            me.backend.open(
+                me.id,
+                inode,
+                flags.write,
+                Box::new(move |result| match result {
+                    Ok(found) => done(Ok(session.opened(&found, flags))),
+                    Err(errno) => {
+                        session.handles.end(inode);
+                        done(Err(errno));
+                    }
+                }),
+            );
+        };
+        if !flags.truncate {
+            return find(me, done);
+        }
+        let set = SetAttr {
+            size: Some(0),
+            kill_privileges: caller.uid != 0,
+            ..SetAttr::default()
+        };
+        self.execute(
+            Op::SetAttr {
+                inode,
+                set,
+                cred: credential(caller),
+            },
+            Box::new(move |result| match result {
+                Ok(_) => find(me, done),
+                Err(errno) => {
+                    me.handles.end(inode);
+                    done(Err(errno));
+                }
+            }),
+        );
+    }
+}
