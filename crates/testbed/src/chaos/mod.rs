@@ -63,6 +63,11 @@ const DISK_MIB: u64 = 512;
 ///
 /// Errors: the first broken promise, with what was going on.
 pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> {
+    let is_of_links = |kind: &Kind| kind.is_of_links();
+    ensure!(
+        settings.nodes > 1 || !settings.kinds.iter().any(is_of_links),
+        "one node has no links to cut: take more nodes, or name other kinds of strikes"
+    );
     let takes_root = settings.kinds.iter().find(|kind| kind.takes_root());
     if let (Some(kind), false) = (takes_root, has_own_disks()) {
         // Without disks of its own a strike would fill that of the machine.
@@ -73,7 +78,7 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
     }
     let limit = settings.time + Duration::from_secs(900);
     let prepare = |dir: &Path| disks(dir, settings.nodes);
-    let mut cluster = if settings.kinds.iter().any(|kind| kind.is_of_links()) {
+    let mut cluster = if settings.kinds.iter().any(is_of_links) {
         Cluster::start_apart(settings.nodes, limit, prepare)
     } else {
         Cluster::start_prepared(settings.nodes, limit, prepare)

@@ -134,28 +134,24 @@ impl Strike {
         let mut left = ids.to_vec();
         let mut draw = |rng: &mut Rng| left.swap_remove(rng.below(left.len() as u64) as usize);
         let victim = draw(rng);
-        let mut victims = vec![victim];
-        if matches!(kind, Kind::Part | Kind::Deafen) {
-            let other = draw(rng);
-            let direction = Direction {
-                from: victim,
-                to: other,
-            };
-            return match kind {
-                Kind::Part => Self::Part(victim, other),
-                _ => Self::Deafen(direction),
-            };
-        }
-        if rng.chance(1, 4) && ids.len() > 3 {
-            victims.push(draw(rng));
-        }
+        let mut one_or_two = |rng: &mut Rng| {
+            let two = rng.chance(1, 4) && ids.len() > 3;
+            std::iter::once(victim)
+                .chain(two.then(|| draw(rng)))
+                .collect()
+        };
         match kind {
-            Kind::Kill => Self::Kill(victims),
+            Kind::Kill => Self::Kill(one_or_two(rng)),
             Kind::KillAll => Self::KillAll(ids.to_vec()),
-            Kind::Stop => Self::Stop(victims),
+            Kind::Stop => Self::Stop(one_or_two(rng)),
             Kind::Full => Self::Full(victim),
             Kind::Wipe => Self::Wipe(victim),
-            Kind::Cut | Kind::Part | Kind::Deafen => Self::Cut(victim),
+            Kind::Cut => Self::Cut(victim),
+            Kind::Part => Self::Part(victim, draw(rng)),
+            Kind::Deafen => Self::Deafen(Direction {
+                from: victim,
+                to: draw(rng),
+            }),
         }
     }
 
