@@ -57,7 +57,11 @@ impl<T> From<Option<T>> for Verdict {
 pub fn assault(what: &str, examples: &[Vec<u8>], mut decode: impl FnMut(&[u8]) -> Verdict) {
     let (runs, seed) = (number(RUNS_VARIABLE, RUNS), number(SEED_VARIABLE, 1));
     let mut corpus = examples.to_vec();
-    assert!(!corpus.is_empty(), "{what}: there is no example");
+    assert!(
+        (1..CORPUS_MAX).contains(&corpus.len()),
+        "{what}: {} examples",
+        corpus.len()
+    );
     let mut attempt = |input: &[u8]| {
         let shown = Shown { what, seed, input };
         let began = Instant::now();
@@ -98,6 +102,7 @@ pub fn assault_plain(what: &str, mut decode: impl FnMut(&[u8]) -> Verdict) {
         .flat_map(|byte| (0..400).map(move |len| vec![byte; len]));
     let examples: Vec<Vec<u8>> = plain
         .filter(|bytes| decode(bytes) == Verdict::Taken)
+        .take(CORPUS_MAX / 4)
         .collect();
     assault(what, &examples, decode);
 }
