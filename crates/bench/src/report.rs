@@ -109,14 +109,18 @@ pub fn table(rows: &[Compared<'_>], label: &str) -> String {
         );
     }
     let below = rows.iter().filter(|row| row.ratio <= row.goal).count();
-    let short = |row: &&Compared<'_>| row.redundant.is_some_and(|best| row.ratio <= best.ratio);
-    let below_redundant = rows.iter().filter(short).count();
+    let redundant: Vec<bool> = rows
+        .iter()
+        .filter_map(|row| Some(row.ratio > row.redundant?.ratio))
+        .collect();
+    let above = redundant.iter().filter(|above| **above).count();
     _ = writeln!(
         text,
         "ratio: speed over native; goal: the best peer's, and the best one's that loses nothing with a disk\n\
-         {} of {} rows are better than every peer, all but {below_redundant} better than every one with redundancy",
+         {} of {} rows are better than every peer; {above} of the {} that a redundant peer has, than every such peer",
         rows.len() - below,
-        rows.len()
+        rows.len(),
+        redundant.len()
     );
     text
 }
