@@ -31,6 +31,16 @@ pub(crate) struct Found {
     pub(crate) kind: Kind,
 }
 
+impl Found {
+    fn at(cookie: u64, dentry: &Dentry) -> Self {
+        Self {
+            cookie,
+            inode: dentry.inode,
+            kind: dentry.kind,
+        }
+    }
+}
+
 /// Refuses a name that no directory can hold; `.` and `..` are EINVAL.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Refusal> {
     if name.len() > NAME_LEN_MAX {
@@ -68,13 +78,7 @@ fn search(
         };
         let dentry = record::decode_dentry(dir.container(), &key, &value)?;
         if dentry.name == name {
-            let Dentry { inode, kind, .. } = dentry;
-            let found = Found {
-                cookie,
-                inode,
-                kind,
-            };
-            return Ok((Some(found), None));
+            return Ok((Some(Found::at(cookie, &dentry)), None));
         }
         if cookie == free {
             free += 1;
@@ -83,8 +87,25 @@ fn search(
     Ok((None, (free < start + SLOTS).then_some(free)))
 }
 
-/// The entry of this name.
+/// The entry of this name, which is likely there: a name whose hash no other name shares is found by its key alone.
 pub(crate) fn find(
+    draft: &mut Draft<'_>,
+    dir: InodeId,
+    name: &[u8],
+) -> Result<Option<Found>, Refusal> {
+    let cookie = bucket(name) + SLOT_FIRST;
+    let key = Key::Dentry(dir.index(), cookie).encode();
+    if let Some(value) = draft.get(dir.container(), &key)? {
+        let dentry = record::decode_dentry(dir.container(), &key, &value)?;
+        if dentry.name == name {
+            return Ok(Some(Found::at(cookie, &dentry)));
+        }
+    }
+    Ok(search(draft, dir, name)?.0)
+}
+
+/// The entry of this name, which is likely not there.
+pub(crate) fn find_unlikely(
     draft: &mut Draft<'_>,
     dir: InodeId,
     name: &[u8],

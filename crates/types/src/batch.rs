@@ -72,4 +72,60 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.mutations.is_empty() && self.data.is_empty()
     }
+
+    /// Adds the effects of what happens next; changes of keys that it changes again go.
+    pub fn follow_with(&mut self, later: Self) {
+        let again = |earlier: &Mutation| later.mutations.iter().any(|m| m.key == earlier.key);
+        self.mutations.retain(|earlier| !again(earlier));
+        self.mutations.extend(later.mutations);
+        self.data.extend(later.data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn mutations() -> impl Strategy<Value = Vec<Mutation>> {
+        let mutation = (0..6u8, any::<Option<u8>>()).prop_map(|(key, value)| Mutation {
+            key: vec![key],
+            value: value.map(|value| vec![value]),
+        });
+        prop::collection::vec(mutation, 0..12)
+    }
+
+    fn apply(state: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
+        for mutation in &batch.mutations {
+            match &mutation.value {
+                Some(value) => state.insert(mutation.key.clone(), value.clone()),
+                None => state.remove(&mutation.key),
+            };
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn two_batches_in_one_do_what_they_did_in_a_row(
+            before in mutations(),
+            first in mutations(),
+            second in mutations(),
+        ) {
+            let batch = |mutations| Batch { mutations, data: Vec::new() };
+            let (first, second) = (batch(first), batch(second));
+            let mut in_a_row = BTreeMap::new();
+            apply(&mut in_a_row, &batch(before));
+            let mut at_once = in_a_row.clone();
+            apply(&mut in_a_row, &first);
+            apply(&mut in_a_row, &second);
+            let mut both = first;
+            both.follow_with(second.clone());
+            apply(&mut at_once, &both);
+            prop_assert_eq!(at_once, in_a_row);
+            let kept = both.mutations.len() - second.mutations.len();
+            let changed_again = |m: &Mutation| second.mutations.iter().any(|s| s.key == m.key);
+            prop_assert!(!both.mutations[..kept].iter().any(changed_again));
+        }
+    }
 }

@@ -15,7 +15,7 @@ pub(crate) fn link(
 ) -> Result<Reply, Refusal> {
     dentry::check_name(new_name)?;
     draft.live_directory(new_parent)?;
-    if dentry::find(draft, new_parent, new_name)?.is_some() {
+    if dentry::find_unlikely(draft, new_parent, new_name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
     let mut record = draft.inode(inode)?;

@@ -43,7 +43,7 @@ pub(crate) fn make(
 ) -> Result<Reply, Refusal> {
     dentry::check_name(name)?;
     let dir = draft.live_directory(parent)?;
-    if let Some(found) = dentry::find(draft, parent, name)? {
+    if let Some(found) = dentry::find_unlikely(draft, parent, name)? {
         return existing(draft, parent, &found, make);
     }
     if let NewNode::Symlink(target) = make.node {

@@ -30,7 +30,7 @@ pub(crate) fn rename(
     draft.live_directory(from.dir)?;
     draft.live_directory(to.dir)?;
     let source = dentry::find(draft, from.dir, from.name)?.ok_or(Errno::ENOENT)?;
-    let target = dentry::find(draft, to.dir, to.name)?;
+    let target = dentry::find_unlikely(draft, to.dir, to.name)?;
     match (mode, target) {
         (RenameMode::NoReplace, Some(_)) => Err(Errno::EEXIST.into()),
         (RenameMode::Exchange, None) => Err(Errno::ENOENT.into()),

@@ -11,6 +11,7 @@ use perigee_replica::{Entry, Input, LogWrite, Message, Output, PersistId};
 use perigee_store::{Space, WriteBatch};
 use perigee_types::{Batch, Epoch, InodeId, NodeId, Seq, Span, Tick, Version};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::error;
 
@@ -132,19 +133,24 @@ impl Container {
     /// and the chain's own record.
     fn submit(self: &Arc<Self>, st: &mut State, mut batch: WriteBatch, persist: Option<PersistId>) {
         let submitted = st.applied.seq;
+        // A directory's row changes with each of its names: the last of them is enough.
+        let mut rows: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
         for unapplied in st
             .unapplied
             .iter()
             .filter(|unapplied| unapplied.version.seq > submitted)
         {
             for mutation in &unapplied.batch.mutations {
-                let space = Space::State(self.id);
-                match &mutation.value {
-                    Some(value) => batch.put(space, &mutation.key, value),
-                    None => batch.delete(space, &mutation.key),
-                }
+                rows.insert(&mutation.key, mutation.value.as_deref());
             }
             st.applied = unapplied.version;
+        }
+        let space = Space::State(self.id);
+        for (key, value) in rows {
+            match value {
+                Some(value) => batch.put(space, key, value),
+                None => batch.delete(space, key),
+            }
         }
         batch.append(std::mem::take(&mut st.marks));
         let applied = st.applied;

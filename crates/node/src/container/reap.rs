@@ -3,7 +3,7 @@
 use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, State};
 use bytes::Bytes;
-use perigee_meta::{Context, Op, Reply};
+use perigee_meta::{Context, Key, Op, Reply};
 use perigee_proto::message::session::StillOpen;
 use perigee_types::{Batch, InodeId, NodeId};
 use std::collections::BTreeSet;
@@ -49,8 +49,10 @@ impl Container {
         match perigee_meta::execute(&Op::Reap { inode }, &context, &mut view) {
             Ok(outcome) => {
                 for (_, more) in outcome.batches {
-                    batch.mutations.extend(more.mutations);
-                    batch.data.extend(more.data);
+                    batch.follow_with(more);
+                    // It was none before this record, and is none after it.
+                    let orphan = Key::Orphan(inode.index()).encode();
+                    batch.mutations.retain(|mutation| mutation.key != orphan);
                 }
             }
             Err(refusal) => {
