@@ -6,7 +6,7 @@
 use parking_lot::Mutex;
 use rustls::Connection;
 use std::collections::VecDeque;
-use std::io::{self, BufRead, IoSlice, Write};
+use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -26,6 +26,10 @@ const READ_LEN_MAX: usize = 256 << 10;
 /// A payload below this length is copied beside its neighbours, to share their TLS records; a longer one is encrypted
 /// from where it lies.
 const COPIED_LEN_MAX: usize = 8 << 10;
+/// Payloads are copied in pieces of this length: records begin with five bytes of their own, so copies start at odd
+/// places, and there C libraries before glibc 2.39 copy 2,112 bytes and more with an instruction that has a quarter of its
+/// speed on AMD's processors (glibc bug 30994).
+pub(crate) const PIECE_LEN: usize = 2 << 10;
 
 pub(crate) struct FrameReader {
     socket: OwnedReadHalf,
@@ -175,7 +179,7 @@ impl FrameReader {
             if wire.is_empty() {
                 break;
             }
-            tls.read_tls(&mut wire)
+            tls.read_tls(&mut Pieces(&mut wire))
                 .map_err(|error| Ended::Io(error.kind()))?;
         }
         drop(tls);
@@ -183,6 +187,20 @@ impl FrameReader {
             self.frame_began.get_or_insert_with(Instant::now);
         }
         Ok(())
+    }
+}
+
+/// Bytes that are copied piece by piece.
+struct Pieces<'a, 'b>(&'a mut &'b [u8]);
+
+impl Read for Pieces<'_, '_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let (now, rest) = self.0.split_at(self.0.len().min(buf.len()));
+        for (to, from) in buf.chunks_mut(PIECE_LEN).zip(now.chunks(PIECE_LEN)) {
+            to[..from.len()].copy_from_slice(from);
+        }
+        *self.0 = rest;
+        Ok(now.len())
     }
 }
 
@@ -257,10 +275,17 @@ impl FrameWriter {
         if plain.is_empty() {
             return Ok(());
         }
+        let pieces: Vec<IoSlice<'_>> = plain.chunks(PIECE_LEN).map(IoSlice::new).collect();
         let mut tls = self.tls.lock();
-        tls.writer()
-            .write_all(plain)
-            .map_err(|error| Ended::Io(error.kind()))
+        // without a limit of its buffer the session takes everything
+        let taken = tls
+            .writer()
+            .write_vectored(&pieces)
+            .map_err(|error| Ended::Io(error.kind()))?;
+        if taken < plain.len() {
+            return Err(Ended::Io(io::ErrorKind::WriteZero));
+        }
+        Ok(())
     }
 
     /// Hands everything that is encrypted to the system.

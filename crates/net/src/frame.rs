@@ -315,9 +315,11 @@ impl Assembler {
             }
         };
         let (piece, rest) = input.split_at((content.wanted - content.bytes.len()).min(input.len()));
-        content.bytes.extend_from_slice(piece);
         // piece by piece, while it is in the nearest cache
-        content.checksum = crc32c_append(content.checksum, piece);
+        for piece in piece.chunks(crate::channel::PIECE_LEN) {
+            content.bytes.extend_from_slice(piece);
+            content.checksum = crc32c_append(content.checksum, piece);
+        }
         *input = rest;
         if content.bytes.len() < content.wanted {
             self.content = Some(content);

@@ -17,6 +17,9 @@ use crate::identity::{ClusterId, Fingerprint, Identity, IdentityError, subject_o
 
 /// Between members: both sides show a certificate.
 pub(crate) const ALPN_MEMBER: &[u8] = b"perigee/1";
+/// Bytes of a record before they are encrypted, with its header, as rustls counts: the header's 5, the content's kind (1)
+/// and the tag (16) make 16 KiB of it, so that full records begin where the kernel copies fast.
+const RECORD_LEN: usize = (16 << 10) - 1 - 16;
 /// Joining: the client has no certificate yet.
 pub(crate) const ALPN_JOIN: &[u8] = b"perigee-join/1";
 
@@ -49,6 +52,7 @@ pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, Er
         .with_client_cert_verifier(verifier)
         .with_single_cert(identity.chain(), identity.key())?;
     config.alpn_protocols = vec![ALPN_MEMBER.to_vec(), ALPN_JOIN.to_vec()];
+    config.max_fragment_size = Some(RECORD_LEN);
     // every connection shows its certificate anew: a revoked one must not come back on a ticket
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -64,6 +68,7 @@ pub(crate) fn client_config(identity: &Identity) -> Result<Arc<ClientConfig>, Er
         .with_webpki_verifier(verifier)
         .with_client_auth_cert(identity.chain(), identity.key())?;
     config.alpn_protocols = vec![ALPN_MEMBER.to_vec()];
+    config.max_fragment_size = Some(RECORD_LEN);
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
 }
