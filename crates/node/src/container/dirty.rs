@@ -3,10 +3,12 @@
 use perigee_types::{ByteRange, InodeId, Span, Tick, WallTime};
 use std::collections::BTreeMap;
 
-/// For how long writes that only replace what a file has may wait for their record, while nobody asks for
-/// it: what is written over and over in that time travels once. A crash loses no more by it than the local
-/// disk's own delay would.
-const REPLACED_WAIT: Span = Span::from_millis(5_000);
+/// For how long writes that only replace what a file has may wait for their record, while nobody asks for it: what is
+/// written over and over in that time travels once. A file that is left alone follows sooner. A crash loses no more by
+/// it than the local disk's own delay would, which is 30 s on Linux (`vm.dirty_expire_centisecs`).
+const REPLACED_WAIT: Span = Span::from_millis(30_000);
+/// For how long a file is left alone before what was replaced in it gets its record.
+const QUIET_WAIT: Span = Span::from_millis(2_000);
 /// A file that grew by so much does not wait for others that share its record's way.
 const GROWN_BYTES_MAX: u64 = 4 << 20;
 /// A file with so many bytes replaced does not wait, lest the next fsync take long.
@@ -23,8 +25,11 @@ pub(crate) struct Written {
     pub(crate) mtime: WallTime,
     /// Set-id bits go.
     pub(crate) kill_privileges: bool,
-    /// When the first of the writes was taken.
+    /// When the first of the writes was taken, and the last.
     since: Tick,
+    last: Tick,
+    /// Bytes of `ranges`.
+    bytes: u64,
     /// Bytes taken, each as often as it was written.
     taken: u64,
     effect: Effect,
@@ -43,9 +48,10 @@ impl Written {
 
     /// When the record is due, though nobody asks for it.
     pub(crate) fn due(&self) -> Tick {
-        let bytes = || self.ranges.iter().map(|range| range.len()).sum::<u64>();
         match self.effect {
-            Effect::Replaced if bytes() < REPLACED_BYTES_MAX => self.since + REPLACED_WAIT,
+            Effect::Replaced if self.bytes < REPLACED_BYTES_MAX => {
+                (self.since + REPLACED_WAIT).min(self.last + QUIET_WAIT)
+            }
             Effect::Replaced | Effect::Grew => self.since,
         }
     }
@@ -91,10 +97,13 @@ impl Dirty {
             mtime: write.mtime,
             kill_privileges: false,
             since: write.now,
+            last: write.now,
+            bytes: 0,
             taken: 0,
             effect: write.effect,
         });
-        insert(&mut written.ranges, write.range);
+        written.bytes += insert(&mut written.ranges, write.range);
+        written.last = write.now;
         written.taken += write.range.len();
         written.size_at_least = written.size_at_least.max(write.range.end);
         written.mtime = written.mtime.max(write.mtime);
@@ -118,8 +127,8 @@ impl Dirty {
 
     /// Bytes that writes added or replaced.
     pub(crate) fn bytes(&self) -> u64 {
-        let ranges = self.files.values().flat_map(|file| &file.ranges);
-        ranges.map(|range| range.len()).fold(0, u64::saturating_add)
+        let files = self.files.values().map(|file| file.bytes);
+        files.fold(0, u64::saturating_add)
     }
 
     pub(crate) fn get(&self, inode: InodeId) -> Option<&Written> {
@@ -150,17 +159,19 @@ impl Dirty {
     }
 }
 
-/// Adds `range` to disjoint ascending `ranges`, joining what touches.
-fn insert(ranges: &mut Vec<ByteRange>, range: ByteRange) {
+/// Adds `range` to disjoint ascending `ranges`, joining what touches; gives how many bytes none of them had.
+fn insert(ranges: &mut Vec<ByteRange>, range: ByteRange) -> u64 {
     let first = ranges.partition_point(|r| r.end < range.start);
     let last = ranges.partition_point(|r| r.start <= range.end);
     if first >= last {
         ranges.insert(first, range);
-        return;
+        return range.len();
     }
+    let had: u64 = ranges[first..last].iter().map(|r| r.len()).sum();
     let start = ranges[first].start.min(range.start);
     let end = ranges[last - 1].end.max(range.end);
     ranges.splice(first..last, [ByteRange::new(start, end)]);
+    end - start - had
 }
 
 #[cfg(test)]
@@ -174,7 +185,8 @@ mod tests {
             insert(&mut ranges, ByteRange::new(start, end));
         }
         assert_eq!(ranges, [ByteRange::new(0, 5), ByteRange::new(10, 50)]);
-        insert(&mut ranges, ByteRange::new(0, 100));
+        assert_eq!(insert(&mut ranges, ByteRange::new(20, 30)), 0);
+        assert_eq!(insert(&mut ranges, ByteRange::new(0, 100)), 55);
         assert_eq!(ranges, [ByteRange::new(0, 100)]);
     }
 
@@ -218,20 +230,26 @@ mod tests {
         };
         let mut dirty = Dirty::default();
         let begun = Tick(1_000_000);
-        let late = begun + REPLACED_WAIT;
+        let quiet = begun + QUIET_WAIT;
         dirty.add(inode(5), &write(0, 10, Effect::Replaced, begun.0));
         assert_eq!(dirty.due(begun), []);
-        assert_eq!(dirty.next_due(), Some(late));
+        assert_eq!(dirty.next_due(), Some(quiet));
         dirty.add(inode(6), &write(0, 10, Effect::Grew, begun.0));
         assert_eq!(dirty.due(begun), [inode(6)]);
         dirty.take(inode(6));
-        // Writing on does not put it off.
-        dirty.add(inode(5), &write(0, 10, Effect::Replaced, late.0));
-        assert_eq!(dirty.due(late), [inode(5)]);
+        // Writing on puts it off, and not for ever.
+        let mut now = begun;
+        while now < begun + REPLACED_WAIT {
+            assert_eq!(dirty.due(now), []);
+            dirty.add(inode(5), &write(0, 10, Effect::Replaced, now.0));
+            now = now + Span::from_millis(1_000);
+        }
+        assert_eq!(dirty.next_due(), Some(begun + REPLACED_WAIT));
+        assert_eq!(dirty.due(now), [inode(5)]);
         dirty.add(
             inode(7),
-            &write(0, REPLACED_BYTES_MAX, Effect::Replaced, late.0),
+            &write(0, REPLACED_BYTES_MAX, Effect::Replaced, now.0),
         );
-        assert_eq!(dirty.due(late), [inode(5), inode(7)]);
+        assert_eq!(dirty.due(now), [inode(5), inode(7)]);
     }
 }
