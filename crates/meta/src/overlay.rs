@@ -92,21 +92,35 @@ impl Overlay {
         self.last = seq;
     }
 
-    /// The committed state has everything up to `seq` now.
+    /// The committed state has everything up to `seq` now. What it was last is kept to be read.
     pub fn drop_through(&mut self, seq: Seq) {
+        for (key, value) in self.take_through(seq) {
+            self.recent.get_mut().put(key, value);
+        }
+    }
+
+    /// The same, of a member that nobody reads from.
+    pub fn forget_through(&mut self, seq: Seq) {
+        self.take_through(seq);
+    }
+
+    /// Takes out the rows whose last change was in a record up to `seq`; gives those with a value.
+    fn take_through(&mut self, seq: Seq) -> Vec<(Vec<u8>, Bytes)> {
+        let mut taken = Vec::new();
         while self.records.front().is_some_and(|(first, _)| *first <= seq) {
             let Some((record, keys)) = self.records.pop_front() else {
-                return;
+                break;
             };
             for key in keys {
                 if self.rows.get(&key).is_none_or(|row| row.seq != record) {
                     continue;
                 }
                 if let Some(value) = self.rows.remove(&key).and_then(|row| row.value) {
-                    self.recent.get_mut().put(key, value);
+                    taken.push((key, value));
                 }
             }
         }
+        taken
     }
 
     /// Forgets everything; the committed state ends at `seq`.

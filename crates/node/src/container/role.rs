@@ -24,7 +24,10 @@ pub(crate) struct Standing {
 impl State {
     /// The key-value state on disk has everything up to `seq`.
     pub(super) fn applied_on_disk(&mut self, seq: Seq) {
-        self.overlay.drop_through(seq);
+        match self.role {
+            Role::Owner { .. } => self.overlay.drop_through(seq),
+            _ => self.overlay.forget_through(seq),
+        }
         while self
             .unapplied
             .front()
