@@ -116,6 +116,48 @@ fn an_owner_that_comes_back_at_once_has_what_other_hosts_were_promised() {
     }
 }
 
+/// Writes that replaced bytes, got to their own host's disk and had no record yet when its daemon died: the file is
+/// the same on every host afterwards, with them or without.
+#[test]
+fn an_owner_that_comes_back_at_once_shows_what_the_others_show() {
+    const BLOCK: usize = 4_096;
+    const BLOCKS: u64 = 4_096;
+    /// Longer than the daemon takes to put on its disk what nobody asks for, twice.
+    const WRITING: Duration = Duration::from_secs(7);
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (first, third) = (cluster.mount(1).unwrap(), cluster.mount(3).unwrap());
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(first.join("f"))
+        .unwrap();
+    file.write_all_at(&vec![b'0'; BLOCK * BLOCKS as usize], 0)
+        .unwrap();
+    file.sync_all().unwrap();
+    // What a file grows by is recorded at once, and the daemon syncs the file some time after.
+    file.write_all_at(b"grown", BLOCKS * BLOCK as u64).unwrap();
+    let began = Instant::now();
+    for number in 0_u64.. {
+        let block = number.to_le_bytes().repeat(BLOCK / 8);
+        file.write_all_at(&block, number % BLOCKS * BLOCK as u64)
+            .unwrap();
+        if began.elapsed() > WRITING {
+            break;
+        }
+    }
+    cluster.kill(1, Signal::KILL).unwrap();
+    cluster.up().unwrap();
+    let first = cluster.mount(1).unwrap();
+    let (here, there) = (fs::read(first.join("f")), fs::read(third.join("f")));
+    let (here, there) = (here.unwrap(), there.unwrap());
+    let differ = here.chunks(BLOCK).zip(there.chunks(BLOCK));
+    assert_eq!(differ.filter(|(a, b)| a != b).count(), 0, "blocks differ");
+    assert_eq!(here.len(), there.len());
+}
+
 /// The host whose append lost its owner on the way becomes the owner itself, and carries it out once.
 #[test]
 fn an_append_that_meets_the_owners_death_is_there_once() {

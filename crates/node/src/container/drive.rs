@@ -124,6 +124,10 @@ impl Container {
         if let Some(through) = write.trim_through {
             batch.delete_range(Space::Log(self.id), &[], Some(&log_key(through.next())));
         }
+        if let Some(last) = write.append.last() {
+            let State { intents, dirty, .. } = st;
+            intents.on_persist(last.version.seq, dirty, &mut batch);
+        }
         st.complete |= write.complete;
         self.note_logged(st, &write.append);
         self.submit(st, batch, Some(id));

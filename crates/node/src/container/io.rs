@@ -115,6 +115,8 @@ impl Container {
                 Err(errno) => {
                     // The file is gone: so are its bytes.
                     debug!(container = %self.id, %inode, %errno, "writes of a removed file dropped");
+                    let last = st.chain.last().seq;
+                    st.intents.on_recorded(last, inode);
                     return None;
                 }
             };
@@ -139,6 +141,9 @@ impl Container {
                     return None;
                 }
             }
+        }
+        if let Some(last) = last {
+            st.intents.on_recorded(last, inode);
         }
         last
     }
@@ -262,6 +267,9 @@ impl Container {
         if effect == Effect::Grew {
             self.find_room(ByteRange::new(len.max(offset), range.end))?;
         }
+        // Only what a record made part of the file can be read: growth needs no note.
+        let replaced = ByteRange::new(offset.min(len), range.end.min(len));
+        let _under_way = self.intend(inode, replaced);
         file.object.write(offset, data).map_err(|error| {
             self.disk_may_fail(&error);
             self.read_failed(inode, &error)

@@ -11,6 +11,7 @@ mod drive;
 mod execute;
 mod heal;
 mod install;
+mod intents;
 mod io;
 mod locks;
 mod member;
@@ -160,6 +161,8 @@ pub(crate) struct State {
     own: BTreeSet<Epoch>,
     /// Records up to here may have left traces in the data that nobody knows of.
     distrusted_through: Seq,
+    /// Where bytes without a record may be.
+    intents: intents::Intents,
     /// Marks of invalid regions that go to disk with the next batch.
     marks: WriteBatch,
     /// Fetched bytes whose record is not committed here yet: where they start, and what they are as of.

@@ -56,6 +56,7 @@ impl Container {
             timing: Timing::default(),
             limits: Limits::default(),
         };
+        super::intents::give_up(env, id, view.chain != [env.me])?;
         let mut pull = Pull::new();
         for (inode, invalid) in store.invalid_objects(id)? {
             pull.restore(inode, invalid);
@@ -99,6 +100,7 @@ impl Container {
             transactions: Transactions::new(id),
             own: BTreeSet::new(),
             distrusted_through: last,
+            intents: super::intents::Intents::default(),
             marks: WriteBatch::default(),
             held: BTreeMap::new(),
             unsettled: BTreeSet::new(),

@@ -127,6 +127,8 @@ impl Container {
             }
             // What was written to a file that is about to go needs no record.
             st.dirty.take(inode);
+            let last = st.chain.last().seq;
+            st.intents.on_recorded(last, inode);
             if let Ok(outcome) = self.run_own(&st, &Op::Reap { inode }) {
                 if outcome
                     .batches

@@ -256,5 +256,7 @@ impl Container {
         for (inode, written) in st.dirty.take_all() {
             self.distrust_writes(st, inode, &written.ranges);
         }
+        let State { intents, marks, .. } = st;
+        intents.forget_all(marks);
     }
 }
