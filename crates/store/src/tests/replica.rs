@@ -19,7 +19,8 @@ enum Step {
         at: u64,
         len: u64,
     },
-    /// Bytes arrive that were read some writes ago.
+    /// Bytes arrive that were read some writes ago, and not before this process asked for them: no answer outlives
+    /// the process that asked.
     FetchOld {
         at: u64,
         len: u64,
@@ -42,7 +43,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn run(bench: &mut Bench, owner: &mut Vec<Vec<u8>>, step: Step) {
+/// `asked_from`: the version of the owner's bytes when this process began.
+fn run(bench: &mut Bench, owner: &mut Vec<Vec<u8>>, asked_from: &mut usize, step: Step) {
     let object = bench.object(1);
     let cut = |at: u64, len: u64| r(at, (at + len).min(LEN));
     match step {
@@ -60,7 +62,7 @@ fn run(bench: &mut Bench, owner: &mut Vec<Vec<u8>>, step: Step) {
         }
         Step::Fetch { at, len } => install(bench, owner, cut(at, len), owner.len()),
         Step::FetchOld { at, len, ago } => {
-            let version = owner.len().saturating_sub(ago).max(1);
+            let version = owner.len().saturating_sub(ago).max(*asked_from);
             install(bench, owner, cut(at, len), version);
         }
         Step::Sync => object.sync_wait().unwrap(),
@@ -68,11 +70,13 @@ fn run(bench: &mut Bench, owner: &mut Vec<Vec<u8>>, step: Step) {
             drop(object);
             bench.lose_power(seed);
             bench.open_and_recover(Adopt::Distrust);
+            *asked_from = owner.len();
         }
         Step::Kill => {
             drop(object);
             bench.kill();
             bench.open_and_recover(Adopt::Distrust);
+            *asked_from = owner.len();
         }
     }
 }
@@ -110,8 +114,9 @@ proptest! {
     ) {
         let mut bench = Bench::with_small(small);
         let mut owner = vec![vec![0; LEN as usize]];
+        let mut asked_from = 1;
         for step in steps {
-            run(&mut bench, &mut owner, step);
+            run(&mut bench, &mut owner, &mut asked_from, step);
             check(&bench, &owner);
         }
         let whole = r(0, LEN);
