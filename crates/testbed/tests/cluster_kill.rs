@@ -116,45 +116,52 @@ fn an_owner_that_comes_back_at_once_has_what_other_hosts_were_promised() {
     }
 }
 
-/// Writes that replaced bytes, got to their own host's disk and had no record yet when its daemon died: the file is
+/// Writes that replaced bytes, got to their own host's disk and had no record yet when its daemon died: the files are
 /// the same on every host afterwards, with them or without.
 #[test]
 fn an_owner_that_comes_back_at_once_shows_what_the_others_show() {
     const BLOCK: usize = 4_096;
-    const BLOCKS: u64 = 4_096;
-    /// Longer than the daemon takes to put on its disk what nobody asks for, twice.
-    const WRITING: Duration = Duration::from_secs(7);
+    const BLOCKS: u64 = 1_024;
+    /// Between two blocks. Each is written once: one that is written again after a sync would not look valid.
+    const PACE: Duration = Duration::from_millis(10);
+    /// What a file grows by is recorded at once, and within 3 s the owner syncs it. A sync right after the record finds
+    /// nothing that has none, but it cannot come right after both of these.
+    const GROWN_AT: [u64; 2] = [0, 150];
+    /// Until after these syncs.
+    const WRITTEN: u64 = 700;
     let Some(_alone) = alone() else { return };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, third) = (cluster.mount(1).unwrap(), cluster.mount(3).unwrap());
-    let file = fs::File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(first.join("f"))
-        .unwrap();
-    file.write_all_at(&vec![b'0'; BLOCK * BLOCKS as usize], 0)
-        .unwrap();
-    file.sync_all().unwrap();
-    // What a file grows by is recorded at once, and the daemon syncs the file some time after.
-    file.write_all_at(b"grown", BLOCKS * BLOCK as u64).unwrap();
-    // Always writing, and at each block for 2 ms alone: a block that is written again after a sync would not look valid.
+    let names = ["f", "g"];
+    let files = names.map(|name| {
+        let path = first.join(name);
+        fs::write(&path, vec![b'0'; BLOCK * BLOCKS as usize]).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.sync_all().unwrap();
+        file
+    });
     let began = Instant::now();
-    while began.elapsed() < WRITING {
-        let block = began.elapsed().as_millis() as u64 / 2;
-        assert!(block < BLOCKS, "the file is too short");
-        file.write_all_at(&[b'1'; BLOCK], block * BLOCK as u64)
-            .unwrap();
+    for block in 0..WRITTEN {
+        for (file, grown_at) in files.iter().zip(GROWN_AT) {
+            if block == grown_at {
+                file.write_all_at(b"grown", BLOCKS * BLOCK as u64).unwrap();
+            }
+            file.write_all_at(&[b'1'; BLOCK], block * BLOCK as u64)
+                .unwrap();
+        }
+        std::thread::sleep((PACE * block as u32).saturating_sub(began.elapsed()));
     }
     cluster.kill(1, Signal::KILL).unwrap();
     cluster.up().unwrap();
     let first = cluster.mount(1).unwrap();
-    let (here, there) = (fs::read(first.join("f")), fs::read(third.join("f")));
-    let (here, there) = (here.unwrap(), there.unwrap());
-    let differ = here.chunks(BLOCK).zip(there.chunks(BLOCK));
-    assert_eq!(differ.filter(|(a, b)| a != b).count(), 0, "blocks differ");
-    assert_eq!(here.len(), there.len());
+    for name in names {
+        let (here, there) = (fs::read(first.join(name)), fs::read(third.join(name)));
+        let (here, there) = (here.unwrap(), there.unwrap());
+        assert_eq!(here.len(), there.len());
+        let differ = here.chunks(BLOCK).zip(there.chunks(BLOCK));
+        let differ = differ.filter(|(a, b)| a != b).count();
+        assert_eq!(differ, 0, "blocks of {name} differ");
+    }
 }
 
 /// The host whose append lost its owner on the way becomes the owner itself, and carries it out once.
