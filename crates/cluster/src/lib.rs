@@ -18,7 +18,7 @@ pub mod transition;
 pub use codec::DecodeError;
 pub use directory::Directory;
 pub use model::{ClusterInfo, Container, Live, Node, NodeState, Policy, Revoked, Token, TokenUse};
-pub use placement::{Candidate, choose_member, copies_wanted};
+pub use placement::{Candidate, Step, choose_member, next_step};
 pub use store::{
     BoxFuture, Committed, Compare, ControlStore, Event, KeyValue, LeaseNumber, Refusal, Revision,
     StoreError, Txn, Watch, WatchError, Write,

@@ -1,7 +1,7 @@
 //! Where a container's next copy should lie.
 
 use crate::directory::Directory;
-use crate::model::{Node, Policy};
+use crate::model::Node;
 use perigee_types::NodeId;
 use std::cmp::Reverse;
 
@@ -14,13 +14,6 @@ pub struct Candidate<'a> {
     pub free: u64,
     /// How many containers it holds.
     pub containers: usize,
-}
-
-/// How many members a chain should have when `live` storage nodes are there: as many as the policy
-/// wants, as far as there are nodes, and never none.
-#[must_use]
-pub fn copies_wanted(policy: &Policy, live: usize) -> usize {
-    usize::from(policy.copies).min(live).max(1)
 }
 
 /// The live nodes that may take a container, with what is known of them.
@@ -58,6 +51,60 @@ pub fn choose_member(members: &[&Node], candidates: &[Candidate<'_>]) -> Option<
         .map(|c| c.node.id)
 }
 
+/// What an owner does next about who keeps its container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// All is as it should be, or has to wait.
+    Nothing,
+    /// Bring in one more member: [`choose_member`] says whom.
+    BringIn,
+    /// Propose a chain without this member, which is not the owner.
+    Dismiss(NodeId),
+    /// The owner itself is to leave, and the others can go on without it.
+    HandOver,
+}
+
+/// The next step for a chain, the owner first, that should have `copies` members; `whole` says of a member that nothing
+/// is known to be missing there.
+///
+/// Members that leave count as copies for nobody: others are brought in beside them, and only when enough of those that
+/// stay are whole does one leave after the other, the owner last. "Enough" is as many as are wanted, or as there are
+/// nodes, alive or not: a node that is away for a while costs no copy. What has one copy stays until another node has it.
+#[must_use]
+pub fn next_step(
+    dir: &Directory,
+    chain: &[NodeId],
+    copies: usize,
+    whole: &dyn Fn(NodeId) -> bool,
+) -> Step {
+    let stays = |node: &NodeId| dir.node(*node).is_some_and(Node::takes_containers);
+    let (staying, leaving): (Vec<NodeId>, Vec<NodeId>) = chain.iter().partition(|n| stays(n));
+    // A chain that is longer than there are live nodes is the protocol's to shorten.
+    let wanted = copies.min(dir.live_storage().count().max(staying.len()));
+    if staying.len() < wanted {
+        return Step::BringIn;
+    }
+    let Some(owner) = chain.first() else {
+        return Step::Nothing;
+    };
+    if leaving.is_empty() {
+        let surplus = staying.len() > wanted && chain.len() > 1;
+        // The owner is first; the last came last.
+        let last = staying.last().filter(|_| surplus);
+        return last.map_or(Step::Nothing, |node| Step::Dismiss(*node));
+    }
+    let nodes = dir.nodes.values().map(|known| &known.record);
+    let enough = copies.min(nodes.filter(|node| node.takes_containers()).count());
+    let can_go_on = staying.len() >= enough.max(1) && staying.iter().all(|node| whole(*node));
+    match leaving.iter().rfind(|node| *node != owner) {
+        _ if !can_go_on => Step::Nothing,
+        // What the owner lacks, only who leaves may have.
+        Some(_) if !whole(*owner) => Step::Nothing,
+        Some(node) => Step::Dismiss(*node),
+        None => Step::HandOver,
+    }
+}
+
 fn apart(node: &Node, members: &[&Node], differ: impl Fn(&Node, &Node) -> bool) -> bool {
     members.iter().all(|member| differ(node, member))
 }
@@ -74,7 +121,9 @@ fn other_machine(a: &Node, b: &Node) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::NodeState;
+    use crate::directory::Known;
+    use crate::model::{Live, NodeState};
+    use crate::store::Revision;
     use perigee_types::WallTime;
 
     fn node(id: u32, ip: u8, site: Option<&str>) -> Node {
@@ -156,9 +205,80 @@ mod tests {
         assert_eq!(choose_member(&[&member], &all), Some(NodeId(3)));
     }
 
+    /// Nodes 1 to `states.len()`, all alive.
+    fn cluster(states: &[NodeState]) -> Directory {
+        let mut dir = Directory::default();
+        for (state, id) in states.iter().zip(1_u32..) {
+            let record = Node {
+                state: *state,
+                ..node(id, 1, None)
+            };
+            dir.nodes.insert(NodeId(id), known(record));
+            let live = Live {
+                node: NodeId(id),
+                free: GIB,
+                version: String::new(),
+            };
+            dir.live.insert(NodeId(id), known(live));
+        }
+        dir
+    }
+
+    fn known<T>(record: T) -> Known<T> {
+        Known {
+            record,
+            revision: Revision::default(),
+        }
+    }
+
+    fn ids(numbers: &[u32]) -> Vec<NodeId> {
+        numbers.iter().copied().map(NodeId).collect()
+    }
+
+    use NodeState::{Active, Draining};
+
     #[test]
-    fn copies_follow_the_policy_as_far_as_there_are_nodes() {
-        let wanted = |live| copies_wanted(&Policy::default(), live);
-        assert_eq!([0, 1, 2, 3, 9].map(wanted), [1, 1, 2, 3, 3]);
+    fn a_chain_is_brought_to_its_length() {
+        let dir = cluster(&[Active; 4]);
+        let next = |chain: &[u32]| next_step(&dir, &ids(chain), 3, &|_| true);
+        assert_eq!(next(&[1, 2]), Step::BringIn);
+        assert_eq!(next(&[1, 2, 3]), Step::Nothing);
+        assert_eq!(next(&[1, 2, 3, 4]), Step::Dismiss(NodeId(4)));
+        let two = cluster(&[Active; 2]);
+        assert_eq!(next_step(&two, &ids(&[1, 2]), 3, &|_| true), Step::Nothing);
+    }
+
+    #[test]
+    fn who_leaves_is_replaced_before_it_goes_and_the_owner_goes_last() {
+        let dir = cluster(&[Draining, Draining, Active, Active, Active]);
+        let next = |chain: &[u32], missing: &[u32]| {
+            next_step(&dir, &ids(chain), 3, &|node| !missing.contains(&node.0))
+        };
+        assert_eq!(next(&[1, 2, 3], &[]), Step::BringIn);
+        assert_eq!(next(&[1, 2, 3, 4], &[]), Step::BringIn);
+        assert_eq!(next(&[1, 2, 3, 4, 5], &[4]), Step::Nothing);
+        assert_eq!(next(&[1, 2, 3, 4, 5], &[1]), Step::Nothing);
+        assert_eq!(next(&[1, 2, 3, 4, 5], &[2]), Step::Dismiss(NodeId(2)));
+        assert_eq!(next(&[1, 3, 4, 5], &[5]), Step::Nothing);
+        assert_eq!(next(&[1, 3, 4, 5], &[1]), Step::HandOver);
+        assert_eq!(next(&[3, 4, 5], &[]), Step::Nothing);
+    }
+
+    #[test]
+    fn a_node_that_is_away_for_a_while_costs_no_copy() {
+        let mut dir = cluster(&[Active, Active, Draining, Active]);
+        dir.live.remove(&NodeId(4));
+        let next = |dir: &Directory| next_step(dir, &ids(&[1, 2, 3]), 3, &|_| true);
+        assert_eq!(next(&dir), Step::Nothing);
+        dir.nodes.remove(&NodeId(4));
+        assert_eq!(next(&dir), Step::Dismiss(NodeId(3)));
+    }
+
+    #[test]
+    fn nobody_leaves_when_nobody_stays() {
+        let dir = cluster(&[Draining, Draining]);
+        let next = |chain: &[u32]| next_step(&dir, &ids(chain), 3, &|_| true);
+        assert_eq!(next(&[1, 2]), Step::Nothing);
+        assert_eq!(next(&[1]), Step::Nothing);
     }
 }

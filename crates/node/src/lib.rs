@@ -11,6 +11,7 @@ mod clock;
 mod container;
 mod env;
 mod losses;
+pub mod membership;
 pub mod node;
 pub mod policy;
 mod removals;

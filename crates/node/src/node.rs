@@ -9,7 +9,7 @@ use perigee_client::Session;
 use perigee_cluster::codec::Record;
 use perigee_cluster::{ControlStore, Directory, Event, LeaseNumber, Live, Txn, key};
 use perigee_control::RemoteControl;
-use perigee_net::identity::Identity;
+use perigee_net::identity::{Identity, Serial};
 use perigee_net::{NetConfig, NetError, Network, PeerName};
 use perigee_replica::{ChainView, Input};
 use perigee_store::{Adopt, OpenError, Store, StoreError, StoreIdentity};
@@ -295,6 +295,12 @@ async fn look(env: &Arc<Env>) {
             directory.home_of(env.me).map(|container| container.id),
         )
     };
+    let void: Vec<Serial> = {
+        let directory = env.directory.read();
+        let serials = directory.revoked.keys();
+        serials.map(|serial| Serial::from_bytes(serial)).collect()
+    };
+    env.network().set_revoked(void.into_iter().collect());
     for (node, address) in nodes.into_iter().filter(|(node, _)| *node != env.me) {
         env.network().set_address(PeerName::Node(node), address);
     }

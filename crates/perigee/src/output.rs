@@ -2,7 +2,7 @@
 
 use perigee_proto::admin::Failure;
 use serde::Serialize;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
 /// How a command that did its work ends.
@@ -58,6 +58,42 @@ impl Report {
     pub fn outcome(mut self, outcome: Outcome) -> Self {
         self.outcome = outcome;
         self
+    }
+}
+
+/// One line on a terminal that is written over and over; nothing where standard error is none.
+pub struct Progress {
+    terminal: bool,
+    shown: bool,
+}
+
+impl Progress {
+    /// Nothing shown yet.
+    pub fn new() -> Self {
+        Self {
+            terminal: std::io::stderr().is_terminal(),
+            shown: false,
+        }
+    }
+
+    /// Shows the line in place of the last one.
+    pub fn show(&mut self, line: impl FnOnce() -> String) {
+        if self.terminal {
+            self.write(&line());
+            self.shown = true;
+        }
+    }
+
+    /// Takes the line away.
+    pub fn clear(&self) {
+        if self.shown {
+            self.write("");
+        }
+    }
+
+    fn write(&self, line: &str) {
+        // Whoever closed the terminal does not want to see.
+        _ = write!(std::io::stderr(), "\r\x1b[K{line}");
     }
 }
 

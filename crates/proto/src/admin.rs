@@ -121,6 +121,23 @@ pub enum Request {
         /// How long it is good for, in seconds.
         ttl_secs: u64,
     },
+    /// Asks that what a node keeps moves to others, or takes that back. Answer: [`Answer::Node`]; the work is done after
+    /// it, as [`Request::Status`] shows.
+    Drain {
+        /// The node's name or number.
+        node: String,
+        /// Takes it back.
+        #[serde(default)]
+        undo: bool,
+        /// Fewer copies than wanted will do, where there are too few nodes.
+        #[serde(default)]
+        fewer_copies: bool,
+    },
+    /// Strikes off a node that keeps nothing. Answer: [`Answer::Node`].
+    Remove {
+        /// The node's name or number.
+        node: String,
+    },
     /// Looks for what is wrong. Answer: [`Answer::Doctor`].
     Doctor,
     /// Has every node go over what it keeps, or says how that stands. Answer: [`Answer::Scrub`].
@@ -147,6 +164,8 @@ pub enum Answer {
     Policy(Vec<PolicyValue>),
     /// To [`Request::Token`].
     Token(Token),
+    /// To [`Request::Drain`] and [`Request::Remove`]: which node was meant.
+    Node(NodeId),
     /// To [`Request::Doctor`].
     Doctor(Vec<Finding>),
     /// To [`Request::Scrub`]: every node that stores data, by id.

@@ -217,6 +217,9 @@ pub enum Input {
     Candidate(NodeId),
     /// A member or candidate that is to leave: the owner proposes a chain without it.
     Dismiss(NodeId),
+    /// This node is to leave, and orders nothing meanwhile: an owner whose members have everything proposes a chain
+    /// without itself. Without effect while one of them lacks something; to be given again until the role changes.
+    HandOver,
     /// The bytes of every data command up to here are on this node's disk. May go back; a truncation and an
     /// installed state set it to zero until this is given again.
     DataThrough(Seq),

@@ -99,7 +99,7 @@ impl World {
             Taste::HotBlock if self.rng.chance(1, 3) => return self.half_told(),
             Taste::Even | Taste::Laggards | Taste::HotBlock => {}
         }
-        match self.rng.below(27) {
+        match self.rng.below(29) {
             0..=3 => self.kill(node),
             4 => self.kill_all(),
             5 | 6 => self.isolate(node),
@@ -114,6 +114,7 @@ impl World {
             19 => self.cut_from_store(node),
             20 | 23 | 24 => self.old_guard(),
             25 | 26 => self.half_told(),
+            27 | 28 => self.drain_owner(),
             21 => {
                 if let Some(owner) = self.store.view.owner().map(host_of) {
                     self.isolate(owner);
@@ -272,6 +273,19 @@ impl World {
                 let delay = 1_000 + self.rng.below(100_000);
                 self.after(delay, Event::Start { node, life });
             }
+        }
+    }
+
+    /// The owner is to leave: it takes no changes, and hands over as soon as it may.
+    fn drain_owner(&mut self) {
+        let Some(node) = self.store.view.owner().map(host_of) else {
+            return;
+        };
+        let until = self.now + SECOND + self.rng.below(3 * SECOND);
+        let life = self.nodes[node].incarnation;
+        if let Some(run) = &mut self.nodes[node].run {
+            run.leaves_until = until;
+            self.after(1, Event::HandOver { node, life });
         }
     }
 

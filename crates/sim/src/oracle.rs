@@ -70,6 +70,7 @@ impl Oracle {
 
 marks! {
     Takeover = "a member became owner";
+    HandOver = "an owner that was to leave proposed a chain without itself";
     Removal = "an owner removed a member";
     Admission = "a joiner was listed";
     OwnerRestart = "a restarted owner won the next epoch";

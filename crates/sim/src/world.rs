@@ -122,6 +122,10 @@ pub(crate) enum Event {
         owner: usize,
         view: ChainView,
     },
+    HandOver {
+        node: usize,
+        life: u32,
+    },
     Chaos,
     CalmBegins,
     Probe {
@@ -365,6 +369,7 @@ impl World {
                 }
             }
             Event::Kill { node, life } => self.if_alive(node, life, Self::kill_now),
+            Event::HandOver { node, life } => self.if_alive(node, life, Self::hand_over),
             Event::Wipe { node } => self.wipe(node),
             Event::Mend { from, to } => self.net.cut[from][to] = false,
             Event::Amnesia { owner, view } => self.forget(owner, &view),
@@ -456,6 +461,7 @@ impl Event {
             | Self::StoreAnswer { node, .. }
             | Self::StoreTimeout { node, .. }
             | Self::Refused { node, .. }
+            | Self::HandOver { node, .. }
             | Self::Step { node } => Some(*node),
             Self::StoreArrive { .. }
             | Self::Start { .. }

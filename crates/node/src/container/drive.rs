@@ -324,7 +324,7 @@ impl Container {
     }
 
     /// Forgets which files' data may not be on all members, where every member has said it is.
-    fn forget_settled(&self, st: &mut State) {
+    pub(super) fn forget_settled(&self, st: &mut State) {
         if st.data_last.is_empty() {
             return;
         }

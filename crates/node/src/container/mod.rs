@@ -179,6 +179,10 @@ pub(crate) struct State {
     swept: Tick,
     /// Files with blocks here that are not what was written.
     damaged: BTreeMap<InodeId, heal::Damage>,
+    /// What was committed at one moment of this reign: a member that has its data lags behind by no more than the usual.
+    mark: Option<(Tick, Seq)>,
+    /// No hand-over is tried before this moment.
+    hands_over_from: Tick,
     /// Who was brought in last, and is not known to have become a member.
     candidate: Option<NodeId>,
     /// Who was brought in and did not become a member, and until when another one is tried first.

@@ -95,6 +95,8 @@ impl Container {
             data_last: BTreeMap::new(),
             foreign: BTreeSet::new(),
             answers: Answers::default(),
+            mark: None,
+            hands_over_from: Tick(0),
             candidate: None,
             avoid: BTreeMap::new(),
             transactions: Transactions::new(id),

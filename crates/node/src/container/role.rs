@@ -167,6 +167,7 @@ impl Container {
     fn begin_reign(self: &Arc<Self>, st: &mut State) {
         st.reigns_from = self.env.clock.now();
         st.losses_noted = false;
+        st.mark = None;
         st.reset_overlay();
         for entry in st.chain.entries(st.extracted.next(), st.chain.last().seq) {
             match decode_batch(&entry.payload) {

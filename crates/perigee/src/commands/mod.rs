@@ -4,12 +4,14 @@ pub mod bench;
 pub mod completions;
 pub mod doctor;
 pub mod down;
+pub mod drain;
 pub mod explain;
 pub mod init;
 pub mod join;
 pub mod man;
 pub mod mount;
 pub mod policy;
+pub mod remove;
 pub mod scrub;
 pub mod serve;
 pub mod serve_control;
@@ -72,6 +74,10 @@ pub enum Command {
     /// Show or set what is wanted of a directory
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// Move what a node keeps to other nodes, so that it can be removed
+    Drain(drain::Drain),
+    /// Strike a node off the cluster, for good
+    Remove(remove::Remove),
     /// Look for what is wrong, and say how to mend it
     Doctor(doctor::Doctor),
     /// Go over everything that is stored, and mend what has rotted
@@ -105,6 +111,8 @@ impl Command {
             Self::Where(command) => command.run(),
             Self::Explain(command) => command.run(),
             Self::Policy(command) => command.run(),
+            Self::Drain(command) => command.run(),
+            Self::Remove(command) => command.run(),
             Self::Doctor(command) => command.run(),
             Self::Scrub(command) => command.run(),
             Self::Bench(command) => command.run(),

@@ -4,12 +4,11 @@ use super::{DirArg, JsonArg};
 use crate::admin_client::{ask_any, unexpected};
 use crate::human::{self, Align, Table};
 use crate::layout::Layout;
-use crate::output::{Outcome, Report};
+use crate::output::{Outcome, Progress, Report};
 use clap::Args;
 use perigee_proto::admin::{
     Answer, Failure, NodeScrub, Request, ScrubFound, ScrubPass, ScrubState, ScrubWish,
 };
-use std::io::{IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
@@ -62,7 +61,7 @@ impl Scrub {
         let waits = !(self.status || self.stop || self.no_wait);
         let mut progress = Progress::new();
         while waits && nodes.iter().any(is_running) {
-            progress.show(&nodes);
+            progress.show(|| progress_line(&nodes));
             thread::sleep(LOOK);
             nodes = ask(&layout, ScrubWish::Look)?;
         }
@@ -98,50 +97,19 @@ fn outcome(nodes: &[NodeScrub]) -> Outcome {
     }
 }
 
-/// One line on a terminal that is written over and over.
-struct Progress {
-    terminal: bool,
-    shown: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self {
-            terminal: std::io::stderr().is_terminal(),
-            shown: false,
-        }
-    }
-
-    fn show(&mut self, nodes: &[NodeScrub]) {
-        if !self.terminal {
-            return;
-        }
-        let passes = || nodes.iter().filter_map(|node| node.pass);
-        let read: u64 = passes().map(|pass| pass.found.bytes).sum();
-        let all: u64 = passes().map(|pass| pass.bytes_in_all).sum();
-        let bad: u64 = passes().map(|pass| pass.found.corrupt).sum();
-        let left = passes().filter_map(time_left).max();
-        let left = left.map_or_else(String::new, |left| format!(", {} to go", human::time(left)));
-        let all = human::size(all.max(read));
-        let line = format!(
-            "{} of about {all} read, {} corrupt{left}",
-            human::size(read),
-            human::size(bad)
-        );
-        self.write(&line);
-        self.shown = true;
-    }
-
-    fn clear(&self) {
-        if self.shown {
-            self.write("");
-        }
-    }
-
-    fn write(&self, line: &str) {
-        // Whoever closed the terminal does not want to see.
-        _ = write!(std::io::stderr(), "\r\x1b[K{line}");
-    }
+fn progress_line(nodes: &[NodeScrub]) -> String {
+    let passes = || nodes.iter().filter_map(|node| node.pass);
+    let read: u64 = passes().map(|pass| pass.found.bytes).sum();
+    let all: u64 = passes().map(|pass| pass.bytes_in_all).sum();
+    let bad: u64 = passes().map(|pass| pass.found.corrupt).sum();
+    let left = passes().filter_map(time_left).max();
+    let left = left.map_or_else(String::new, |left| format!(", {} to go", human::time(left)));
+    let all = human::size(all.max(read));
+    format!(
+        "{} of about {all} read, {} corrupt{left}",
+        human::size(read),
+        human::size(bad)
+    )
 }
 
 /// By the speed so far.

@@ -3,6 +3,7 @@
 
 mod control;
 mod join;
+mod membership;
 mod node;
 
 pub use control::{first_token, init_control, is_control, run_control};

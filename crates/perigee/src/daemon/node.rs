@@ -2,6 +2,7 @@
 
 use super::failure;
 use super::join::identity_dir;
+use super::membership;
 use crate::admin_server::AdminBackend;
 use crate::config::NodeConfig;
 use crate::mount_options::Options;
@@ -116,6 +117,12 @@ impl Inner {
                 policy(node, &path).await
             }
             Request::Token { ttl_secs } => token(node, ttl_secs).await,
+            Request::Drain {
+                node: name,
+                undo,
+                fewer_copies,
+            } => membership::drain(node, &name, undo, fewer_copies).await,
+            Request::Remove { node: name } => membership::remove(node, &name).await,
             Request::Doctor => Ok(Answer::Doctor(findings(&self.status(node).await))),
             Request::Scrub { wish } => Ok(Answer::Scrub(node.scrub(wish).await)),
             Request::Umount { .. } | Request::Stop => Ok(Answer::Done),

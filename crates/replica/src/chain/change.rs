@@ -154,6 +154,29 @@ impl Chain {
         out.push(Output::ProposeView { expect, view });
     }
 
+    /// Proposes a chain without this owner, if nothing would be lost with it. The next member takes over when the
+    /// leases that it granted have run out, as it would from a dead owner: what readers elsewhere were promised ends
+    /// with them.
+    pub(super) fn on_hand_over(&mut self, out: &mut Vec<Output>) {
+        let last = self.log.last().seq;
+        let leased = self.lease_until(self.now).is_some();
+        let Part::Reign(reign) = &self.part else {
+            return;
+        };
+        let has_all = |peer: &super::lead::Peer| {
+            peer.standing == Standing::Member && peer.matched == last && peer.data >= last
+        };
+        let all_have_all = self.committed == last && reign.peers.values().all(has_all);
+        let Some(view) = self.view.as_ref().filter(|view| view.chain.len() > 1) else {
+            return;
+        };
+        if leased && (all_have_all || planted!(self, HandOverEarly)) {
+            let chain = view.chain.iter().filter(|n| **n != self.me).copied();
+            let chain = chain.collect();
+            self.propose_chain(chain, out);
+        }
+    }
+
     /// When this follower may propose itself; `None` when it must not.
     fn takeover_at(&self) -> Option<Tick> {
         let view = self.view.as_ref()?;

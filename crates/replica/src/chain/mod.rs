@@ -244,6 +244,7 @@ impl Chain {
             Input::Unreachable(node) => self.on_unreachable(node),
             Input::Candidate(node) => self.on_candidate(node),
             Input::Dismiss(node) => self.on_dismiss(node),
+            Input::HandOver => self.on_hand_over(out),
             Input::DataThrough(seq) => self.on_data_through(seq, out),
             Input::Synced(seq) => self.synced = self.synced.max(seq.min(self.committed)),
             Input::StateInstalled { base } => self.on_installed(base, out),

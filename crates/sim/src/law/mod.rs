@@ -3,6 +3,7 @@
 
 pub mod coherent;
 pub mod control_store;
+pub mod handed_over;
 pub mod home;
 pub mod no_wrong_bytes;
 pub mod one_owner;

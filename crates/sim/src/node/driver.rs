@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 /// How often a driver looks after its duties: placement, lost requests, syncing.
 const DUTY_US: u64 = 500_000;
 
+/// How often an owner that leaves looks whether it may.
+const HAND_OVER_US: u64 = 50_000;
+
 /// A slow disk works faster when this much waits: the chaos ends at some time.
 const BACKLOG_US: u64 = 4_000_000;
 
@@ -306,6 +309,17 @@ impl World {
         }
         self.reset_expected(node);
         self.step(node, Input::StateInstalled { base });
+    }
+
+    /// Hands over, or tries again a little later.
+    pub(crate) fn hand_over(&mut self, node: usize) {
+        let run = self.running_ref(node);
+        if run.reign.is_none() || self.now >= run.leaves_until {
+            return;
+        }
+        let life = self.nodes[node].incarnation;
+        self.after(HAND_OVER_US, Event::HandOver { node, life });
+        self.step(node, Input::HandOver);
     }
 
     /// Placement, lost requests, syncing.

@@ -129,5 +129,6 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         armed: u64::MAX,
         stirred: true,
         data_unsaid: true,
+        leaves_until: 0,
     }
 }

@@ -214,6 +214,8 @@ pub struct Running {
     pub(crate) stirred: bool,
     /// Whether the chain must hear again how much of the data is complete.
     pub(crate) data_unsaid: bool,
+    /// This node is to leave the chain: until then it takes no changes and tries to hand over.
+    pub(crate) leaves_until: u64,
 }
 
 /// A range that a new owner looks for.

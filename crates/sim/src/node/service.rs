@@ -55,7 +55,8 @@ impl World {
     fn execute(&mut self, node: usize, id: u64, who: Waiting, op: Op) {
         let local = self.local(node);
         let run = self.running_ref(node);
-        let served = run.chain.lease_until(local).is_some() && self.is_servable(node, op);
+        let waits = matches!(op, Op::Put { .. } | Op::Write { .. }) && self.now < run.leaves_until;
+        let served = run.chain.lease_until(local).is_some() && self.is_servable(node, op) && !waits;
         if !served {
             return self.answer(node, who, id, Outcome::Refused);
         }

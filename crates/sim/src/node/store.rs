@@ -1,6 +1,7 @@
 //! The driver's talk with the control store: one proposal at a time, and each gets one answer.
 
 use crate::control::{StoreReply, StoreRequest};
+use crate::law;
 use crate::oracle::Mark;
 use crate::world::World;
 use perigee_replica::{CasOutcome, ChainView, Input};
@@ -11,6 +12,7 @@ impl World {
         self.log(15, node, || {
             format!("proposes {} {:?}", view.epoch, view.chain)
         });
+        law::handed_over::check(self, node, &view);
         let run = self.running(node);
         let id = run.fresh_id();
         run.cas = Some(id);

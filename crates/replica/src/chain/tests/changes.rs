@@ -288,6 +288,60 @@ fn a_dismissed_member_is_removed() {
 }
 
 #[test]
+fn an_owner_hands_over_only_what_all_members_have() {
+    let mut script = Script::running(3);
+    let before = script.host(1).proposed.len();
+    let try_it = |script: &mut Script| {
+        script.input(n(1), Input::Announce);
+        script.settle();
+        script.input(n(1), Input::HandOver);
+        script.host(1).proposed.len() - before
+    };
+    script.propose(1, "a").unwrap();
+    assert_eq!(try_it(&mut script), 0, "nobody has the bytes");
+    script.input(n(2), Input::DataThrough(Seq(2)));
+    script.input(n(3), Input::DataThrough(Seq(1)));
+    assert_eq!(try_it(&mut script), 0, "one member lacks bytes");
+    script.input(n(3), Input::DataThrough(Seq(2)));
+    script.input(n(1), Input::Candidate(n(4)));
+    assert_eq!(try_it(&mut script), 0, "another one comes in");
+    script.input(n(1), Input::Dismiss(n(4)));
+    script.propose(1, "b").unwrap();
+    script.lose(&[2]);
+    assert_eq!(try_it(&mut script), 0, "one member lacks a record");
+    script.pass(1_000, &[]);
+    for member in [2, 3] {
+        script.input(n(member), Input::DataThrough(Seq(3)));
+    }
+    assert_eq!(try_it(&mut script), 1);
+    assert_eq!(script.host(1).proposed.last(), Some(&view(3, &[2, 3])));
+
+    script.decide(n(1), CasOutcome::Won);
+    assert_eq!((script.role(1), script.lease(1)), (Role::Outside, None));
+    script.input(n(2), Input::View(view(3, &[2, 3])));
+    script.pass(2_000, &[]);
+    assert_eq!(
+        script.role(2),
+        Role::Returning,
+        "leases that it granted still run"
+    );
+    script.pass(1_000, &[]);
+    assert_eq!(script.host(2).proposed, [view(4, &[2, 3])]);
+    script.decide(n(2), CasOutcome::Won);
+    script.pass(20, &[]);
+    assert_eq!(script.role(2), Role::Owner { epoch: Epoch(4) });
+    assert!(script.host(1).truncated.is_empty());
+}
+
+#[test]
+fn the_only_member_does_not_leave() {
+    let mut script = Script::running(1);
+    let before = script.host(1).proposed.len();
+    script.input(n(1), Input::HandOver);
+    assert_eq!(script.host(1).proposed.len(), before);
+}
+
+#[test]
 fn what_never_left_a_deposed_owner_is_dropped() {
     let mut script = Script::running(2);
     let now = Tick(script.now);

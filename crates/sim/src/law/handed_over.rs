@@ -1,0 +1,43 @@
+//! An owner leaves by itself only when nothing goes with it: whom it leaves the container to has every record of its log
+//! and every byte, on disk.
+
+use crate::model::{BLOCKS, file_of, range_of};
+use crate::oracle::Mark;
+use crate::world::{World, host_of, id_of};
+use perigee_replica::ChainView;
+
+/// Checked when `node` proposes `view`.
+pub(crate) fn check(world: &mut World, node: usize, view: &ChainView) {
+    let leaves = !view.lists(id_of(node)) && world.running_ref(node).reign.is_some();
+    if !leaves {
+        return;
+    }
+    world.note(Mark::HandOver);
+    let last = world.running_ref(node).chain.last();
+    for member in view.chain.iter().copied().map(host_of) {
+        let disk = &world.nodes[member].disk;
+        // It lost its disk since it was asked: its owner would have left it a moment earlier, too.
+        if disk.wiped {
+            continue;
+        }
+        let has = disk
+            .hard
+            .entries
+            .last()
+            .map_or(disk.hard.base, |e| e.version);
+        let lacks = (0..BLOCKS).find(|block| {
+            let map = disk.objects.invalid.get(&file_of(*block));
+            map.is_some_and(|map| !map.is_valid(range_of(*block)))
+        });
+        let behind = disk.objects.through < last.seq;
+        if has < last || behind || lacks.is_some() {
+            let what = format!(
+                "n{} leaves at {last}; n{} has {has}, data through {}, lacks block {lacks:?}",
+                node + 1,
+                member + 1,
+                disk.objects.through
+            );
+            return world.oracle.accuse(world.now, "handed over", what);
+        }
+    }
+}
