@@ -261,6 +261,7 @@ impl Container {
         st.own.insert(version.epoch);
         for command in &batch.data {
             st.data_last.insert(command.inode(), version.seq);
+            st.intents.on_recorded(version.seq, command.inode());
             st.pull.on_command(version, command, Origin::Own);
         }
         for mutation in batch

@@ -214,7 +214,7 @@ impl Container {
             if !local || self.must_wait(st, now, &outcome.touched) {
                 Self::remember(st, request, &outcome.reply, &mut batch);
             }
-            if let Err(error) = self.carry_out(&batch) {
+            if let Err(error) = self.carry_out(st, &batch) {
                 return Ran::Done(Err(store_errno(&error)), Span::ZERO, Owed::default());
             }
             match self.order(st, now, &batch, !local) {

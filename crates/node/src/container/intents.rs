@@ -1,13 +1,14 @@
 //! Where files may hold bytes that no record covers yet, as the disk knows it.
 //!
-//! A write that replaces bytes is in the backing file before it is in a record, and background syncs store its checksum.
+//! A write that replaces bytes is in the backing file before it is in a record, and background syncs store its checksum;
+//! so is what a map changed, and where a file was cut or punched.
 //! A process that ends in between would leave bytes that look valid and that no other member has: two hosts would read
 //! two contents for ever. So a part of a file is noted before the first such write to it, and the note goes with the
 //! record. The next process gives up what is noted and takes it from the other members, as it does with what the disk
 //! lost in a crash. It is the write-intent bitmap of RAID, over nodes.
 
-use super::Container;
 use super::dirty::Dirty;
+use super::{Container, State};
 use crate::env::Env;
 use perigee_store::{Space, StoreError, WriteBatch};
 use perigee_types::{ByteRange, ContainerId, InodeId, Seq, Version};
@@ -46,9 +47,14 @@ fn parse(key: &[u8]) -> Option<(InodeId, u64)> {
 }
 
 impl Intents {
-    /// A write to `range`, which is not empty, begins. Gives the notes that have to reach the disk before its checksums.
+    /// A write to `range`, which is not empty, begins: [`Self::note`], until [`Self::end`].
     fn begin(&mut self, inode: InodeId, range: ByteRange) -> WriteBatch {
         *self.under_way.entry(inode).or_default() += 1;
+        self.note(inode, range)
+    }
+
+    /// `range`, which is not empty, is about to change. Gives the notes that have to reach the disk before its checksums.
+    fn note(&mut self, inode: InodeId, range: ByteRange) -> WriteBatch {
         let mut batch = WriteBatch::default();
         for segment in range.start / SEGMENT..=(range.end - 1) / SEGMENT {
             if self.noted.insert((inode, segment)) {
@@ -122,6 +128,18 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Container {
+    /// Notes that `range` of a file is about to change, and that its record comes while the lock is held.
+    pub(super) fn note(&self, st: &mut State, inode: InodeId, range: ByteRange) {
+        if range.is_empty() {
+            return;
+        }
+        let notes = st.intents.note(inode, range);
+        if !notes.is_empty() {
+            // The store keeps the order: what is synced later is on the disk later.
+            self.env.store.submit_lazy(notes);
+        }
+    }
+
     /// Notes that `range` of a file is about to get other bytes; without any there is nothing to note.
     pub(super) fn intend(&self, inode: InodeId, range: ByteRange) -> Option<UnderWay<'_>> {
         if range.is_empty() {

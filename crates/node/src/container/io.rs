@@ -142,9 +142,6 @@ impl Container {
                 }
             }
         }
-        if let Some(last) = last {
-            st.intents.on_recorded(last, inode);
-        }
         last
     }
 
@@ -167,15 +164,22 @@ impl Container {
     }
 
     /// Carries out at the owner what an operation does to data objects, before it is ordered.
-    pub(super) fn carry_out(&self, batch: &Batch) -> Result<(), StoreError> {
+    pub(super) fn carry_out(&self, st: &mut State, batch: &Batch) -> Result<(), StoreError> {
         for command in &batch.data {
             match command {
                 DataCommand::Written { .. } => {}
                 DataCommand::Resized { inode, size } => {
-                    self.file(*inode)?.object.resize(*size)?;
+                    let object = &self.file(*inode)?.object;
+                    let len = object.len()?;
+                    self.note(st, *inode, ByteRange::new((*size).min(len), len));
+                    object.resize(*size)?;
                 }
                 DataCommand::Punched { inode, range } => {
-                    self.file(*inode)?.object.punch(*range)?;
+                    let object = &self.file(*inode)?.object;
+                    let len = object.len()?;
+                    let there = ByteRange::new(range.start.min(len), range.end.min(len));
+                    self.note(st, *inode, there);
+                    object.punch(*range)?;
                 }
                 DataCommand::Removed { inode } => {
                     self.forget_file(*inode);

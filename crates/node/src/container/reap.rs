@@ -138,7 +138,7 @@ impl Container {
                     return Ok(());
                 }
                 for batch in outcome.batches.into_values() {
-                    if let Err(error) = self.carry_out(&batch) {
+                    if let Err(error) = self.carry_out(&mut st, &batch) {
                         warn!(%inode, %error, "object of a removed inode stays");
                     }
                     self.order(&mut st, now, &batch, false)?;

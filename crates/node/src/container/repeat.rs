@@ -92,6 +92,7 @@ impl Container {
             info!(container = %self.id, inode = %request.inode, %part, "a repeat brings the bytes of a write again");
             let from = (part.start - range.start) as usize;
             let bytes = &data[from..from + part.len() as usize];
+            self.note(st, request.inode, part);
             file.object
                 .write(part.start, bytes)
                 .map_err(|error| self.write_failed(st, request.inode, &error))?;

@@ -275,7 +275,7 @@ impl Container {
                 return Err(Elsewhere::NotReady.into());
             };
             Self::remember(&mut st, request, &outcome.reply, &mut batch);
-            self.carry_out(&batch)
+            self.carry_out(&mut st, &batch)
                 .map_err(|error| store_errno(&error))?;
             let seq = self.order(&mut st, now, &batch, true)?;
             let step = st.transactions.decided(now, plan.tx);
@@ -459,7 +459,7 @@ impl Container {
             })?;
             let mut seq = st.chain.last().seq;
             if let Some(record) = &step.record {
-                self.carry_out(record)
+                self.carry_out(&mut st, record)
                     .map_err(|error| store_errno(&error))?;
                 seq = self.order(&mut st, now, record, true)?;
             }

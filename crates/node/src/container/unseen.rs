@@ -154,9 +154,20 @@ impl Container {
         session: SessionId,
     ) -> Result<(), Errno> {
         let _alone = file.still.write();
-        match file.object.rescan() {
-            Ok(changed) if changed.is_empty() => Ok(()),
-            Ok(changed) => {
+        let compared = file.object.len().and_then(|len| {
+            // From the search on a sync stores the checksums of what was found.
+            let under_way = self.intend(inode, ByteRange::new(0, len));
+            file.object.rescan().map(|changed| (changed, under_way))
+        });
+        match compared {
+            Ok((changed, under_way)) if changed.is_empty() => {
+                drop(under_way);
+                let mut st = self.state.lock();
+                let last = st.chain.last().seq;
+                st.intents.on_recorded(last, inode);
+                Ok(())
+            }
+            Ok((changed, _under_way)) => {
                 self.note_unseen(inode, session, &changed);
                 Ok(())
             }
