@@ -25,6 +25,8 @@ pub(crate) struct FaultyDisk {
 pub(crate) struct Faults {
     /// Every call fails: the machine is off.
     frozen: bool,
+    /// Calls that change something before the power goes by itself.
+    pub(crate) calls_left: Option<u32>,
     /// Syncs of object files that succeed before one fails.
     pub(crate) syncs_left: Option<u32>,
     /// Bytes that object files still take.
@@ -55,6 +57,18 @@ struct FaultyFile {
 
 fn eio() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
+}
+
+impl Faults {
+    /// Something is about to change on the disk, unless the machine is off.
+    fn change(&mut self) -> io::Result<()> {
+        match &mut self.calls_left {
+            Some(0) => self.frozen = true,
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        if self.frozen { Err(eio()) } else { Ok(()) }
+    }
 }
 
 impl FaultyDisk {
@@ -93,6 +107,16 @@ impl FaultyDisk {
             lost.file.set_len(len).unwrap();
         }
         faults.frozen = false;
+        faults.calls_left = None;
+    }
+
+    /// Whether the power is gone.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.faults.lock().frozen
+    }
+
+    fn change(&self) -> io::Result<()> {
+        self.faults.lock().change()
     }
 
     fn alive(&self) -> io::Result<()> {
@@ -106,8 +130,11 @@ impl FaultyDisk {
 
 impl Disk for FaultyDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        self.alive()?;
         let is_new = !path.exists();
+        if is_new || mode == OpenMode::Truncate {
+            self.change()?;
+        }
+        self.alive()?;
         let inner = RealDisk.open(path, mode)?;
         if is_new {
             self.faults.lock().created.insert(path.to_owned(), ());
@@ -121,7 +148,7 @@ impl Disk for FaultyDisk {
     }
 
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
-        self.alive()?;
+        self.change()?;
         RealDisk.create_dirs(path)
     }
 
@@ -131,13 +158,13 @@ impl Disk for FaultyDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.alive()?;
+        self.change()?;
         self.faults.lock().created.remove(from);
         RealDisk.rename(from, to)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.alive()?;
+        self.change()?;
         self.faults.lock().created.remove(path);
         let id = std::fs::metadata(path)?.ino();
         self.faults.lock().unsynced.remove(&id);
@@ -145,12 +172,12 @@ impl Disk for FaultyDisk {
     }
 
     fn remove_tree(&self, path: &Path) -> io::Result<()> {
-        self.alive()?;
+        self.change()?;
         RealDisk.remove_tree(path)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.alive()?;
+        self.change()?;
         let mut faults = self.faults.lock();
         faults
             .created
@@ -182,8 +209,9 @@ struct FaultyWhole(Arc<Mutex<Faults>>);
 impl WholeDisk for FaultyWhole {
     fn sync(&self) -> io::Result<()> {
         let mut faults = self.0.lock();
+        faults.change()?;
         // Where a sync of a file is to fail, this one does not say which.
-        if faults.frozen || faults.syncs_left.is_some() {
+        if faults.syncs_left.is_some() {
             return Err(eio());
         }
         faults.unsynced.clear();
@@ -196,9 +224,7 @@ impl FaultyFile {
     /// Remembers what `range` holds, and the length, before they change.
     fn remember(&self, range: ByteRange) -> io::Result<()> {
         let mut faults = self.faults.lock();
-        if faults.frozen {
-            return Err(eio());
-        }
+        faults.change()?;
         let len = self.inner.size()?;
         let lost = faults.unsynced.entry(self.id).or_insert_with(|| Unsynced {
             file: Arc::clone(&self.inner),
@@ -261,6 +287,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn allocate(&self, range: ByteRange) -> io::Result<()> {
+        self.faults.lock().change()?;
         self.inner.allocate(range)
     }
 
@@ -275,9 +302,7 @@ impl DiskFile for FaultyFile {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut faults = self.faults.lock();
-        if faults.frozen {
-            return Err(eio());
-        }
+        faults.change()?;
         let lost = faults.unsynced.remove(&self.id);
         match &mut faults.syncs_left {
             Some(0) if self.is_object => {

@@ -1,6 +1,7 @@
 //! Tests of the room as a whole, on a disk that fails and forgets.
 
 mod crash;
+mod every_crash;
 mod fault;
 mod faulty;
 mod fuzz;
