@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::container::Container;
 use crate::losses::Losses;
+use crate::pace::Pace;
 use crate::removals::Removals;
 use crate::room::Rooms;
 use crate::router::Router;
@@ -44,6 +45,7 @@ pub(crate) struct Env {
     pub(crate) removals: Removals,
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
+    pub(crate) pace: Pace,
     pub(crate) scrub: Scrub,
     appear: tokio::sync::mpsc::Sender<ContainerId>,
     network: Network,
@@ -93,6 +95,7 @@ impl Env {
             removals: Removals::default(),
             rooms: Rooms::default(),
             losses: Losses::default(),
+            pace: Pace::default(),
             scrub: Scrub::default(),
             appear,
             network,

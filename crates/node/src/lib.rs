@@ -10,9 +10,11 @@
 mod clock;
 mod container;
 mod env;
+mod leftovers;
 mod losses;
 pub mod membership;
 pub mod node;
+mod pace;
 pub mod policy;
 mod removals;
 mod report;

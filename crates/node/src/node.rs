@@ -3,8 +3,10 @@
 use crate::clock::Clock;
 use crate::container::Container;
 use crate::env::Env;
+use crate::leftovers::{self, Leftovers};
 use crate::service::NodeService;
 use crate::usage::Usage;
+use futures_util::future::join_all;
 use perigee_client::Session;
 use perigee_cluster::codec::Record;
 use perigee_cluster::{ControlStore, Directory, Event, LeaseNumber, Live, Txn, key};
@@ -137,13 +139,19 @@ impl Node {
             tasks: tokio::task::JoinSet::new(),
         };
         node.take_directory(directory).await;
-        Ok(node.run(appeared, config.version).await)
+        let leftovers = Leftovers::of(&node.env)?;
+        Ok(node.run(appeared, leftovers, config.version).await)
     }
 
-    async fn run(mut self, appeared: mpsc::Receiver<ContainerId>, version: String) -> Self {
+    async fn run(
+        mut self,
+        appeared: mpsc::Receiver<ContainerId>,
+        leftovers: Leftovers,
+        version: String,
+    ) -> Self {
         self.publish_address().await;
         let env = self.env.clone();
-        self.tasks.spawn(follow(env.clone(), appeared));
+        self.tasks.spawn(follow(env.clone(), appeared, leftovers));
         self.tasks.spawn(live(env.clone(), version));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
@@ -199,16 +207,16 @@ impl Node {
             ended.stop_waiting();
         }
         let ids: Vec<ContainerId> = self.env.owners.borrow().keys().copied().collect();
-        for id in ids {
-            crate::router::release_session(&self.env, id, session).await;
-        }
+        // At once: a node that stops is not to be slower than those that stop with it, or they would be replaced.
+        let release = |id| crate::router::release_session(&self.env, id, session);
+        join_all(ids.into_iter().map(release)).await;
     }
 
     /// Puts everything on disk, and ends the node's tasks and connections.
     pub async fn stop(mut self) {
-        for container in self.env.all_containers() {
-            container.quiesce().await;
-        }
+        let containers = self.env.all_containers();
+        join_all(containers.iter().map(Container::quiesce)).await;
+        drop(containers);
         self.tasks.shutdown().await;
         self.network.shutdown().await;
         if let Err(error) = self.env.store.close() {
@@ -342,7 +350,12 @@ async fn open(env: &Arc<Env>, id: ContainerId, view: ChainView) {
 }
 
 /// Follows the control store, and opens containers that others speak of.
-async fn follow(env: Arc<Env>, mut appeared: mpsc::Receiver<ContainerId>) {
+async fn follow(
+    env: Arc<Env>,
+    mut appeared: mpsc::Receiver<ContainerId>,
+    mut leftovers: Leftovers,
+) {
+    let mut look_for_leftovers = tokio::time::interval(leftovers::LOOK);
     loop {
         let from = env.directory.read().revision.next();
         let mut watch = env.control.watch(key::ROOT, from);
@@ -356,6 +369,7 @@ async fn follow(env: Arc<Env>, mut appeared: mpsc::Receiver<ContainerId>) {
                     }
                 },
                 Some(id) = appeared.recv() => appear(&env, id).await,
+                _ = look_for_leftovers.tick() => leftovers.free(&env).await,
             }
         }
         match list(env.control.as_ref()).await {

@@ -20,8 +20,17 @@ const CONTROL_CHECK: Duration = Duration::from_millis(800);
 /// How long a node may take to answer before it is shown as late.
 const ANSWER: Duration = Duration::from_millis(800);
 
-/// What each node that answered says of itself.
-type Reports = BTreeMap<NodeId, NodeReport>;
+/// What a node that answered says of itself.
+struct Answered {
+    report: NodeReport,
+    /// How long that took; none for this node.
+    took: Option<Duration>,
+    /// Its wall clock less this node's, in the middle of the call.
+    clock_ahead_ms: i64,
+}
+
+/// All of them.
+type Reports = BTreeMap<NodeId, Answered>;
 
 /// What this node tells others of itself.
 pub(crate) async fn of_this_node(env: &Arc<Env>) -> NodeReport {
@@ -33,7 +42,20 @@ pub(crate) async fn of_this_node(env: &Arc<Env>) -> NodeReport {
             .iter()
             .map(|container| (container.id, container.missing_bytes()))
             .collect(),
+        bytes_per_second: env.pace.bytes_per_second(Instant::now()),
+        read_only: {
+            let containers = env.all_containers();
+            let ids = containers.iter().map(|container| container.id);
+            ids.filter(|id| env.store.read_only(*id).is_some())
+                .collect()
+        },
+        clock_ms: clock_ms(env),
     }
+}
+
+fn clock_ms(env: &Env) -> i64 {
+    let now = env.clock.wall();
+    now.secs * 1_000 + i64::from(now.nanos / 1_000_000)
 }
 
 impl Node {
@@ -90,13 +112,26 @@ impl Node {
     async fn reports(&self, directory: &Directory) -> Reports {
         let ask = |node: NodeId| async move {
             if node == self.env.me {
-                return Some((node, of_this_node(&self.env).await));
+                let answered = Answered {
+                    report: of_this_node(&self.env).await,
+                    took: None,
+                    clock_ahead_ms: 0,
+                };
+                return Some((node, answered));
             }
+            let (began, before) = (Instant::now(), clock_ms(&self.env));
             let asked = self
                 .env
                 .ask(node, &AskReport, bytes::Bytes::new(), ANSWER)
                 .await;
-            asked.ok().map(|(report, _)| (node, report))
+            let (report, _) = asked.ok()?;
+            let middle = before.midpoint(clock_ms(&self.env));
+            let answered = Answered {
+                clock_ahead_ms: report.clock_ms - middle,
+                took: Some(began.elapsed()),
+                report,
+            };
+            Some((node, answered))
         };
         let me = std::iter::once(self.env.me);
         let others = directory.live.keys().copied();
@@ -270,8 +305,10 @@ fn nodes(directory: &Directory, me: NodeId, reports: &Reports) -> Vec<NodeStatus
         .filter(|node| node.state != perigee_cluster::NodeState::Left)
         .map(|node| {
             let live = directory.live.contains_key(&node.id);
-            let report = reports.get(&node.id);
+            let answered = reports.get(&node.id);
+            let report = answered.map(|answered| &answered.report);
             let state = state_of(node, live, report.is_some());
+            let life = directory.live.get(&node.id);
             NodeStatus {
                 id: node.id,
                 name: node.name.clone(),
@@ -282,6 +319,10 @@ fn nodes(directory: &Directory, me: NodeId, reports: &Reports) -> Vec<NodeStatus
                 used_bytes: report.and_then(|report| report.used),
                 free_bytes: report.and_then(|report| report.free),
                 mounts: Vec::new(),
+                version: life.map_or_else(String::new, |life| life.record.version.clone()),
+                answer_us: answered.and_then(|answered| Some(answered.took?.as_micros() as u64)),
+                clock_ahead_ms: answered.map(|answered| answered.clock_ahead_ms),
+                read_only: report.map_or_else(Vec::new, |report| report.read_only.clone()),
             }
         })
         .collect()
@@ -289,10 +330,17 @@ fn nodes(directory: &Directory, me: NodeId, reports: &Reports) -> Vec<NodeStatus
 
 /// What a member has yet to fetch of a container, as it says itself.
 fn missing(reports: &Reports, node: NodeId, id: perigee_types::ContainerId) -> Option<u64> {
-    let of = &reports.get(&node)?.missing;
+    let of = &reports.get(&node)?.report.missing;
     of.iter()
         .find(|(held, _)| *held == id)
         .map(|(_, bytes)| *bytes)
+}
+
+/// About how long a member fetches until it lacks nothing of any container.
+fn seconds_left(reports: &Reports, node: NodeId) -> Option<u64> {
+    let report = &reports.get(&node)?.report;
+    let bytes: u64 = report.missing.iter().map(|(_, bytes)| bytes).sum();
+    bytes.checked_div(report.bytes_per_second)
 }
 
 fn containers(
@@ -315,10 +363,14 @@ fn containers(
                 standing
                     .members
                     .iter()
-                    .map(|member| MemberLag {
-                        node: member.node,
-                        records: standing.last.0.saturating_sub(member.durable.0),
-                        bytes: missing(reports, member.node, record.id),
+                    .map(|member| {
+                        let bytes = missing(reports, member.node, record.id);
+                        MemberLag {
+                            node: member.node,
+                            records: standing.last.0.saturating_sub(member.durable.0),
+                            bytes,
+                            seconds: bytes.and_then(|_| seconds_left(reports, member.node)),
+                        }
                     })
                     .collect()
             };
@@ -369,9 +421,19 @@ mod tests {
         let report = NodeReport {
             used: None,
             free: None,
-            missing: vec![(ContainerId(2), 77)],
+            missing: vec![(ContainerId(2), 77), (ContainerId(3), 23)],
+            bytes_per_second: 10,
+            read_only: Vec::new(),
+            clock_ms: 0,
         };
-        let reports = Reports::from([(NodeId(3), report)]);
+        let answered = Answered {
+            report,
+            took: None,
+            clock_ahead_ms: 0,
+        };
+        let reports = Reports::from([(NodeId(3), answered)]);
+        assert_eq!(seconds_left(&reports, NodeId(3)), Some(10));
+        assert_eq!(seconds_left(&reports, NodeId(4)), None);
         assert_eq!(missing(&reports, NodeId(3), ContainerId(2)), Some(77));
         assert_eq!(missing(&reports, NodeId(3), ContainerId(9)), None);
         assert_eq!(missing(&reports, NodeId(4), ContainerId(2)), None);

@@ -6,6 +6,7 @@
 mod admin_client;
 mod admin_server;
 mod admin_socket;
+mod bundle;
 mod commands;
 mod config;
 mod daemon;

@@ -275,6 +275,18 @@ pub struct NodeStatus {
     pub free_bytes: Option<u64>,
     /// Mount points of its mounts.
     pub mounts: Vec<AdminPath>,
+    /// The version of its program, while it shows signs of life.
+    #[serde(default)]
+    pub version: String,
+    /// How long it took to answer the node that was asked, in microseconds; none for that node itself.
+    #[serde(default)]
+    pub answer_us: Option<u64>,
+    /// How far its wall clock is ahead of that of the node that was asked, in milliseconds.
+    #[serde(default)]
+    pub clock_ahead_ms: Option<i64>,
+    /// Containers that take no changes there, since its disk failed.
+    #[serde(default)]
+    pub read_only: Vec<ContainerId>,
 }
 
 /// Whether a node is there.
@@ -322,6 +334,9 @@ pub struct MemberLag {
     pub records: u64,
     /// Bytes of file content that it has yet to fetch; none when it does not answer.
     pub bytes: Option<u64>,
+    /// About how long it will take until it lacks nothing; none when it does not fetch, or has just begun.
+    #[serde(default)]
+    pub seconds: Option<u64>,
 }
 
 /// Counters of a node's connections, since it started.

@@ -30,6 +30,9 @@ struct Arguments {
     /// Find each deliberate fault, and print a table.
     #[arg(long)]
     plants: bool,
+    /// Find each deliberate fault from several starts, and print how many seeds that takes
+    #[arg(long)]
+    medians: bool,
     /// Run each seed twice, and compare.
     #[arg(long)]
     twice: bool,
@@ -140,6 +143,9 @@ impl World {
     }
 }
 
+/// How often each deliberate fault is looked for.
+const STARTS: u64 = 9;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let mut out = std::io::stdout().lock();
@@ -151,6 +157,9 @@ fn main() -> ExitCode {
 }
 
 fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCode> {
+    if arguments.medians {
+        return medians(arguments, out);
+    }
     if arguments.plants {
         return plants(arguments, out);
     }
@@ -254,6 +263,50 @@ fn plants(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCo
     }
     writeln!(out, "{found} of {count} found")?;
     Ok(verdict(found < count))
+}
+
+/// How many seeds a deliberate fault takes, over several starts; a table for the documentation.
+fn medians(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCode> {
+    let began = Instant::now();
+    writeln!(
+        out,
+        "| Deliberate fault | What it leaves out | Median | Most |"
+    )?;
+    writeln!(out, "| --- | --- | --- | --- |")?;
+    let mut missed = 0;
+    for fault in Fault::all() {
+        let mut counts: Vec<u64> = (0..STARTS)
+            .map(|start| {
+                let from = arguments.from + start * arguments.seeds;
+                let mut seeds = from..from + arguments.seeds;
+                let found =
+                    seeds.find(|seed| World::of(fault).run(*seed, false).violation.is_some());
+                found.map_or(u64::MAX, |seed| seed - from + 1)
+            })
+            .collect();
+        counts.sort_unstable();
+        let [median, most] = [counts[counts.len() / 2], counts[counts.len() - 1]];
+        missed += u32::from(median == u64::MAX);
+        let shown = |count: u64| match count {
+            u64::MAX => format!("over {}", arguments.seeds),
+            count => count.to_string(),
+        };
+        writeln!(
+            out,
+            "| `{}` | {} | {} | {} |",
+            fault.name(),
+            fault.text(),
+            shown(median),
+            shown(most)
+        )?;
+        out.flush()?;
+    }
+    writeln!(
+        out,
+        "\n{missed} not found at most starts; {:.0} s",
+        began.elapsed().as_secs_f64()
+    )?;
+    Ok(verdict(missed > 0))
 }
 
 fn tell(went: &Went, seed: u64, world: World, out: &mut impl Write) -> std::io::Result<()> {

@@ -1,7 +1,7 @@
 //! A node leaves while programs work: nothing is lost, and everything has as many copies as before.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::{Cluster, program};
+use perigee_testbed::{Call, Cluster, program, wait};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -88,6 +88,17 @@ fn a_node_is_drained_under_load_and_removed() {
     for chain in cluster.chains().unwrap() {
         assert!(chain.len() == 3 && !chain.contains(&1), "{chain:?}");
     }
+
+    let objects = cluster.dir().join("node-1/store/objects");
+    wait::until(
+        "the drained node's copies are freed",
+        SERVICE_GOES_ON,
+        || {
+            let left = fs::read_dir(&objects).call(|| format!("list {}", objects.display()))?;
+            Ok((left.count() == 0).then_some(()))
+        },
+    )
+    .unwrap();
 
     let refused = refusal(&mut cluster, &["remove", "node-1"]);
     assert!(refused.contains("is mounted through it"), "{refused}");

@@ -20,6 +20,9 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// machine.
 const SERVICE_GOES_ON: Duration = Duration::from_secs(20);
 
+/// Longest wait until another node has a copy in place of one that is away: it is waited for 30 s.
+const REPLACED: Duration = Duration::from_secs(60);
+
 /// The right to start a cluster; nothing where none can be, which is said.
 fn alone() -> Option<MutexGuard<'static, ()>> {
     if let Some(reason) = program::why_no_cluster() {
@@ -245,6 +248,34 @@ fn fsync_tells_of_work_that_went_with_an_ownership() {
     assert_eq!(fs::read_to_string(second.join("changed")).unwrap(), "new");
 }
 
+/// A restart is no reason to copy everything to another node.
+#[test]
+fn a_member_that_is_away_for_a_moment_gets_its_place_back() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(4).unwrap();
+    let writer = cluster.mount(1).unwrap();
+    fs::write(writer.join("f"), vec![b'x'; 4 << 20]).unwrap();
+    let before = cluster.chains().unwrap();
+    for away in [before[0][2], before[0][0]] {
+        let without = |chains: &[Vec<u32>]| chains.iter().all(|chain| !chain.contains(&away));
+        cluster.kill(away, Signal::KILL).unwrap();
+        wait::until("the others go on without it", SERVICE_GOES_ON, || {
+            Ok(without(&cluster.chains()?).then_some(()))
+        })
+        .unwrap();
+        cluster.up().unwrap();
+        wait::until("it has its places back", SERVICE_GOES_ON, || {
+            let mut chains = cluster.chains()?;
+            let mut wanted = before.clone();
+            for chain in chains.iter_mut().chain(&mut wanted) {
+                chain.sort_unstable();
+            }
+            Ok((chains == wanted).then_some(()))
+        })
+        .unwrap();
+    }
+}
+
 /// A member that slept until another node took its place has an old copy, of which nobody told it what it lacks.
 #[test]
 fn a_node_that_was_replaced_in_its_sleep_does_not_read_its_own_copy() {
@@ -260,7 +291,7 @@ fn a_node_that_was_replaced_in_its_sleep_does_not_read_its_own_copy() {
     assert_eq!(fs::read_to_string(reader.join("f0")).unwrap(), "old");
 
     cluster.kill(sleeper, Signal::STOP).unwrap();
-    wait::until("the sleeper is replaced", SERVICE_GOES_ON, || {
+    wait::until("the sleeper is replaced", REPLACED, || {
         let chain = &cluster.chains()?[0];
         Ok((chain.len() == 3 && !chain.contains(&sleeper)).then_some(()))
     })

@@ -98,6 +98,8 @@ impl Container {
             taken.round = Round::Failed;
             return taken;
         }
+        let now = std::time::Instant::now();
+        self.env.pace.add(payload.len() as u64, now);
         let mut at = 0usize;
         for (fetch, (region, as_of)) in asked.into_iter().zip(&got.regions) {
             let len = match region {

@@ -4,12 +4,18 @@ use super::{After, Container};
 use perigee_cluster::{ChangeError, Directory, PlanError, Step, StoreError};
 use perigee_cluster::{key, next_step, transition};
 use perigee_replica::{CasOutcome, ChainView, Input, MemberProgress, Role, Standing};
-use perigee_types::{Epoch, NodeId, Span};
+use perigee_types::{Epoch, NodeId, Span, Tick};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tracing::{info, warn};
 
 /// How long a node that did not become a member is tried after all others.
 const AVOID: Span = Span::from_millis(60_000);
+/// How long a member that is away is waited for before another node fetches everything in its place: long enough for a
+/// daemon, or a host, to start again.
+const PATIENCE: Span = Span::from_millis(30_000);
+/// The same where one copy is left.
+const PATIENCE_ALONE: Span = Span::from_millis(10_000);
 /// How long a member has to say that it has what was committed at one moment, before another moment is taken.
 const MARK: Span = Span::from_millis(3_000);
 /// For how long changes wait for a hand-over: members say within a second what they have.
@@ -91,18 +97,28 @@ impl Container {
         };
         let (chain, whole) = {
             let mut st = self.state.lock();
-            let listed = |node: &NodeId| st.chain.view().is_some_and(|view| view.lists(*node));
-            if st.candidate.as_ref().is_some_and(listed) {
-                st.candidate = None;
-            }
-            let progress = st.chain.member_progress();
-            let joining = progress
-                .iter()
-                .any(|member| member.standing != Standing::Member);
-            if !matches!(st.role, Role::Owner { .. }) || joining {
+            let now = self.env.clock.now();
+            let view = st.chain.view();
+            let chain = view.map(|view| view.chain.clone()).unwrap_or_default();
+            st.former.look(&chain, now);
+            st.candidate.take_if(|candidate| chain.contains(candidate));
+            if !matches!(st.role, Role::Owner { .. }) {
                 return;
             }
-            let (now, committed) = (self.env.clock.now(), st.chain.committed());
+            let progress = st.chain.member_progress();
+            let mut joining = progress
+                .iter()
+                .filter(|member| member.standing != Standing::Member);
+            if let Some(joiner) = joining.next() {
+                let node = directory.node(joiner.node);
+                if !node.is_some_and(perigee_cluster::Node::takes_containers) {
+                    let joiner = joiner.node;
+                    drop(st);
+                    self.step(Input::Dismiss(joiner));
+                }
+                return;
+            }
+            let committed = st.chain.committed();
             let fresh = st.mark.filter(|(at, _)| now.since(*at) < MARK);
             let (at, mark) = fresh.unwrap_or((now, committed));
             st.mark = Some((at, mark));
@@ -112,11 +128,7 @@ impl Container {
             if st.pull.iter().next().is_none() {
                 whole.push(self.env.me);
             }
-            let view = st.chain.view();
-            (
-                view.map(|view| view.chain.clone()).unwrap_or_default(),
-                whole,
-            )
+            (chain, whole)
         };
         let is_whole = |node| whole.contains(&node);
         match next_step(directory, &chain, record.copies.into(), &is_whole) {
@@ -135,15 +147,23 @@ impl Container {
 
     fn bring_in(self: &Arc<Self>, directory: &Directory, chain: &[NodeId]) {
         let now = self.env.clock.now();
-        let avoid: Vec<NodeId> = {
+        let (avoid, former): (Vec<NodeId>, Former) = {
             let mut st = self.state.lock();
-            if let Some(last) = st.candidate.take().filter(|last| !chain.contains(last)) {
+            // One that died on its way in may try again when it is back.
+            let failed = |last: &NodeId| !chain.contains(last) && directory.live.contains_key(last);
+            if let Some(last) = st.candidate.take().filter(failed) {
                 st.avoid.insert(last, now + AVOID);
             }
             st.avoid.retain(|_, until| *until > now);
-            st.avoid.keys().copied().collect()
+            (st.avoid.keys().copied().collect(), st.former.clone())
         };
-        if let Some(node) = choose(directory, chain, &avoid) {
+        let missed = former.missed(directory, chain.len(), &avoid, now);
+        let chosen = match missed {
+            Missed::Back(node) => Some(node),
+            Missed::Away => None,
+            Missed::Nobody => choose(directory, chain, &avoid),
+        };
+        if let Some(node) = chosen {
             info!(container = %self.id, %node, "bringing in a member");
             self.state.lock().candidate = Some(node);
             self.step(Input::Candidate(node));
@@ -192,6 +212,59 @@ impl Container {
     }
 }
 
+/// Members that the chain does without: they have most of what a new one would have to fetch.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Former {
+    listed: Vec<NodeId>,
+    /// Since when.
+    since: BTreeMap<NodeId, Tick>,
+}
+
+/// Whether a place in the chain is for one who had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missed {
+    /// This one is there again.
+    Back(NodeId),
+    /// One may come back soon.
+    Away,
+    /// None, or not any more.
+    Nobody,
+}
+
+impl Former {
+    /// Notes who is listed now.
+    fn look(&mut self, chain: &[NodeId], now: Tick) {
+        if self.listed == chain {
+            return;
+        }
+        for node in std::mem::replace(&mut self.listed, chain.to_vec()) {
+            self.since.entry(node).or_insert(now);
+        }
+        self.since.retain(|node, _| !chain.contains(node));
+    }
+
+    fn missed(&self, dir: &Directory, members: usize, avoid: &[NodeId], now: Tick) -> Missed {
+        let patience = if members > 1 {
+            PATIENCE
+        } else {
+            PATIENCE_ALONE
+        };
+        let takes = |node: &NodeId| {
+            dir.node(*node)
+                .is_some_and(perigee_cluster::Node::takes_containers)
+        };
+        let mut wanted = self.since.iter().filter(|(node, since)| {
+            takes(node) && !avoid.contains(node) && now.since(**since) < patience
+        });
+        let is_back = |node: &NodeId| dir.live.get(node).is_some_and(|live| live.record.free > 0);
+        match wanted.clone().find(|(node, _)| is_back(node)) {
+            Some((node, _)) => Missed::Back(*node),
+            None if wanted.next().is_some() => Missed::Away,
+            None => Missed::Nobody,
+        }
+    }
+}
+
 /// The best node for a chain; one that is to be avoided only where there is no other.
 fn choose(directory: &Directory, chain: &[NodeId], avoid: &[NodeId]) -> Option<NodeId> {
     let members: Vec<_> = chain
@@ -203,4 +276,67 @@ fn choose(directory: &Directory, chain: &[NodeId], avoid: &[NodeId]) -> Option<N
         .partition(|candidate| !avoid.contains(&candidate.node.id));
     perigee_cluster::choose_member(&members, &others)
         .or_else(|| perigee_cluster::choose_member(&members, &avoided))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_cluster::directory::Known;
+    use perigee_cluster::{Live, Node, NodeState, Revision};
+    use perigee_types::WallTime;
+
+    fn known<T>(record: T) -> Known<T> {
+        let revision = Revision::default();
+        Known { record, revision }
+    }
+
+    fn directory(live: &[u32]) -> Directory {
+        let mut directory = Directory::default();
+        for id in (1..=4).map(NodeId) {
+            let node = Node {
+                id,
+                name: id.to_string(),
+                address: ([127, 0, 0, 1], 7).into(),
+                site: None,
+                storage: true,
+                joined: WallTime::default(),
+                cert_serial: Vec::new(),
+                state: NodeState::Active,
+                capacity: 0,
+            };
+            directory.nodes.insert(id, known(node));
+            let life = Live {
+                node: id,
+                free: 1,
+                version: String::new(),
+            };
+            if live.contains(&id.0) {
+                directory.live.insert(id, known(life));
+            }
+        }
+        directory
+    }
+
+    #[test]
+    fn a_member_that_is_away_keeps_its_place_for_a_while() {
+        let [n1, n2, n3] = [1, 2, 3].map(NodeId);
+        let mut former = Former::default();
+        let at = |ms| Tick(0) + Span::from_millis(ms);
+        former.look(&[n1, n2, n3], at(1_000));
+        former.look(&[n1, n2, n3], at(2_000));
+        let (away, back) = (directory(&[1, 2, 4]), directory(&[1, 2, 3, 4]));
+        let missed = |former: &Former, dir, ms| former.missed(dir, 2, &[], at(ms));
+        assert_eq!(missed(&former, &back, 2_000), Missed::Nobody);
+        former.look(&[n1, n2], at(3_000));
+        former.look(&[n2, n1], at(4_000));
+        assert_eq!(missed(&former, &away, 32_000), Missed::Away);
+        assert_eq!(missed(&former, &back, 32_000), Missed::Back(n3));
+        assert_eq!(missed(&former, &away, 33_000), Missed::Nobody);
+        assert_eq!(former.missed(&away, 1, &[], at(12_000)), Missed::Away);
+        assert_eq!(former.missed(&away, 1, &[], at(13_000)), Missed::Nobody);
+        // Alive, and it did not become a member: its disk may fail.
+        assert_eq!(former.missed(&back, 2, &[n3], at(4_000)), Missed::Nobody);
+        former.look(&[n2, n1, n3], at(5_000));
+        assert_eq!(missed(&former, &back, 5_000), Missed::Nobody);
+    }
 }

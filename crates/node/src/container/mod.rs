@@ -185,6 +185,8 @@ pub(crate) struct State {
     hands_over_from: Tick,
     /// Who was brought in last, and is not known to have become a member.
     candidate: Option<NodeId>,
+    /// Members that the chain does without.
+    former: member::Former,
     /// Who was brought in and did not become a member, and until when another one is tried first.
     avoid: BTreeMap<NodeId, Tick>,
     /// This storage has held everything that a member must hold.
@@ -214,6 +216,8 @@ pub(crate) struct Container {
     unseen: unseen::UnseenWrites,
     abroad: Arc<abroad::WritesFromAbroad>,
     snapshots: Mutex<transfer::Snapshots>,
+    /// What works for it as long as it is open.
+    tasks: Mutex<Vec<tokio::task::AbortHandle>>,
 }
 
 /// Files whose handles are kept though nobody uses them.

@@ -98,6 +98,7 @@ impl Container {
             mark: None,
             hands_over_from: Tick(0),
             candidate: None,
+            former: super::member::Former::default(),
             avoid: BTreeMap::new(),
             transactions: Transactions::new(id),
             own: BTreeSet::new(),
@@ -126,6 +127,7 @@ impl Container {
             unseen: super::unseen::UnseenWrites::default(),
             abroad: Arc::default(),
             snapshots: Mutex::new(transfer::Snapshots::default()),
+            tasks: Mutex::default(),
         });
         container.replay(&entries, stored.data_done);
         Ok(container)
@@ -167,15 +169,32 @@ impl Container {
     /// Starts the container's tasks, and tells it what the control store says.
     pub(crate) fn begin(self: &Arc<Self>, view: ChainView) {
         self.step(Input::View(view));
-        let tasks = [self.clone(), self.clone(), self.clone()];
-        let [pump, refill, settle] = tasks;
-        self.env.runtime.spawn(async move { pump.pump().await });
-        self.env
-            .runtime
-            .spawn(async move { refill.refill_loop().await });
-        self.env
-            .runtime
-            .spawn(async move { settle.settle_loop().await });
+        let runtime = &self.env.runtime;
+        let me = || self.clone();
+        let (pump, refill, settle) = (me(), me(), me());
+        let tasks = [
+            runtime.spawn(async move { pump.pump().await }),
+            runtime.spawn(async move { refill.refill_loop().await }),
+            runtime.spawn(async move { settle.settle_loop().await }),
+        ];
+        *self.tasks.lock() = tasks.map(|task| task.abort_handle()).to_vec();
+    }
+
+    /// Whether this node has no part in the chain, and is not on its way into it.
+    pub(crate) fn is_outside(&self) -> bool {
+        matches!(self.state.lock().role, Role::Outside)
+    }
+
+    /// Whether nobody but the container's own tasks, the list of containers and the caller hold it.
+    pub(crate) fn is_idle(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) <= self.tasks.lock().len() + 2
+    }
+
+    /// Ends its tasks: nobody is to use it any more.
+    pub(crate) fn close(&self) {
+        for task in std::mem::take(&mut *self.tasks.lock()) {
+            task.abort();
+        }
     }
 }
 

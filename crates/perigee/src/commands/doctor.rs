@@ -13,6 +13,7 @@ use perigee_proto::admin::{Answer, Failure, Finding, Level, Request};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Free space below which a node's disk is soon full.
@@ -27,10 +28,15 @@ const PASSTHROUGH_KERNEL: (u32, u32) = (6, 9);
 #[command(after_help = "\
 Examples:
   perigee doctor
+  perigee doctor --bundle report.txt   all that helps whoever looks into it
   perigee doctor --json | jq '.[] | select(.level != \"ok\")'")]
 pub struct Doctor {
     #[command(flatten)]
     dir: DirArg,
+    /// Also write what is known into a new file: findings, status, configurations, the ends of the logs; no keys, and
+    /// no content of files
+    #[arg(long, value_name = "FILE")]
+    bundle: Option<PathBuf>,
     #[command(flatten)]
     json: JsonArg,
 }
@@ -53,6 +59,10 @@ impl Doctor {
             Level::Warn => Outcome::Degraded,
             Level::Bad => Outcome::Failed,
         };
+        if let Some(path) = &self.bundle {
+            let layout = Layout::look(&self.dir.path())?;
+            crate::bundle::write(path, &layout, &text(&findings))?;
+        }
         Ok(Report::either(self.json.json, &findings, || text(&findings))?.outcome(outcome))
     }
 }

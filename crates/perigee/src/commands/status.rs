@@ -250,7 +250,12 @@ fn behind(container: &ContainerStatus) -> String {
         .max_by_key(|member| (member.bytes.unwrap_or(0), member.records));
     match worst {
         None => "-".to_owned(),
-        Some(member) if member.bytes.is_some_and(|bytes| bytes > 0) => size(member.bytes),
+        Some(member) if member.bytes.is_some_and(|bytes| bytes > 0) => {
+            let left = member.seconds.map_or_else(String::new, |seconds| {
+                format!(", {}", human::time(Duration::from_secs(seconds)))
+            });
+            size(member.bytes) + &left
+        }
         Some(member) if member.records > 0 => {
             format!("{} records", human::count(member.records))
         }
@@ -283,7 +288,7 @@ mod tests {
             site: "default".to_owned(),
             used_bytes: Some(5 << 20),
             free_bytes: Some(40 << 30),
-            mounts: vec![],
+            ..NodeStatus::default()
         };
         let mut status = Status {
             cluster: "4f2a91c04f2a91c0".to_owned(),
@@ -306,6 +311,7 @@ mod tests {
                     node: NodeId(2),
                     records: 0,
                     bytes: Some(0),
+                    seconds: None,
                 }],
             }],
             ..Status::default()
@@ -332,10 +338,14 @@ mod tests {
             node: NodeId(2),
             records,
             bytes,
+            seconds: bytes.filter(|bytes| *bytes > 0).map(|_| 75),
         };
         for (members, said) in [
             (vec![], "-"),
-            (vec![lag(0, Some(0)), lag(9, Some(3 << 20))], "3.00 MiB"),
+            (
+                vec![lag(0, Some(0)), lag(9, Some(3 << 20))],
+                "3.00 MiB, 1 min 15 s",
+            ),
             (vec![lag(0, Some(0)), lag(2, None)], "2 records"),
             (vec![lag(0, Some(0)), lag(0, None)], "?"),
             (vec![lag(0, Some(0))], "nothing"),

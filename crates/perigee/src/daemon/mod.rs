@@ -2,6 +2,7 @@
 //! cluster, and a node with its mounts.
 
 mod control;
+mod findings;
 mod join;
 mod membership;
 mod node;

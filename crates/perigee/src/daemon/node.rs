@@ -2,7 +2,7 @@
 
 use super::failure;
 use super::join::identity_dir;
-use super::membership;
+use super::{findings, membership};
 use crate::admin_server::AdminBackend;
 use crate::config::NodeConfig;
 use crate::mount_options::Options;
@@ -12,9 +12,7 @@ use perigee_gateway::fuse::{self, Busy, Hooks, MountOptions, Mounted, UnmountErr
 use perigee_net::identity::Identity;
 use perigee_node::Node;
 use perigee_node::policy::PolicyError;
-use perigee_proto::admin::{
-    AdminPath, Answer, ControlState, Failure, Finding, PolicyValue, Request, Status, Token,
-};
+use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
 use perigee_types::{Errno, InodeId, SessionId, Span};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -123,7 +121,7 @@ impl Inner {
                 fewer_copies,
             } => membership::drain(node, &name, undo, fewer_copies).await,
             Request::Remove { node: name } => membership::remove(node, &name).await,
-            Request::Doctor => Ok(Answer::Doctor(findings(&self.status(node).await))),
+            Request::Doctor => Ok(Answer::Doctor(findings::of(&self.status(node).await))),
             Request::Scrub { wish } => Ok(Answer::Scrub(node.scrub(wish).await)),
             Request::Umount { .. } | Request::Stop => Ok(Answer::Done),
         }
@@ -313,32 +311,6 @@ fn check_policy(key: &str, value: &str) -> Result<Option<u8>, String> {
             "`{key}` is a number from 1 to {most}, not `{value}`"
         )),
     }
-}
-
-fn findings(status: &Status) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    findings.push(match status.control.state {
-        ControlState::Up => Finding::ok("the control store answers"),
-        ControlState::Away => Finding::warn(
-            format!(
-                "the control store at {} does not answer",
-                status.control.address
-            ),
-            "`perigee up` on its machine starts it; until then chains cannot change",
-        ),
-    });
-    let degraded = status.containers.iter().filter(|c| c.degraded).count();
-    findings.push(match degraded {
-        0 => Finding::ok("every container has its copies"),
-        some => Finding::warn(
-            format!(
-                "{some} of {} containers have fewer copies than wanted",
-                status.containers.len()
-            ),
-            "start the nodes that are down: `perigee status` names them",
-        ),
-    });
-    findings
 }
 
 #[cfg(test)]

@@ -16,6 +16,12 @@ pub struct NodeReport {
     pub free: Option<u64>,
     /// Bytes of file content that it has yet to fetch, of each container that it holds.
     pub missing: Vec<(ContainerId, u64)>,
+    /// How fast it fetches them; 0 when it does not, or does not know yet.
+    pub bytes_per_second: u64,
+    /// Containers that take no changes there, since its disk failed.
+    pub read_only: Vec<ContainerId>,
+    /// Its wall clock, in milliseconds since 1970.
+    pub clock_ms: i64,
 }
 
 /// What is wanted of a node's scrub.

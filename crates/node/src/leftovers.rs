@@ -1,0 +1,170 @@
+//! Copies that no chain counts any more: their space is given back.
+//!
+//! A copy that was left out for a while is worth keeping: a node that comes back catches up from it. So it goes only when
+//! the chain has been complete without it for some time; at once where the node is to leave anyway. A node that wiped its
+//! copy is to the protocol what a node with a new disk is.
+
+use crate::env::Env;
+use perigee_cluster::{Directory, Node};
+use perigee_store::StoreError;
+use perigee_types::{ContainerId, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::{debug, error, info};
+
+/// How often leftovers are looked for.
+pub(crate) const LOOK: Duration = Duration::from_secs(2);
+/// How long a copy is kept that the chain does without: a node that returns within the time need not fetch it all.
+const KEPT: Duration = Duration::from_secs(600);
+/// The same on a node that leaves.
+const KEPT_BY_WHO_LEAVES: Duration = Duration::from_secs(4);
+/// How long who still works with a copy may take to let go of it.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// What this node keeps and no chain counts.
+#[derive(Debug)]
+pub(crate) struct Leftovers {
+    /// What the store had when the process started.
+    at_start: BTreeSet<ContainerId>,
+    /// Since when.
+    since: BTreeMap<ContainerId, Instant>,
+}
+
+impl Leftovers {
+    /// Reads what the store has. Blocks on the disk.
+    pub(crate) fn of(env: &Env) -> Result<Self, StoreError> {
+        Ok(Self {
+            at_start: env.store.containers()?.into_iter().collect(),
+            since: BTreeMap::new(),
+        })
+    }
+
+    /// Frees what is due. Nobody may open containers meanwhile.
+    pub(crate) async fn free(&mut self, env: &Arc<Env>) {
+        for id in self.due(env, Instant::now()) {
+            if free_one(env, id).await {
+                self.at_start.remove(&id);
+                self.since.remove(&id);
+            }
+        }
+    }
+
+    fn due(&mut self, env: &Env, now: Instant) -> Vec<ContainerId> {
+        let mut kept = self.at_start.clone();
+        for container in env.all_containers() {
+            if container.is_outside() {
+                kept.insert(container.id);
+            } else {
+                kept.remove(&container.id);
+            }
+        }
+        let directory = env.directory.read();
+        kept.retain(|id| is_useless(&directory, env.me, *id));
+        self.since.retain(|id, _| kept.contains(id));
+        let stays = directory.node(env.me).is_some_and(Node::takes_containers);
+        let wait = if stays { KEPT } else { KEPT_BY_WHO_LEAVES };
+        let long = |id: &ContainerId| {
+            let since = self.since.entry(*id).or_insert(now);
+            now.duration_since(*since) >= wait
+        };
+        kept.into_iter().filter(long).collect()
+    }
+}
+
+/// Whether a container has all the members that it should have, and `me` is not one.
+fn is_useless(directory: &Directory, me: NodeId, id: ContainerId) -> bool {
+    let Some(record) = directory.container(id) else {
+        return false;
+    };
+    let nodes = directory.nodes.values().map(|known| &known.record);
+    let storing = nodes.filter(|node| node.takes_containers()).count();
+    let enough = usize::from(record.copies).min(storing).max(1);
+    !record.chain.contains(&me) && record.chain.len() >= enough
+}
+
+/// Whether it was done; if not, somebody works with the copy.
+async fn free_one(env: &Arc<Env>, id: ContainerId) -> bool {
+    if let Some(container) = env.container(id) {
+        if !container.is_idle() {
+            return false;
+        }
+        env.containers.write().remove(&id);
+        container.close();
+        let began = Instant::now();
+        while Arc::strong_count(&container) > 1 {
+            if began.elapsed() > LET_GO {
+                // It is opened again when an owner speaks of it; its copy stays until the next start.
+                error!(container = %id, "somebody holds on to a copy that is to go");
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let store = env.store.clone();
+    let wiped = env
+        .runtime
+        .spawn_blocking(move || store.wipe_container(id))
+        .await;
+    match wiped {
+        Ok(Ok(())) => info!(container = %id, "freed a copy that no chain counts"),
+        Ok(Err(error)) => error!(container = %id, %error, "a copy that no chain counts stays"),
+        Err(error) => debug!(container = %id, %error, "stopping"),
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_cluster::directory::Known;
+    use perigee_cluster::{Container, NodeState, Revision};
+    use perigee_types::{Epoch, WallTime};
+
+    fn directory(chain: &[u32], copies: u8, nodes: &[NodeState]) -> Directory {
+        let revision = Revision::default();
+        let mut directory = Directory::default();
+        for (state, number) in nodes.iter().zip(1_u32..) {
+            let record = Node {
+                id: NodeId(number),
+                name: format!("n{number}"),
+                address: ([127, 0, 0, 1], 7).into(),
+                site: None,
+                storage: true,
+                joined: WallTime::default(),
+                cert_serial: Vec::new(),
+                state: *state,
+                capacity: 0,
+            };
+            let known = Known { record, revision };
+            directory.nodes.insert(NodeId(number), known);
+        }
+        let record = Container {
+            id: ContainerId(1),
+            epoch: Epoch(4),
+            chain: chain.iter().copied().map(NodeId).collect(),
+            copies,
+            home: NodeId(1),
+        };
+        let known = Known { record, revision };
+        directory.containers.insert(ContainerId(1), known);
+        directory
+    }
+
+    #[test]
+    fn a_copy_is_of_no_use_only_beside_all_the_copies_that_are_wanted() {
+        use NodeState::{Active, Draining};
+        let useless = |chain: &[u32], copies, nodes: &[NodeState]| {
+            is_useless(&directory(chain, copies, nodes), NodeId(3), ContainerId(1))
+        };
+        assert!(!useless(&[1, 2, 3], 3, &[Active; 3]));
+        assert!(!useless(&[1, 2], 3, &[Active; 3]));
+        assert!(useless(&[1, 2], 2, &[Active; 3]));
+        assert!(useless(&[1, 2], 3, &[Active, Active, Draining]));
+        assert!(useless(&[1, 2, 4], 3, &[Active; 4]));
+        assert!(!useless(&[1], 3, &[Active, Active, Draining]));
+        let other = directory(&[1, 2], 2, &[Active; 3]);
+        assert!(!is_useless(&other, NodeId(3), ContainerId(2)));
+    }
+}
