@@ -11,14 +11,15 @@ use crate::scrub::Scrub;
 use crate::sessions::Sessions;
 use crate::usage::Usage;
 use bytes::Bytes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use perigee_cluster::{ControlStore, Directory};
 use perigee_net::{Call, CallError, CallOptions, Network, PeerName};
 use perigee_proto::message::data::Room;
 use perigee_proto::{Code, Rpc};
 use perigee_store::Store;
 use perigee_types::{ContainerId, Epoch, NodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -46,6 +47,10 @@ pub(crate) struct Env {
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
     pub(crate) pace: Pace,
+    /// This node stops, and changes no chain any more: those that do not answer may be stopping with it.
+    pub(crate) stopping: AtomicBool,
+    /// Containers whose keys have rotted here: their copies are to be replaced.
+    pub(crate) spoiled: Mutex<BTreeSet<ContainerId>>,
     pub(crate) scrub: Scrub,
     appear: tokio::sync::mpsc::Sender<ContainerId>,
     network: Network,
@@ -96,6 +101,8 @@ impl Env {
             rooms: Rooms::default(),
             losses: Losses::default(),
             pace: Pace::default(),
+            stopping: AtomicBool::new(false),
+            spoiled: Mutex::default(),
             scrub: Scrub::default(),
             appear,
             network,

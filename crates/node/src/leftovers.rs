@@ -1,7 +1,8 @@
 //! Copies that no chain counts any more: their space is given back.
 //!
 //! A copy that was left out for a while is worth keeping: a node that comes back catches up from it. So it goes only when
-//! the chain has been complete without it for some time; at once where the node is to leave anyway. A node that wiped its
+//! the chain has been complete without it for some time; at once where the node is to leave anyway. One whose keys have
+//! rotted is worth nothing: it goes, and comes back whole, as soon as two others go on without it. A node that wiped its
 //! copy is to the protocol what a node with a new disk is.
 
 use crate::env::Env;
@@ -18,8 +19,10 @@ use tracing::{debug, error, info};
 pub(crate) const LOOK: Duration = Duration::from_secs(2);
 /// How long a copy is kept that the chain does without: a node that returns within the time need not fetch it all.
 const KEPT: Duration = Duration::from_secs(600);
-/// The same on a node that leaves.
-const KEPT_BY_WHO_LEAVES: Duration = Duration::from_secs(4);
+/// The same on a node that leaves, and of a copy that is spoiled.
+const KEPT_FOR_NOTHING: Duration = Duration::from_secs(4);
+/// Members that keep a container while a spoiled copy of it is dropped.
+const OTHERS: usize = 2;
 /// How long who still works with a copy may take to let go of it.
 const LET_GO: Duration = Duration::from_secs(2);
 
@@ -60,12 +63,24 @@ impl Leftovers {
                 kept.remove(&container.id);
             }
         }
+        let spoiled = env.spoiled.lock().clone();
+        kept.extend(spoiled.iter().filter(|id| {
+            let open = env.container(**id);
+            open.is_none_or(|container| container.is_outside())
+        }));
         let directory = env.directory.read();
-        kept.retain(|id| is_useless(&directory, env.me, *id));
+        kept.retain(|id| {
+            let others = spoiled.contains(id).then_some(OTHERS);
+            is_useless(&directory, env.me, *id, others)
+        });
         self.since.retain(|id, _| kept.contains(id));
         let stays = directory.node(env.me).is_some_and(Node::takes_containers);
-        let wait = if stays { KEPT } else { KEPT_BY_WHO_LEAVES };
         let long = |id: &ContainerId| {
+            let wait = if stays && !spoiled.contains(id) {
+                KEPT
+            } else {
+                KEPT_FOR_NOTHING
+            };
             let since = self.since.entry(*id).or_insert(now);
             now.duration_since(*since) >= wait
         };
@@ -73,14 +88,15 @@ impl Leftovers {
     }
 }
 
-/// Whether a container has all the members that it should have, and `me` is not one.
-fn is_useless(directory: &Directory, me: NodeId, id: ContainerId) -> bool {
+/// Whether a container has all the members that it should have, or `others`, and `me` is not one.
+fn is_useless(directory: &Directory, me: NodeId, id: ContainerId, others: Option<usize>) -> bool {
     let Some(record) = directory.container(id) else {
         return false;
     };
     let nodes = directory.nodes.values().map(|known| &known.record);
     let storing = nodes.filter(|node| node.takes_containers()).count();
-    let enough = usize::from(record.copies).min(storing).max(1);
+    let all = usize::from(record.copies).min(storing).max(1);
+    let enough = others.map_or(all, |others| others.min(all));
     !record.chain.contains(&me) && record.chain.len() >= enough
 }
 
@@ -108,7 +124,10 @@ async fn free_one(env: &Arc<Env>, id: ContainerId) -> bool {
         .spawn_blocking(move || store.wipe_container(id))
         .await;
     match wiped {
-        Ok(Ok(())) => info!(container = %id, "freed a copy that no chain counts"),
+        Ok(Ok(())) => {
+            env.spoiled.lock().remove(&id);
+            info!(container = %id, "freed a copy that no chain counts");
+        }
         Ok(Err(error)) => error!(container = %id, %error, "a copy that no chain counts stays"),
         Err(error) => debug!(container = %id, %error, "stopping"),
     }
@@ -156,7 +175,8 @@ mod tests {
     fn a_copy_is_of_no_use_only_beside_all_the_copies_that_are_wanted() {
         use NodeState::{Active, Draining};
         let useless = |chain: &[u32], copies, nodes: &[NodeState]| {
-            is_useless(&directory(chain, copies, nodes), NodeId(3), ContainerId(1))
+            let directory = directory(chain, copies, nodes);
+            is_useless(&directory, NodeId(3), ContainerId(1), None)
         };
         assert!(!useless(&[1, 2, 3], 3, &[Active; 3]));
         assert!(!useless(&[1, 2], 3, &[Active; 3]));
@@ -165,6 +185,12 @@ mod tests {
         assert!(useless(&[1, 2, 4], 3, &[Active; 4]));
         assert!(!useless(&[1], 3, &[Active, Active, Draining]));
         let other = directory(&[1, 2], 2, &[Active; 3]);
-        assert!(!is_useless(&other, NodeId(3), ContainerId(2)));
+        assert!(!is_useless(&other, NodeId(3), ContainerId(2), None));
+        let spoiled = |chain: &[u32]| {
+            let directory = directory(chain, 3, &[Active; 3]);
+            is_useless(&directory, NodeId(3), ContainerId(1), Some(OTHERS))
+        };
+        assert!(spoiled(&[1, 2]));
+        assert!(!spoiled(&[1]) && !spoiled(&[1, 2, 3]));
     }
 }

@@ -19,6 +19,7 @@ use perigee_types::{ContainerId, NodeId, SessionId, Span};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tracing::{debug, error, info, warn};
@@ -212,11 +213,16 @@ impl Node {
         join_all(ids.into_iter().map(release)).await;
     }
 
-    /// Puts everything on disk, and ends the node's tasks and connections.
-    pub async fn stop(mut self) {
+    /// Everything that was acknowledged here goes to the other members and to the disk.
+    pub async fn quiesce(&self) {
         let containers = self.env.all_containers();
         join_all(containers.iter().map(Container::quiesce)).await;
-        drop(containers);
+    }
+
+    /// Puts everything on disk, and ends the node's tasks and connections.
+    pub async fn stop(mut self) {
+        self.env.stopping.store(true, Ordering::Relaxed);
+        self.quiesce().await;
         self.tasks.shutdown().await;
         self.network.shutdown().await;
         if let Err(error) = self.env.store.close() {
@@ -344,7 +350,12 @@ async fn open(env: &Arc<Env>, id: ContainerId, view: ChainView) {
             env.containers.write().insert(id, container.clone());
             container.begin(view);
         }
-        Ok(Err(error)) => error!(container = %id, %error, "container cannot be opened"),
+        Ok(Err(error)) => {
+            error!(container = %id, %error, "container cannot be opened");
+            if matches!(error, StoreError::Damaged { .. }) {
+                env.spoiled.lock().insert(id);
+            }
+        }
         Err(error) => error!(container = %id, %error, "container cannot be opened"),
     }
 }

@@ -10,9 +10,12 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Name of the file in a process's directory.
 pub const PID_FILE: &str = "pid";
+/// How long a process that was killed may take to let go of its directory.
+const LETS_GO: Duration = Duration::from_secs(10);
 
 /// A process that cannot be mistaken for a later one with the same number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +99,17 @@ impl PidFile {
             .mode(0o644)
             .open(dir.join(PID_FILE))
             .map_err(fail)?;
-        match file.try_lock() {
+        let began = Instant::now();
+        let mut locked = file.try_lock();
+        // The lock of a process that was killed goes with the last of its threads, which may wait for the disk.
+        while matches!(locked, Err(TryLockError::WouldBlock))
+            && read(dir).is_some_and(|holder| !holder.runs())
+            && began.elapsed() < LETS_GO
+        {
+            std::thread::sleep(Duration::from_millis(10));
+            locked = file.try_lock();
+        }
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let by = read(dir).map_or_else(String::new, |p| format!(" {}", p.pid));

@@ -145,6 +145,9 @@ pub enum Request {
         /// What is wanted.
         wish: ScrubWish,
     },
+    /// Unmounts everything, and makes all data durable on every copy. Answer: [`Answer::Done`] when that is done; the node
+    /// goes on. For nodes that stop together: one that has stopped takes nothing any more.
+    Quiesce,
     /// Unmounts everything, makes all data durable, and ends the process. Answer: [`Answer::Done`]
     /// when it has begun; the process ends after it.
     Stop,

@@ -390,6 +390,7 @@ impl Store {
             }
         }
         self.core.kv.close();
+        self.core.kv.wait_until_closed();
         let compacted = self.core.touched.compact(true);
         first.and(compacted.map_err(|e| StoreError::io("compact touched.log", &e)))
     }

@@ -5,6 +5,7 @@ use perigee_testbed::checks::kill_write;
 use perigee_testbed::map::{Access, Shared};
 use perigee_testbed::side::{Heard, Side};
 use perigee_testbed::{Cluster, program, wait};
+use perigee_types::Rng;
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
@@ -246,6 +247,109 @@ fn fsync_tells_of_work_that_went_with_an_ownership() {
     changed.write_all_at(b"new", 0).unwrap();
     changed.sync_all().unwrap();
     assert_eq!(fs::read_to_string(second.join("changed")).unwrap(), "new");
+}
+
+/// Who stops a cluster may lose a disk before it starts again: also what was not synced is on the others.
+#[test]
+fn a_clean_stop_leaves_everything_on_every_copy() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(3).unwrap();
+    let owner = cluster.chains().unwrap()[0][0];
+    let writer = cluster.mount(owner).unwrap();
+    cluster.settle().unwrap();
+    let content = |number: usize| vec![number as u8; 200 * number * number];
+    for number in 1..60 {
+        fs::write(writer.join(format!("f{number}")), content(number)).unwrap();
+    }
+    fs::write(writer.join("f59"), content(58)).unwrap();
+    cluster.down().unwrap();
+    let store = cluster.dir().join(format!("node-{owner}/store"));
+    fs::remove_dir_all(store).unwrap();
+    cluster.up().unwrap();
+    let other = (1..=3).find(|node| *node != owner).unwrap();
+    let reader = cluster.mount(other).unwrap();
+    for number in 1..59 {
+        let seen = fs::read(reader.join(format!("f{number}"))).unwrap();
+        assert!(seen == content(number), "f{number}");
+    }
+    assert!(fs::read(reader.join("f59")).unwrap() == content(58));
+}
+
+/// One file after random changes, and what it has to hold.
+fn change(path: &std::path::Path, rng: &mut Rng) -> Vec<u8> {
+    const LEN_MAX: u64 = 200_000;
+    let file = fs::File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let mut content: Vec<u8> = Vec::new();
+    for _ in 0..1 + rng.below(8) {
+        let at = rng.below(LEN_MAX / 2) as usize;
+        let len = 1 + rng.below(LEN_MAX / 2) as usize;
+        match rng.below(6) {
+            0 | 1 => {
+                let bytes = vec![rng.below(256) as u8; len];
+                file.write_all_at(&bytes, at as u64).unwrap();
+                content.resize(content.len().max(at + len), 0);
+                content[at..at + len].copy_from_slice(&bytes);
+            }
+            2 => {
+                file.set_len(at as u64).unwrap();
+                content.resize(at, 0);
+            }
+            3 => {
+                file.set_len(0).unwrap();
+                content.clear();
+            }
+            4 => {
+                let end = (at + len).min(content.len());
+                content[at.min(end)..end].fill(0);
+                use rustix::fs::{FallocateFlags, fallocate};
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(&file, punch, at as u64, len as u64).unwrap();
+            }
+            _ => file.sync_all().unwrap(),
+        }
+    }
+    file.sync_all().unwrap();
+    content
+}
+
+/// The power fails everywhere, and one disk does not come back: what fsync has promised is there all the same.
+#[test]
+fn synced_files_survive_the_crash_of_all_nodes_and_the_loss_of_a_disk() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(3).unwrap();
+    let mut rng = Rng::new(7);
+    let mut wanted: std::collections::BTreeMap<String, Vec<u8>> = Default::default();
+    for round in 0..4 {
+        let writer = cluster.mount(1 + rng.below(3) as u32).unwrap();
+        for number in 0..40 {
+            // Half of them were there before.
+            let name = format!("f{}", number + 20 * round);
+            let content = change(&writer.join(&name), &mut rng);
+            wanted.insert(name, content);
+        }
+        fs::File::open(&writer).unwrap().sync_all().unwrap();
+        (1..=3).for_each(|node| cluster.kill(node, Signal::KILL).unwrap());
+        let lost = 1 + rng.below(3) as u32;
+        if round > 0 {
+            fs::remove_dir_all(cluster.dir().join(format!("node-{lost}/store"))).unwrap();
+        }
+        cluster.up().unwrap();
+        let other = (1..=3).find(|node| *node != lost).unwrap();
+        let reader = cluster.mount(other).unwrap();
+        for (name, content) in &wanted {
+            let seen = fs::read(reader.join(name)).unwrap();
+            assert!(
+                seen == *content,
+                "{name} in round {round}, node {lost} lost"
+            );
+        }
+        cluster.settle().unwrap();
+    }
 }
 
 /// A restart is no reason to copy everything to another node.

@@ -1,14 +1,17 @@
 //! Rot in backing files: found by scrub, mended from another copy, and said when there is none (law 7).
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::{Cluster, disk, pattern, program};
+use perigee_testbed::{Cluster, disk, pattern, program, wait};
 use perigee_types::Rng;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+const LIMIT: Duration = Duration::from_secs(60);
 const FILES: u64 = 24;
 const FLIPS: usize = 1_000;
 const BLOCK: u64 = 4_096;
@@ -168,4 +171,63 @@ fn what_has_no_other_copy_is_said_and_never_read() {
         Some(rustix::io::Errno::IO.raw_os_error())
     );
     assert!(fs::read(mount.join("f1")).unwrap() == content(1, len(1)));
+}
+
+/// Turns bits over in every place of a file where `value` lies. Gives how many.
+fn spoil(path: &Path, value: &[u8]) -> usize {
+    let bytes = fs::read(path).unwrap();
+    let found = bytes.windows(value.len()).enumerate();
+    let places: Vec<usize> = found
+        .filter(|(_, window)| *window == value)
+        .map(|(at, _)| at)
+        .collect();
+    for at in &places {
+        disk::flip(path, (at + value.len() / 2) as u64).unwrap();
+    }
+    places.len()
+}
+
+/// What the owner cannot read among its keys another member can: no program is told of it.
+#[test]
+fn a_node_whose_keys_rot_leaves_and_gets_another_copy() {
+    if let Some(reason) = program::why_no_cluster() {
+        eprintln!("{reason}");
+        return;
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    let first = cluster.mount(1).unwrap();
+    let target = "a target that nothing else among the keys looks like, 7c1f/".repeat(3);
+    std::os::unix::fs::symlink(&target, first.join("link")).unwrap();
+    fs::write(first.join("file"), "content").unwrap();
+    File::open(&first).unwrap().sync_all().unwrap();
+    cluster.settle().unwrap();
+
+    let owner = cluster.chains().unwrap()[0][0];
+    // After a crash the engine would find it at once, and the node not start: the keys rot while it is down.
+    cluster.down().unwrap();
+    let keys = cluster.dir().join(format!("node-{owner}/store/state.redb"));
+    assert!(spoil(&keys, target.as_bytes()) > 0, "not among the keys");
+    cluster.up().unwrap();
+    let first = cluster.mount(1).unwrap();
+    let seen = fs::read_link(first.join("link")).unwrap();
+    assert_eq!(seen.to_str(), Some(&*target));
+    assert_eq!(fs::read(first.join("file")).unwrap(), b"content");
+
+    wait::until("all copies are there again", LIMIT, || {
+        let chains = cluster.chains()?;
+        Ok(chains.iter().all(|chain| chain.len() == 3).then_some(()))
+    })
+    .unwrap();
+    cluster.settle().unwrap();
+    // The copy that it has now is good for everything: the others are not asked any more.
+    for node in (1..=3).filter(|node| *node != owner) {
+        cluster.kill(node, Signal::KILL).unwrap();
+    }
+    wait::until("the node owns alone", LIMIT, || {
+        Ok((cluster.chains()?[0] == [owner]).then_some(()))
+    })
+    .unwrap();
+    let mount = cluster.mount(owner).unwrap();
+    let seen = fs::read_link(mount.join("link")).unwrap();
+    assert_eq!(seen.to_str(), Some(&*target));
 }

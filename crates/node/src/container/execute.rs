@@ -162,6 +162,12 @@ impl Container {
         let reads = view.reads.take().unwrap_or_default();
         if let Some(failed) = failed {
             error!(container = %self.id, %failed, "state cannot be read");
+            if !self.listed(st).is_empty() {
+                // Another member has it, and answers when it owns.
+                let me = self.clone();
+                after.push(move || me.keys_rot(&failed));
+                return Err(Elsewhere::NotReady);
+            }
             return Ok(Ran::Done(
                 Err(store_errno(&failed)),
                 Span::ZERO,

@@ -55,6 +55,13 @@ impl Container {
         }
     }
 
+    /// What the log says of the container cannot be read here any more: this node leaves, and when the others have gone on
+    /// without it, it drops its copy and gets another one.
+    pub(super) fn keys_rot(self: &Arc<Self>, failed: &StoreError) {
+        self.env.spoiled.lock().insert(self.id);
+        self.disk_fails(failed);
+    }
+
     /// Whether the disk says that it has far more room, for bytes and for files, than any write needs.
     pub(super) fn has_plenty_of_room(&self) -> bool {
         const BYTES: u64 = 128 << 20;

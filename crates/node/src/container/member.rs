@@ -7,6 +7,7 @@ use perigee_replica::{CasOutcome, ChainView, Input, MemberProgress, Role, Standi
 use perigee_types::{Epoch, NodeId, Span, Tick};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tracing::{info, warn};
 
 /// How long a node that did not become a member is tried after all others.
@@ -16,6 +17,8 @@ const AVOID: Span = Span::from_millis(60_000);
 const PATIENCE: Span = Span::from_millis(30_000);
 /// The same where one copy is left.
 const PATIENCE_ALONE: Span = Span::from_millis(10_000);
+/// Longer than a sign of life outlives its node.
+const JUST_GONE: Span = Span::from_millis(8_000);
 /// How long a member has to say that it has what was committed at one moment, before another moment is taken.
 const MARK: Span = Span::from_millis(3_000);
 /// For how long changes wait for a hand-over: members say within a second what they have.
@@ -30,6 +33,9 @@ impl Container {
     pub(super) fn propose_view(self: &Arc<Self>, expect: Epoch, view: ChainView) {
         let me = self.clone();
         self.env.runtime.spawn(async move {
+            if me.env.stopping.load(Ordering::Relaxed) {
+                return me.step(Input::ViewDecided(CasOutcome::Unavailable));
+            }
             let control = me.env.control.clone();
             let changed = perigee_cluster::change(control.as_ref(), |directory| {
                 transition::change_chain(
@@ -149,9 +155,15 @@ impl Container {
         let now = self.env.clock.now();
         let (avoid, former): (Vec<NodeId>, Former) = {
             let mut st = self.state.lock();
-            // One that died on its way in may try again when it is back.
-            let failed = |last: &NodeId| !chain.contains(last) && directory.live.contains_key(last);
-            if let Some(last) = st.candidate.take().filter(failed) {
+            // One that has just died looks alive for some seconds: it may try again when it is back.
+            let failed = |last: &NodeId| {
+                !chain.contains(last)
+                    && directory.live.contains_key(last)
+                    && !st.former.has_just_gone(*last, now)
+            };
+            let last = st.candidate.filter(failed);
+            st.candidate = None;
+            if let Some(last) = last {
                 st.avoid.insert(last, now + AVOID);
             }
             st.avoid.retain(|_, until| *until > now);
@@ -241,6 +253,12 @@ impl Former {
             self.since.entry(node).or_insert(now);
         }
         self.since.retain(|node, _| !chain.contains(node));
+    }
+
+    /// Whether a node that is gone may still look alive.
+    fn has_just_gone(&self, node: NodeId, now: Tick) -> bool {
+        let since = self.since.get(&node);
+        since.is_some_and(|since| now.since(*since) < JUST_GONE)
     }
 
     fn missed(&self, dir: &Directory, members: usize, avoid: &[NodeId], now: Tick) -> Missed {

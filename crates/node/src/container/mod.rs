@@ -24,6 +24,7 @@ mod serve;
 mod sync;
 mod transact;
 mod transfer;
+mod uncertain;
 mod unseen;
 mod view;
 
@@ -161,6 +162,8 @@ pub(crate) struct State {
     own: BTreeSet<Epoch>,
     /// Records up to here may have left traces in the data that nobody knows of.
     distrusted_through: Seq,
+    /// What those up to there have written.
+    uncertain: uncertain::Uncertain,
     /// Where bytes without a record may be.
     intents: intents::Intents,
     /// Marks of invalid regions that go to disk with the next batch.

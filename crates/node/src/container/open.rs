@@ -103,6 +103,7 @@ impl Container {
             transactions: Transactions::new(id),
             own: BTreeSet::new(),
             distrusted_through: last,
+            uncertain: super::uncertain::Uncertain::of(&entries),
             intents: super::intents::Intents::default(),
             marks: WriteBatch::default(),
             held: BTreeMap::new(),

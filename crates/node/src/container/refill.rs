@@ -127,9 +127,15 @@ impl Container {
         let sure = origin == Origin::Remote;
         match command {
             DataCommand::Written { .. } => {}
-            DataCommand::Resized { size, .. } => {
+            DataCommand::Resized { size, .. } if sure => {
                 file.object.resize(*size)?;
                 range.end = *size;
+            }
+            DataCommand::Resized { size, .. } => {
+                let kept = st.uncertain.kept(inode, version.seq, *size);
+                let len = file.object.len()?.clamp(*size, kept);
+                file.object.resize(len)?;
+                range.end = len;
             }
             DataCommand::Punched { .. } if sure => file.object.punch(range)?,
             DataCommand::Punched { .. } | DataCommand::Removed { .. } => {}

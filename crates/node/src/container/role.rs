@@ -1,7 +1,9 @@
 //! What changes on this node when its part in the chain changes.
 
 use super::drive::decode_batch;
+use super::uncertain::Uncertain;
 use super::{After, Container, Elsewhere, State};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use perigee_meta::{Key, Touched};
 use perigee_replica::Role;
 use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, NodeId, Seq};
@@ -12,6 +14,8 @@ use tracing::{error, info, warn};
 
 /// How long a stop waits for the other members.
 const QUIESCE: Duration = Duration::from_secs(5);
+/// Files that they bring to their disks at a time meanwhile.
+const QUIESCE_TOGETHER: usize = 32;
 
 /// One container as `status` shows it.
 #[derive(Debug, Clone)]
@@ -106,7 +110,17 @@ impl Container {
             self.record_all_writes(&mut st);
             (st.chain.last().seq, std::mem::take(&mut st.unsettled))
         };
-        let sent = tokio::time::timeout(QUIESCE, self.committed(seq)).await;
+        let everywhere = async {
+            self.committed(seq).await?;
+            let files = self.state.lock().data_last.clone();
+            let files = files.into_iter();
+            let files = files.map(|(inode, seq)| self.data_everywhere(inode, seq));
+            stream::iter(files)
+                .buffer_unordered(QUIESCE_TOGETHER)
+                .try_for_each(|()| std::future::ready(Ok(())))
+                .await
+        };
+        let sent = tokio::time::timeout(QUIESCE, everywhere).await;
         if !matches!(sent, Ok(Ok(()))) {
             warn!(container = %self.id, "stopping before all changes are on every member");
         }
@@ -252,7 +266,9 @@ impl Container {
         st.orphans.clear();
         st.unsent_since = None;
         st.own.clear();
-        st.distrusted_through = st.chain.last().seq;
+        let (from, last) = (st.chain.committed().next(), st.chain.last().seq);
+        st.distrusted_through = last;
+        st.uncertain = Uncertain::of(st.chain.entries(from, last));
         st.pull.on_stepped_down();
         for (inode, written) in st.dirty.take_all() {
             self.distrust_writes(st, inode, &written.ranges);

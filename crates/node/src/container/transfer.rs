@@ -1,6 +1,7 @@
 //! A container's whole state on its way to a node that joins.
 
 use super::drive::Stored;
+use super::uncertain::Uncertain;
 use super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use perigee_meta::{Key, Kind};
@@ -212,6 +213,7 @@ impl Container {
             st.unapplied.clear();
             st.overlay.clear(base.seq);
             st.distrusted_through = base.seq;
+            st.uncertain = Uncertain::default();
             st.held.clear();
             st.marks = WriteBatch::default();
             st.pull

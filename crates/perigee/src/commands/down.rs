@@ -49,6 +49,13 @@ impl Down {
 }
 
 fn stop_all(layout: &Layout) -> Result<Vec<Line>, Failure> {
+    // what one has acknowledged the others must still be there to take
+    for node in &layout.nodes {
+        if pid_file::running(&node.path).is_some() {
+            // one that does not answer is told to stop below, and says there what is wrong
+            let _ = ask(&node.path, &Request::Quiesce, ASK_TIME);
+        }
+    }
     // all are asked first: a node that still runs should not take over from one that stops
     let asked: Vec<_> = layout
         .nodes

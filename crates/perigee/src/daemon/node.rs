@@ -61,14 +61,7 @@ struct Inner {
 impl RunningNode {
     /// Unmounts everything, makes all data durable, and ends the node's tasks.
     pub async fn stop(&self) -> Result<(), Failure> {
-        let mounts = std::mem::take(&mut *self.inner.mounts());
-        for (path, mounted) in mounts {
-            // files that are open there fail from now on: the node was told to stop
-            let unmounted = spawn_blocking(move || mounted.unmount(Busy::Detach)).await;
-            if let Ok(Err(error)) = unmounted {
-                warn!(path = %path.display(), %error, "mount is left behind");
-            }
-        }
+        self.inner.unmount_all().await;
         if let Some(node) = self.inner.node.write().await.take() {
             node.stop().await;
         }
@@ -87,6 +80,17 @@ impl Inner {
     /// The map is whole even when a thread that held it has panicked: each change is one call.
     fn mounts(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Arc<Mounted>>> {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn unmount_all(&self) {
+        let mounts = std::mem::take(&mut *self.mounts());
+        for (path, mounted) in mounts {
+            // files that are open there fail from now on: the node was told to stop
+            let unmounted = spawn_blocking(move || mounted.unmount(Busy::Detach)).await;
+            if let Ok(Err(error)) = unmounted {
+                warn!(path = %path.display(), %error, "mount is left behind");
+            }
+        }
     }
 
     async fn answer(self: Arc<Self>, request: Request) -> Result<Answer, Failure> {
@@ -123,6 +127,11 @@ impl Inner {
             Request::Remove { node: name } => membership::remove(node, &name).await,
             Request::Doctor => Ok(Answer::Doctor(findings::of(&self.status(node).await))),
             Request::Scrub { wish } => Ok(Answer::Scrub(node.scrub(wish).await)),
+            Request::Quiesce => {
+                self.unmount_all().await;
+                node.quiesce().await;
+                Ok(Answer::Done)
+            }
             Request::Umount { .. } | Request::Stop => Ok(Answer::Done),
         }
     }

@@ -38,6 +38,8 @@ pub(crate) struct Queue {
     /// Commit then.
     due: Option<Instant>,
     end: Option<End>,
+    /// The committer is.
+    ended: bool,
     committer: Option<ThreadId>,
 }
 
@@ -98,11 +100,19 @@ impl Kv {
         self.work.notify_one();
     }
 
-    /// Takes nothing more; what is queued will be committed.
+    /// Takes nothing more; what is queued will be committed, and then the engine closed.
     pub(crate) fn close(&self) {
         self.queue.lock().end.get_or_insert(End::Closing);
         self.work.notify_all();
         self.room.notify_all();
+    }
+
+    /// Waits until [`Self::close`] is done. Not for the committer thread.
+    pub(crate) fn wait_until_closed(&self) {
+        let mut queue = self.queue.lock();
+        while !queue.ended {
+            self.room.wait(&mut queue);
+        }
     }
 
     /// The committer's life: until closed and empty, or failed.
@@ -112,7 +122,18 @@ impl Kv {
         while let Some(items) = self.next_group() {
             self.commit_group(items);
         }
+        if matches!(self.queue.lock().end, Some(End::Closing)) {
+            // Here and not with the last handle: some may live until the process ends, and an engine that was not closed
+            // is verified as after a crash. What it says of its end it says again at the next open.
+            drop(self.db.write().take());
+        }
+        self.end();
         std::mem::forget(guard);
+    }
+
+    fn end(&self) {
+        self.queue.lock().ended = true;
+        self.room.notify_all();
     }
 
     /// Waits for work. `None` when there will be no more.
@@ -178,7 +199,9 @@ impl Kv {
         if batches.peek().is_none() {
             return Ok(());
         }
-        let mut txn = self.db.begin_write().map_err(failed)?;
+        let db = self.db.read();
+        let db = db.as_ref().ok_or(StoreError::Closed)?;
+        let mut txn = db.begin_write().map_err(failed)?;
         txn.set_durability(Durability::Immediate).map_err(failed)?;
         {
             let mut table = txn.open_table(TABLE).map_err(failed)?;
@@ -272,5 +295,6 @@ impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
         let why = "a callback of the committer panicked".to_owned();
         self.0.fail(StoreError::Failed { why });
+        self.0.end();
     }
 }

@@ -19,7 +19,7 @@ use backend::FileBackend;
 use bytes::Bytes;
 use committer::Queue;
 use key::Tag;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use perigee_types::{ContainerId, InodeId};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
 use std::ops::Bound;
@@ -30,7 +30,8 @@ const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("kv");
 
 /// The database, its queue of writes, and the room kept for them.
 pub(crate) struct Kv {
-    db: Database,
+    /// None once it is closed.
+    db: RwLock<Option<Database>>,
     pub(crate) reserve: Reserve,
     queue: Mutex<Queue>,
     work: Condvar,
@@ -54,7 +55,7 @@ impl Kv {
         txn.open_table(TABLE).map_err(|e| e.to_string())?;
         txn.commit().map_err(|e| e.to_string())?;
         Ok(Self {
-            db,
+            db: RwLock::new(Some(db)),
             reserve,
             queue: Mutex::new(Queue::default()),
             work: Condvar::new(),
@@ -68,9 +69,11 @@ impl Kv {
         self.commits.load(Ordering::Relaxed)
     }
 
-    fn table(&self) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>, StoreError> {
-        let txn = self.db.begin_read().map_err(failed)?;
-        txn.open_table(TABLE).map_err(failed)
+    /// Reads the state of this moment. The engine is not closed meanwhile.
+    fn read<T>(&self, read: impl FnOnce(&Table) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let db = self.db.read();
+        let db = db.as_ref().ok_or(StoreError::Closed)?;
+        read(&table_of(db)?)
     }
 
     pub(crate) fn get(
@@ -79,7 +82,7 @@ impl Kv {
         tag: Tag,
         key: &[u8],
     ) -> Result<Option<Bytes>, StoreError> {
-        get_in(&self.table()?, container, tag, key)
+        self.read(|table| get_in(table, container, tag, key))
     }
 
     pub(crate) fn scan(
@@ -90,7 +93,7 @@ impl Kv {
         to: Option<&[u8]>,
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        scan_in(&self.table()?, container, tag, from, to, limit)
+        self.read(|table| scan_in(table, container, tag, from, to, limit))
     }
 
     /// Inodes with any object key, found by leaping from one to the next.
@@ -100,67 +103,76 @@ impl Kv {
         after: Option<InodeId>,
         limit: usize,
     ) -> Result<Vec<InodeId>, StoreError> {
-        let table = self.table()?;
-        let mut found = Vec::new();
-        let mut from = after.map_or_else(Vec::new, key::object_end);
-        while found.len() < limit {
-            let first = scan_in(&table, container, Tag::Objects, &from, None, 1)?;
-            let Some(inode) = first.first().map(|(key, _)| key::inode_of(key)) else {
-                break;
-            };
-            let Some(inode) = inode else {
-                let what = "an object key without an inode".to_owned();
-                return Err(StoreError::Damaged { what });
-            };
-            found.push(inode);
-            from = key::object_end(inode);
-        }
-        Ok(found)
+        self.read(|table| {
+            let mut found = Vec::new();
+            let mut from = after.map_or_else(Vec::new, key::object_end);
+            while found.len() < limit {
+                let first = scan_in(table, container, Tag::Objects, &from, None, 1)?;
+                let Some(inode) = first.first().map(|(key, _)| key::inode_of(key)) else {
+                    break;
+                };
+                let Some(inode) = inode else {
+                    let what = "an object key without an inode".to_owned();
+                    return Err(StoreError::Damaged { what });
+                };
+                found.push(inode);
+                from = key::object_end(inode);
+            }
+            Ok(found)
+        })
     }
 
     /// Containers with any key, found by leaping from one to the next.
     pub(crate) fn containers(&self) -> Result<Vec<ContainerId>, StoreError> {
-        let table = self.table()?;
-        let mut found = Vec::new();
-        let mut from = Some(ContainerId(0));
-        while let Some(at) = from {
-            let lower = at.0.to_be_bytes();
-            let bounds = (Bound::Included(lower.as_slice()), Bound::Unbounded);
-            let Some(first) = table.range::<&[u8]>(bounds).map_err(failed)?.next() else {
-                break;
-            };
-            let (stored, _) = first.map_err(failed)?;
-            let Some(container) = key::container_of(stored.value()) else {
-                let what = "a key without a container".to_owned();
-                return Err(StoreError::Damaged { what });
-            };
-            found.push(container);
-            from = container.0.checked_add(1).map(ContainerId);
-        }
-        Ok(found)
+        self.read(|table| {
+            let mut found = Vec::new();
+            let mut from = Some(ContainerId(0));
+            while let Some(at) = from {
+                let lower = at.0.to_be_bytes();
+                let bounds = (Bound::Included(lower.as_slice()), Bound::Unbounded);
+                let Some(first) = table.range::<&[u8]>(bounds).map_err(failed)?.next() else {
+                    break;
+                };
+                let (stored, _) = first.map_err(failed)?;
+                let Some(container) = key::container_of(stored.value()) else {
+                    let what = "a key without a container".to_owned();
+                    return Err(StoreError::Damaged { what });
+                };
+                found.push(container);
+                from = container.0.checked_add(1).map(ContainerId);
+            }
+            Ok(found)
+        })
     }
 
     pub(crate) fn snapshot(self: &Arc<Self>) -> Result<Snapshot, StoreError> {
+        let db = self.db.read();
         Ok(Snapshot {
-            table: self.table()?,
+            table: table_of(db.as_ref().ok_or(StoreError::Closed)?)?,
             _kv: Arc::clone(self),
         })
     }
 
     /// Reads every value and checks it. Returns how many there are.
     pub(crate) fn verify(&self) -> Result<u64, StoreError> {
-        let table = self.table()?;
-        let mut count = 0;
-        for entry in table.range::<&[u8]>(..).map_err(failed)? {
-            let (stored_key, stored) = entry.map_err(failed)?;
-            key::unseal(stored_key.value(), stored.value())?;
-            count += 1;
-        }
-        Ok(count)
+        self.read(|table| {
+            let mut count = 0;
+            for entry in table.range::<&[u8]>(..).map_err(failed)? {
+                let (stored_key, stored) = entry.map_err(failed)?;
+                key::unseal(stored_key.value(), stored.value())?;
+                count += 1;
+            }
+            Ok(count)
+        })
     }
 }
 
 type Table = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+fn table_of(db: &Database) -> Result<Table, StoreError> {
+    let txn = db.begin_read().map_err(failed)?;
+    txn.open_table(TABLE).map_err(failed)
+}
 
 fn get_in(
     table: &Table,

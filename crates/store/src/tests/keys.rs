@@ -145,10 +145,7 @@ fn dropping_commits_what_is_queued_and_refuses_what_comes() {
     bench.store().submit_lazy(put(Space::Local(C), b"a", b"1"));
     let object = bench.object(1);
     bench.kill();
-    let (tx, rx) = mpsc::channel();
-    object.write(0, b"late").unwrap();
-    object.sync(Box::new(move |result| tx.send(result).unwrap()));
-    assert_eq!(rx.recv().unwrap(), Err(StoreError::Closed));
+    assert_eq!(object.write(0, b"late"), Err(StoreError::Closed));
     drop(object);
     bench.open();
     assert!(bench.store().get(Space::Local(C), b"a").unwrap().is_some());
