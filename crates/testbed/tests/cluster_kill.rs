@@ -276,14 +276,13 @@ fn a_clean_stop_leaves_everything_on_every_copy() {
 }
 
 /// One file after random changes, and what it has to hold.
-fn change(path: &std::path::Path, rng: &mut Rng) -> Vec<u8> {
+fn change(path: &std::path::Path, rng: &mut Rng) -> std::io::Result<Vec<u8>> {
     const LEN_MAX: u64 = 200_000;
     let file = fs::File::options()
         .create(true)
         .truncate(true)
         .write(true)
-        .open(path)
-        .unwrap();
+        .open(path)?;
     let mut content: Vec<u8> = Vec::new();
     for _ in 0..1 + rng.below(8) {
         let at = rng.below(LEN_MAX / 2) as usize;
@@ -291,16 +290,16 @@ fn change(path: &std::path::Path, rng: &mut Rng) -> Vec<u8> {
         match rng.below(6) {
             0 | 1 => {
                 let bytes = vec![rng.below(256) as u8; len];
-                file.write_all_at(&bytes, at as u64).unwrap();
+                file.write_all_at(&bytes, at as u64)?;
                 content.resize(content.len().max(at + len), 0);
                 content[at..at + len].copy_from_slice(&bytes);
             }
             2 => {
-                file.set_len(at as u64).unwrap();
+                file.set_len(at as u64)?;
                 content.resize(at, 0);
             }
             3 => {
-                file.set_len(0).unwrap();
+                file.set_len(0)?;
                 content.clear();
             }
             4 => {
@@ -308,13 +307,13 @@ fn change(path: &std::path::Path, rng: &mut Rng) -> Vec<u8> {
                 content[at.min(end)..end].fill(0);
                 use rustix::fs::{FallocateFlags, fallocate};
                 let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                fallocate(&file, punch, at as u64, len as u64).unwrap();
+                fallocate(&file, punch, at as u64, len as u64)?;
             }
-            _ => file.sync_all().unwrap(),
+            _ => file.sync_all()?,
         }
     }
-    file.sync_all().unwrap();
-    content
+    file.sync_all()?;
+    Ok(content)
 }
 
 /// The power fails everywhere, and one disk does not come back: what fsync has promised is there all the same.
@@ -329,7 +328,7 @@ fn synced_files_survive_the_crash_of_all_nodes_and_the_loss_of_a_disk() {
         for number in 0..40 {
             // Half of them were there before.
             let name = format!("f{}", number + 20 * round);
-            let content = change(&writer.join(&name), &mut rng);
+            let content = change(&writer.join(&name), &mut rng).unwrap();
             wanted.insert(name, content);
         }
         fs::File::open(&writer).unwrap().sync_all().unwrap();
