@@ -30,6 +30,7 @@ perigee_types::plants! {
     ContentTooOld = "bytes that include an owner's newest writes are given out as of the last commit";
     CommitsForgotten = "a restarted node serves bytes of later records than it knows to be committed";
     EmptyStorageTrusted = "a node that joins counts as complete from its first promise";
+    HolesMadeAgain = "a restarted node makes the holes of its log again, over what was written after them";
     HandOverEarly = "an owner that leaves hands over before the members have all that it has";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

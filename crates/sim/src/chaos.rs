@@ -42,6 +42,8 @@ pub struct Chaos {
     pub bytes_us: u64,
     /// The longest pause of a session.
     pub think_us: u64,
+    /// Whether a sync that somebody waits for stores the bytes alone, and not what is known of them.
+    pub bare_fsync: bool,
 }
 
 impl Chaos {
@@ -59,6 +61,7 @@ impl Chaos {
             store_late: if calm_store { 0 } else { 150 },
             bytes_us: [1, 60_000, 500_000][rng.below(3) as usize],
             think_us: [150_000, 600_000, 1_200_000][rng.below(3) as usize],
+            bare_fsync: rng.chance(1, 2),
         }
     }
 

@@ -28,6 +28,8 @@ pub struct Record {
     pub puts: Vec<(u8, u64)>,
     /// Blocks that change, and what they hold then.
     pub data: Vec<(u8, u64)>,
+    /// Blocks that become holes, and the token that stands for their zeros: each node makes them by itself.
+    pub holes: Vec<(u8, u64)>,
     /// The ranges that a new owner fell back on, if this is such a record.
     pub fallback: Vec<(InodeId, ByteRange)>,
 }
@@ -55,7 +57,19 @@ impl Record {
         let blocks = blocks.map(|block| (file_of(block), range_of(block)));
         let written = |(inode, range)| DataCommand::Written { inode, range };
         let own = blocks.filter(|_| self.fallback.is_empty());
-        own.chain(self.fallback.iter().copied()).map(written)
+        let holes = self.holes.iter().map(|(block, _)| usize::from(*block));
+        let punched = holes.map(|block| DataCommand::Punched {
+            inode: file_of(block),
+            range: range_of(block),
+        });
+        own.chain(self.fallback.iter().copied())
+            .map(written)
+            .chain(punched)
+    }
+
+    /// Every block that changes, and what it holds then.
+    pub fn blocks(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        self.data.iter().chain(&self.holes).copied()
     }
 }
 
@@ -88,6 +102,13 @@ pub enum Op {
         /// Which.
         block: u8,
         /// With what.
+        token: u64,
+    },
+    /// Make one block a hole.
+    Punch {
+        /// Which.
+        block: u8,
+        /// What stands for its zeros.
         token: u64,
     },
     /// Read one block.

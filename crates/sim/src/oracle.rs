@@ -50,8 +50,8 @@ impl Oracle {
 
     /// Notes where tokens come from.
     pub fn note_proposed(&mut self, version: Version, record: &Record) {
-        for (_, token) in record.data.iter().filter(|_| record.fallback.is_empty()) {
-            self.origin.insert(*token, version);
+        for (_, token) in record.blocks().filter(|_| record.fallback.is_empty()) {
+            self.origin.insert(token, version);
         }
     }
 

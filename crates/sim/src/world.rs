@@ -424,6 +424,7 @@ impl World {
         if self.chaos.taste == Taste::HotBlock && self.rng.chance(2, 3) {
             return match self.rng.below(4) {
                 0 => Op::Fsync { file: 0 },
+                1 if self.rng.chance(1, 2) => Op::Punch { block: 0, token },
                 _ => Op::Write { block: 0, token },
             };
         }
@@ -434,6 +435,10 @@ impl World {
             },
             2 => Op::Get {
                 key: self.rng.below(KEYS as u64) as u8,
+            },
+            3 if self.rng.chance(1, 3) => Op::Punch {
+                block: self.rng.below(BLOCKS as u64) as u8,
+                token,
             },
             3..=5 => Op::Write {
                 block: self.rng.below(BLOCKS as u64) as u8,

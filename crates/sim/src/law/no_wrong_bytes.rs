@@ -8,8 +8,8 @@ pub(crate) fn check(world: &mut World, node: usize) {
     let run = world.running_ref(node);
     let mut expected = run.expected;
     for (_, record) in &run.own {
-        for (block, token) in &record.data {
-            expected[usize::from(*block)] = *token;
+        for (block, token) in record.blocks() {
+            expected[usize::from(block)] = token;
         }
     }
     for (block, expected) in expected.iter().enumerate().take(BLOCKS) {

@@ -165,8 +165,8 @@ impl World {
         }
         run.fed = version.seq;
         crate::disk::apply(&mut run.newest, &record);
-        for (block, token) in &record.data {
-            run.unwritten.push_back((version.seq, *block, *token));
+        for (block, token) in record.blocks() {
+            run.unwritten.push_back((version.seq, block, token));
         }
         run.stirred = true;
         run.own.push_back((version.seq, record.clone()));
@@ -333,6 +333,8 @@ impl World {
             return;
         }
         let took = 500 + self.rng.below(3_000) + self.slow(node);
+        // An fsync need not store what is known of all files.
+        let bare = !ready.is_empty() && self.chaos.bare_fsync;
         let host = &mut self.nodes[node];
         let Some(run) = &mut host.run else { return };
         run.sync_waits = wait;
@@ -351,7 +353,7 @@ impl World {
                 .filter(|b| host.disk.dirty[*b])
                 .map(|b| (b, host.disk.cache[b]))
                 .collect(),
-            objects: ObjectMap { through, invalid },
+            objects: (!bare).then_some(ObjectMap { through, invalid }),
             complete: run.pull.complete_through(through),
             sound: true,
             waits: ready,
@@ -383,13 +385,18 @@ impl World {
         for wait in job.waits {
             self.send(node, wait.from, Packet::Synced { id: wait.id });
         }
-        if job.sound {
-            let through = job.objects.through;
-            self.nodes[node].disk.objects = job.objects;
-            self.step(node, Input::Synced(through));
-            self.step(node, Input::DataThrough(job.complete));
-        } else {
-            self.step(node, Input::Tick);
+        match job.objects {
+            Some(objects) if job.sound => {
+                let through = objects.through;
+                self.nodes[node].disk.objects = objects;
+                self.step(node, Input::Synced(through));
+                self.step(node, Input::DataThrough(job.complete));
+            }
+            Some(_) => self.step(node, Input::Tick),
+            None => {
+                self.running(node).data_unsaid = true;
+                self.step(node, Input::Tick);
+            }
         }
     }
 }

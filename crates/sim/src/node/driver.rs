@@ -155,11 +155,22 @@ impl World {
         for entry in entries {
             let record = Record::decode(&entry.payload);
             law::replicated::on_committed(self, node, entry.version, &record);
+            let again = self.planted(Plant::HolesMadeAgain);
             let run = self.running(node);
             apply(&mut run.registers, &record);
-            for (block, token) in &record.data {
-                run.expected[usize::from(*block)] = *token;
+            for (block, token) in record.blocks() {
+                run.expected[usize::from(block)] = token;
             }
+            let own = run.own.iter().any(|(seq, _)| *seq == entry.version.seq);
+            // What was in the log before may have been done, and so may what came after it.
+            let sure =
+                entry.version.seq > run.uncertain_through && !run.done.contains(&entry.version.seq);
+            if !own && (sure || again) {
+                for (block, token) in &record.holes {
+                    self.nodes[node].disk.write(usize::from(*block), *token);
+                }
+            }
+            let run = self.running(node);
             run.applied = entry.version.seq;
             while run
                 .own
@@ -188,7 +199,7 @@ impl World {
         let kept = Seq(first.version.seq.0 - 1);
         let blocks: Vec<usize> = entries
             .iter()
-            .flat_map(|e| Record::decode(&e.payload).data)
+            .flat_map(|e| Record::decode(&e.payload).blocks().collect::<Vec<_>>())
             .map(|(block, _)| usize::from(block))
             .collect();
         let valid = |pull: &Pull, b: usize| {
@@ -206,6 +217,8 @@ impl World {
             }
         }
         run.fed = run.fed.min(kept);
+        run.uncertain_through = run.uncertain_through.min(kept);
+        run.done.retain(|seq| *seq <= kept);
         run.own.retain(|(seq, _)| *seq <= kept);
         run.unwritten.retain(|(seq, _, _)| *seq <= kept);
         if let Some(job) = &mut run.sync {
@@ -232,6 +245,7 @@ impl World {
         if reign.is_none() {
             run.reign = None;
             run.waiters.clear();
+            run.done.extend(run.own.iter().map(|(seq, _)| *seq));
             run.own.clear();
             run.pull.on_stepped_down();
             run.newest = run.registers;
@@ -298,6 +312,8 @@ impl World {
         run.newest = registers;
         run.applied = base.seq;
         run.fed = base.seq;
+        run.uncertain_through = base.seq;
+        run.done.clear();
         run.installing = false;
         run.held.clear();
         run.pull
@@ -319,7 +335,11 @@ impl World {
         }
         let life = self.nodes[node].incarnation;
         self.after(HAND_OVER_US, Event::HandOver { node, life });
-        self.step(node, Input::HandOver);
+        // The disk of a last copy may be lost a moment before it is the last, and nobody notices.
+        let view = self.running_ref(node).chain.view();
+        if view.is_some_and(|view| view.chain.len() > 2) {
+            self.step(node, Input::HandOver);
+        }
     }
 
     /// Placement, lost requests, syncing.

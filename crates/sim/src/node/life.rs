@@ -31,6 +31,14 @@ impl World {
         }
         let chain = Chain::new(config, hard, true, local).with_plant(plant);
         let run = restart(&host.disk, chain, plant);
+        if plant == Some(Plant::HolesMadeAgain) {
+            let (from, to) = (host.disk.objects.through.next(), run.applied);
+            let again = run.chain.entries(from, to);
+            let again: Vec<Record> = again.map(|e| Record::decode(&e.payload)).collect();
+            for (block, token) in again.iter().flat_map(|record| &record.holes) {
+                host.disk.write(usize::from(*block), *token);
+            }
+        }
         host.run = Some(run);
         self.reset_expected(node);
         law::no_wrong_bytes::check(self, node);
@@ -75,8 +83,8 @@ impl World {
             if version.seq > applied {
                 break;
             }
-            for (block, token) in &record.data {
-                expected[usize::from(*block)] = *token;
+            for (block, token) in record.blocks() {
+                expected[usize::from(block)] = token;
             }
         }
         self.running(node).expected = expected;
@@ -113,6 +121,8 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         expected: [0; BLOCKS],
         applied,
         fed: last,
+        uncertain_through: last,
+        done: std::collections::BTreeSet::new(),
         own: VecDeque::new(),
         unwritten: VecDeque::new(),
         reign: None,

@@ -165,7 +165,8 @@ pub struct SyncWait {
 pub struct SyncJob {
     pub(crate) id: u64,
     pub(crate) blocks: Vec<(usize, u64)>,
-    pub(crate) objects: ObjectMap,
+    /// What is known of the files then; none if that is not stored.
+    pub(crate) objects: Option<ObjectMap>,
     pub(crate) complete: Seq,
     /// Whether nothing was truncated since it began.
     pub(crate) sound: bool,
@@ -193,6 +194,10 @@ pub struct Running {
     pub(crate) applied: Seq,
     /// The pull has seen the log up to here.
     pub(crate) fed: Seq,
+    /// What records up to here do to the data may be done already: those of the log at the start.
+    pub(crate) uncertain_through: Seq,
+    /// Of these, it is: they are of a reign that is over.
+    pub(crate) done: BTreeSet<Seq>,
     /// This owner's writes that are not committed.
     pub(crate) own: VecDeque<(Seq, Record)>,
     /// Of those, the ones whose record is not on disk: their bytes wait.

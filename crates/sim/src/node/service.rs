@@ -55,7 +55,8 @@ impl World {
     fn execute(&mut self, node: usize, id: u64, who: Waiting, op: Op) {
         let local = self.local(node);
         let run = self.running_ref(node);
-        let waits = matches!(op, Op::Put { .. } | Op::Write { .. }) && self.now < run.leaves_until;
+        let waits = matches!(op, Op::Put { .. } | Op::Write { .. } | Op::Punch { .. })
+            && self.now < run.leaves_until;
         let served = run.chain.lease_until(local).is_some() && self.is_servable(node, op) && !waits;
         if !served {
             return self.answer(node, who, id, Outcome::Refused);
@@ -72,10 +73,12 @@ impl World {
                 self.running_ref(node).chain.last(),
             ),
             Op::Fsync { .. } => (0, self.running_ref(node).chain.last()),
-            Op::Put { .. } | Op::Write { .. } => match self.propose(node, change(op)) {
-                Some(version) => (0, version),
-                None => return self.answer(node, who, id, Outcome::Refused),
-            },
+            Op::Put { .. } | Op::Write { .. } | Op::Punch { .. } => {
+                match self.propose(node, change(op)) {
+                    Some(version) => (0, version),
+                    None => return self.answer(node, who, id, Outcome::Refused),
+                }
+            }
         };
         self.wait_for(node, (id, who, op), value, version);
         self.step(node, Input::Flush);
@@ -92,7 +95,7 @@ impl World {
             Op::Fsync { file } => {
                 blocks_of_file(usize::from(file)).all(|b| pull.is_valid(file_of(b), range_of(b)))
             }
-            Op::Put { .. } | Op::Get { .. } | Op::Write { .. } => true,
+            Op::Put { .. } | Op::Get { .. } | Op::Write { .. } | Op::Punch { .. } => true,
         }
     }
 
@@ -114,12 +117,14 @@ impl World {
             return self.answer(node, who, id, Outcome::Ok(value));
         }
         let file: Option<InodeId> = match op {
-            Op::Read { block } | Op::Write { block, .. } => Some(file_of(usize::from(block))),
+            Op::Read { block } | Op::Write { block, .. } | Op::Punch { block, .. } => {
+                Some(file_of(usize::from(block)))
+            }
             Op::Fsync { file } => Some(inode(usize::from(file))),
             Op::Put { .. } | Op::Get { .. } => None,
         };
         let blocks = match op {
-            Op::Read { block } | Op::Write { block, .. } => {
+            Op::Read { block } | Op::Write { block, .. } | Op::Punch { block, .. } => {
                 usize::from(block)..usize::from(block) + 1
             }
             Op::Fsync { file } => blocks_of_file(usize::from(file)),
@@ -287,6 +292,10 @@ fn change(op: Op) -> Record {
         },
         Op::Write { block, token } => Record {
             data: vec![(block, token)],
+            ..Record::default()
+        },
+        Op::Punch { block, token } => Record {
+            holes: vec![(block, token)],
             ..Record::default()
         },
         Op::Get { .. } | Op::Read { .. } | Op::Fsync { .. } => Record::default(),

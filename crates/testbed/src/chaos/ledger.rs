@@ -48,7 +48,7 @@ struct Fate {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Content {
-    /// It was never synced.
+    /// It was not synced since it was made or cut.
     Unknown,
     /// Each block is that of one of these seeds.
     Of { seeds: Vec<u64>, len: u64 },
@@ -187,6 +187,24 @@ impl Ledger {
             && let Content::Of { seeds, .. } = &mut fate.content
         {
             *seeds = vec![seed];
+        }
+    }
+
+    /// A file is about to be cut to nothing and written anew; where it is. Until that is synced it may hold any part of it.
+    pub fn begin_save(&self, id: u64) -> Option<Place> {
+        let mut files = lock(&self.files);
+        let fate = files.get_mut(&id)?;
+        fate.content = Content::Unknown;
+        fate.places.first().cloned()
+    }
+
+    /// It has that content, synced.
+    pub fn saved(&self, id: u64, seed: u64, len: u64) {
+        if let Some(fate) = lock(&self.files).get_mut(&id) {
+            fate.content = Content::Of {
+                seeds: vec![seed],
+                len,
+            };
         }
     }
 

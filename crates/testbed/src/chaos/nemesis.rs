@@ -107,8 +107,12 @@ pub enum Strike {
     Deafen(Direction),
 }
 
-/// Most that a node stays away, in milliseconds: longer than leases, and than the time after which it is replaced.
+/// Most that a node stays away, in milliseconds: longer than leases, and than the time after which the only other copies
+/// are added to.
 const AWAY_MAX: u64 = 12_000;
+
+/// Longer than a node is waited for before another one takes its place.
+const LONG: u64 = 34_000;
 
 /// Shorter than leases.
 const SHORT_MAX: u64 = 1_500;
@@ -180,13 +184,13 @@ pub fn strike(
     strike: &Strike,
     rng: &mut Rng,
 ) -> Checked<Duration> {
-    // Half of them are back before anybody takes their place.
-    let most = if rng.chance(1, 2) {
-        SHORT_MAX
-    } else {
-        AWAY_MAX
+    // Half of them are back before anybody misses them, and most before anybody takes their place.
+    let away = match rng.below(16) {
+        0..=7 => rng.below(SHORT_MAX),
+        8..=14 => rng.below(AWAY_MAX),
+        _ => LONG,
     };
-    let away = Duration::from_millis(rng.below(most));
+    let away = Duration::from_millis(away);
     stage.longest();
     match strike {
         Strike::Kill(nodes) | Strike::KillAll(nodes) => {

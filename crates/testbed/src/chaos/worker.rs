@@ -85,7 +85,8 @@ impl Worker<'_> {
             3..=4 => self.write_register(),
             5..=6 => self.read_registers(),
             _ if self.files.len() < FILES_MAX / 2 => self.create(),
-            7 => self.rewrite(),
+            7 if self.rng.chance(1, 2) => self.rewrite(),
+            7 => self.save(),
             8 => self.rename(),
             _ if self.files.len() < FILES_MAX => self.create(),
             _ => self.remove(),
@@ -105,15 +106,19 @@ impl Worker<'_> {
         Place::At(format!("w{}/{name}{number}", self.node))
     }
 
+    fn len(&mut self) -> u64 {
+        match self.rng.below(3) {
+            0 => 1 + self.rng.below(5_000),
+            1 => 1 + self.rng.below(100_000),
+            _ => 1 + self.rng.below(FILE_MAX),
+        }
+    }
+
     fn create(&mut self) -> Result<(), Failed> {
         self.made += 1;
         let id = u64::from(self.node) << 32 | self.made;
         let seed = self.rng.next_u64();
-        let len = match self.rng.below(3) {
-            0 => 1 + self.rng.below(5_000),
-            1 => 1 + self.rng.below(100_000),
-            _ => 1 + self.rng.below(FILE_MAX),
-        };
+        let len = self.len();
         let place = self.place(self.made, "f");
         self.ledger.begin_file(id, place.clone());
         let path = place.below(self.root);
@@ -155,6 +160,24 @@ impl Worker<'_> {
         self.write_content(&file, seed, len)?;
         self.call("fsync", || file.sync_all())?;
         self.ledger.rewritten(id, seed);
+        self.files.push(id);
+        Ok(())
+    }
+
+    /// As most programs save: cut to nothing, and written anew.
+    fn save(&mut self) -> Result<(), Failed> {
+        let id = self.draw();
+        let (seed, len) = (self.rng.next_u64(), self.len());
+        let Some(place) = self.ledger.begin_save(id) else {
+            return Ok(());
+        };
+        let path = place.below(self.root);
+        let file = self.call("open with truncation", || {
+            OpenOptions::new().write(true).truncate(true).open(&path)
+        })?;
+        self.write_content(&file, seed, len)?;
+        self.call("fsync", || file.sync_all())?;
+        self.ledger.saved(id, seed, len);
         self.files.push(id);
         Ok(())
     }
