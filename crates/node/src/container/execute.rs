@@ -162,8 +162,8 @@ impl Container {
         let reads = view.reads.take().unwrap_or_default();
         if let Some(failed) = failed {
             error!(container = %self.id, %failed, "state cannot be read");
-            if !self.listed(st).is_empty() {
-                // Another member has it, and answers when it owns.
+            if self.is_rot(st, &failed) {
+                // The next owner answers.
                 let me = self.clone();
                 after.push(move || me.keys_rot(&failed));
                 return Err(Elsewhere::NotReady);

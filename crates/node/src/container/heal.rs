@@ -62,6 +62,11 @@ impl Container {
         self.disk_fails(failed);
     }
 
+    /// Whether another member can give what this one cannot read.
+    pub(super) fn is_rot(&self, st: &State, failed: &StoreError) -> bool {
+        matches!(failed, StoreError::Damaged { .. }) && !self.listed(st).is_empty()
+    }
+
     /// Whether the disk says that it has far more room, for bytes and for files, than any write needs.
     pub(super) fn has_plenty_of_room(&self) -> bool {
         const BYTES: u64 = 128 << 20;
