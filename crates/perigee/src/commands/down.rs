@@ -85,6 +85,14 @@ fn stop_all(layout: &Layout) -> Result<Vec<Line>, Failure> {
     }
 }
 
+/// Stops one node.
+pub(super) fn stop_one(node: &NodeDir) -> Result<Stopped, Failure> {
+    match ask_to_stop(node) {
+        None => Ok(Stopped::WasDown),
+        Some(process) => process::wait_or_kill(&process, STOP_TIME),
+    }
+}
+
 fn ask_to_stop(node: &NodeDir) -> Option<pid_file::ProcessId> {
     let process = pid_file::running(&node.path)?;
     if ask(&node.path, &Request::Stop, ASK_TIME).is_err() {

@@ -1,20 +1,15 @@
 //! `perigee remove`: a node that keeps nothing leaves for good.
 
 use super::{DirArg, JsonArg, status};
-use crate::admin_client::{ASK_TIME, ask, unexpected};
+use crate::admin_client::{ask_any, unexpected};
 use crate::config::NodeConfig;
 use crate::layout::{Layout, NodeDir};
 use crate::output::Report;
-use crate::{pid_file, process};
 use clap::Args;
 use perigee_proto::admin::{Answer, Failure, Request};
 use perigee_types::NodeId;
 use serde::Serialize;
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// How long a node may take to end.
-const STOP_TIME: Duration = Duration::from_secs(20);
 
 /// Strike a node off the cluster, for good.
 ///
@@ -71,7 +66,7 @@ impl Remove {
         let request = Request::Remove {
             node: self.name.clone(),
         };
-        let node = match crate::admin_client::ask_any(&others, &request)? {
+        let node = match ask_any(&others, &request)? {
             Answer::Node(node) => node,
             other => return Err(unexpected(&other)),
         };
@@ -102,13 +97,7 @@ fn text(removed: &Removed) -> String {
 fn put_aside(layout: &Layout, dir: &NodeDir) -> Result<PathBuf, Failure> {
     let what = || format!("cannot put `{}` aside", dir.path.display());
     let _only = super::up::lock(&layout.dir)?;
-    if let Some(running) = pid_file::running(&dir.path) {
-        if ask(&dir.path, &Request::Stop, ASK_TIME).is_err() {
-            // Its socket does not answer: a signal asks the same; if that fails too, the wait ends in a kill.
-            _ = running.signal(rustix::process::Signal::TERM);
-        }
-        process::wait_or_kill(&running, STOP_TIME)?;
-    }
+    super::down::stop_one(dir)?;
     let mut name = dir.path.clone().into_os_string();
     name.push(".removed");
     let aside = PathBuf::from(name);
