@@ -231,7 +231,7 @@ fn note_progress(store: &Store, container: &Container, progress: Progress) {
     let mut batch = WriteBatch::default();
     let bytes = perigee_proto::encode(&progress);
     batch.put(Space::Local(container.id), KEY, &bytes);
-    store.submit_lazy(batch);
+    store.submit_lazy(batch, None);
 }
 
 /// Goes over one container.

@@ -25,7 +25,7 @@ mod sums;
 mod touched;
 
 pub use error::{OpenError, StoreError};
-pub use kv::{Snapshot, Space, WriteBatch};
+pub use kv::{Done, Snapshot, Space, WriteBatch};
 pub use object::{Object, Unverified, Verified};
 pub use store::{Adopt, Recovered, Store, StoreIdentity, StoreOptions, StoreSpace};
 pub use sums::block_sums;

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::disk::{Disk, RealDisk};
 use crate::error::{OpenError, StoreError};
 use crate::kv::key::Tag;
-use crate::kv::{Snapshot, Space, WriteBatch};
+use crate::kv::{Done, Snapshot, Space, WriteBatch};
 use crate::object::{Object, blocks_for};
 use crate::objects::Objects;
 use crate::{format, keeper, open};
@@ -210,14 +210,15 @@ impl Store {
     ///
     /// Errors, through `done`: `NoSpace` (later batches may pass: one who keeps an order stops at the
     /// first failure), `Failed`, `Closed`.
-    pub fn submit(&self, batch: WriteBatch, done: Box<dyn FnOnce(Result<(), StoreError>) + Send>) {
+    pub fn submit(&self, batch: WriteBatch, done: Done) {
         self.core.kv.submit(batch, done);
     }
 
     /// Queues a batch that rides with the next durable one, or is committed within 100 ms. Like all
-    /// batches it is visible to reads only once it is committed. Its failure shows in later batches.
-    pub fn submit_lazy(&self, batch: WriteBatch) {
-        self.core.kv.submit_lazy(batch, None);
+    /// batches it is visible to reads only once it is committed. Without a `done`, which is as for [`Self::submit`], its
+    /// failure shows in later batches alone.
+    pub fn submit_lazy(&self, batch: WriteBatch, done: Option<Done>) {
+        self.core.kv.submit_lazy(batch, done);
     }
 
     /// Commits a batch and waits for it. Not for callbacks of the committer.

@@ -113,6 +113,7 @@ impl Container {
 
     /// Puts a write of the log on its way to the disk, with the committed effects that are at hand.
     fn persist(self: &Arc<Self>, st: &mut State, id: PersistId, write: &LogWrite) {
+        st.intents.put_again(&self.env);
         let mut batch = WriteBatch::default();
         if let Some(from) = write.truncate_from {
             batch.delete_range(Space::Log(self.id), &log_key(from), None);

@@ -10,6 +10,7 @@
 use super::dirty::Dirty;
 use super::{Container, State};
 use crate::env::Env;
+use parking_lot::Mutex;
 use perigee_store::{Space, StoreError, WriteBatch};
 use perigee_types::{ByteRange, ContainerId, InodeId, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,18 +27,23 @@ const PAGE: usize = 4_096;
 /// The notes on this node's disk.
 #[derive(Debug, Default)]
 pub(super) struct Intents {
-    noted: BTreeSet<(InodeId, u64)>,
+    noted: BTreeSet<Note>,
     /// Writes between their note and their place among the dirty ones, by inode.
     under_way: BTreeMap<InodeId, u32>,
     /// Files whose writes up to a record are in it.
     recorded: Vec<(Seq, InodeId)>,
+    /// Notes that a full disk refused: they are tried again with the next ones, and before the next records.
+    refused: Arc<Mutex<Vec<Note>>>,
 }
+
+/// A file, and the number of a segment.
+type Note = (InodeId, u64);
 
 fn key(inode: InodeId, segment: u64) -> Vec<u8> {
     [PREFIX, &inode.0.to_be_bytes(), &segment.to_be_bytes()].concat()
 }
 
-fn parse(key: &[u8]) -> Option<(InodeId, u64)> {
+fn parse(key: &[u8]) -> Option<Note> {
     let (inode, segment) = key.strip_prefix(PREFIX)?.split_first_chunk()?;
     let segment = segment.try_into().ok()?;
     Some((
@@ -48,20 +54,51 @@ fn parse(key: &[u8]) -> Option<(InodeId, u64)> {
 
 impl Intents {
     /// A write to `range`, which is not empty, begins: [`Self::note`], until [`Self::end`].
-    fn begin(&mut self, inode: InodeId, range: ByteRange) -> WriteBatch {
+    fn begin(&mut self, inode: InodeId, range: ByteRange) -> Vec<Note> {
         *self.under_way.entry(inode).or_default() += 1;
         self.note(inode, range)
     }
 
     /// `range`, which is not empty, is about to change. Gives the notes that have to reach the disk before its checksums.
-    fn note(&mut self, inode: InodeId, range: ByteRange) -> WriteBatch {
-        let mut batch = WriteBatch::default();
+    fn note(&mut self, inode: InodeId, range: ByteRange) -> Vec<Note> {
+        let mut notes = self.refused();
         for segment in range.start / SEGMENT..=(range.end - 1) / SEGMENT {
             if self.noted.insert((inode, segment)) {
-                batch.put(Space::Local(inode.container()), &key(inode, segment), &[]);
+                notes.push((inode, segment));
             }
         }
-        batch
+        notes
+    }
+
+    /// The notes that the disk refused and that are still wanted, to be put there once more.
+    fn refused(&mut self) -> Vec<Note> {
+        let mut refused = std::mem::take(&mut *self.refused.lock());
+        refused.retain(|note| self.noted.contains(note));
+        refused
+    }
+
+    /// Puts notes on their way to the disk. The store keeps the order: what is synced later is on the disk later.
+    fn put(&self, env: &Env, notes: Vec<Note>) {
+        if notes.is_empty() {
+            return;
+        }
+        let mut batch = WriteBatch::default();
+        for (inode, segment) in &notes {
+            batch.put(Space::Local(inode.container()), &key(*inode, *segment), &[]);
+        }
+        let refused = self.refused.clone();
+        let done = move |result: Result<(), StoreError>| {
+            if result.is_err() {
+                refused.lock().extend(notes);
+            }
+        };
+        env.store.submit_lazy(batch, Some(Box::new(done)));
+    }
+
+    /// Records are about to go to the disk: first the notes that it refused.
+    pub(super) fn put_again(&mut self, env: &Env) {
+        let refused = self.refused();
+        self.put(env, refused);
     }
 
     /// A write is among the dirty ones, or did not happen.
@@ -134,10 +171,7 @@ impl Container {
             return;
         }
         let notes = st.intents.note(inode, range);
-        if !notes.is_empty() {
-            // The store keeps the order: what is synced later is on the disk later.
-            self.env.store.submit_lazy(notes);
-        }
+        st.intents.put(&self.env, notes);
     }
 
     /// Notes that `range` of a file is about to get other bytes; without any there is nothing to note.
@@ -147,10 +181,7 @@ impl Container {
         }
         let mut st = self.state.lock();
         let notes = st.intents.begin(inode, range);
-        if !notes.is_empty() {
-            // The store keeps the order: what is synced later is on the disk later.
-            self.env.store.submit_lazy(notes);
-        }
+        st.intents.put(&self.env, notes);
         drop(st);
         Some(UnderWay {
             container: self,
@@ -231,5 +262,19 @@ mod tests {
         intents.on_persist(Seq(4), &dirty, &mut batch);
         assert!(!batch.is_empty());
         assert!(!intents.begin(inode(5), range).is_empty(), "not noted now");
+    }
+
+    #[test]
+    fn a_note_that_the_disk_refused_is_put_there_again_while_it_is_wanted() {
+        let mut intents = Intents::default();
+        let notes = intents.begin(inode(5), ByteRange::new(0, 1));
+        intents.refused.lock().extend(&notes);
+        let next = intents.begin(inode(6), ByteRange::new(0, 1));
+        assert_eq!(next, [(inode(5), 0), (inode(6), 0)]);
+        intents.refused.lock().extend(&next);
+        intents.end(inode(5));
+        intents.forget(inode(5), &mut WriteBatch::default());
+        assert_eq!(intents.refused(), [(inode(6), 0)]);
+        assert!(intents.refused().is_empty(), "given once");
     }
 }

@@ -15,7 +15,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 /// Runs on the committer thread when a batch is durable, or can never be. It must not wait for another commit.
-pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// A lazy batch waits no longer than this for a durable one to ride with.
 const LAZY_MAX: Duration = Duration::from_millis(100);

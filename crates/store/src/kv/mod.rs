@@ -10,7 +10,7 @@ pub(crate) mod key;
 
 pub(crate) use batch::Op;
 pub use batch::{Space, WriteBatch};
-pub(crate) use committer::Done;
+pub use committer::Done;
 
 use crate::disk::DiskFile;
 use crate::error::StoreError;

@@ -163,7 +163,7 @@ fn acknowledged_batches_survive_power_loss_and_others_are_whole_or_absent() {
             if number < 15 {
                 store.commit(batch).unwrap();
             } else {
-                store.submit_lazy(batch);
+                store.submit_lazy(batch, None);
             }
         }
         bench.lose_power(seed);

@@ -128,13 +128,13 @@ fn a_lazy_batch_is_invisible_until_committed_and_soon_is() {
     let bench = Bench::new();
     let store = bench.store();
     let space = Space::Local(C);
-    store.submit_lazy(put(space, b"a", b"1"));
+    store.submit_lazy(put(space, b"a", b"1"), None);
     let start = Instant::now();
     while store.get(space, b"a").unwrap().is_none() {
         assert!(start.elapsed() < Duration::from_secs(5));
         std::thread::sleep(Duration::from_millis(2));
     }
-    store.submit_lazy(put(space, b"b", b"1"));
+    store.submit_lazy(put(space, b"b", b"1"), None);
     store.commit(put(space, b"c", b"1")).unwrap();
     assert!(store.get(space, b"b").unwrap().is_some(), "it rides along");
 }
@@ -142,7 +142,9 @@ fn a_lazy_batch_is_invisible_until_committed_and_soon_is() {
 #[test]
 fn dropping_commits_what_is_queued_and_refuses_what_comes() {
     let mut bench = Bench::new();
-    bench.store().submit_lazy(put(Space::Local(C), b"a", b"1"));
+    bench
+        .store()
+        .submit_lazy(put(Space::Local(C), b"a", b"1"), None);
     let object = bench.object(1);
     bench.kill();
     assert_eq!(object.write(0, b"late"), Err(StoreError::Closed));
