@@ -51,6 +51,8 @@ pub(crate) struct Env {
     pub(crate) stopping: AtomicBool,
     /// Containers whose keys have rotted here: their copies are to be replaced.
     pub(crate) spoiled: Mutex<BTreeSet<ContainerId>>,
+    /// Containers whose copies here are being freed, and are not to be opened.
+    pub(crate) freeing: Mutex<BTreeSet<ContainerId>>,
     pub(crate) scrub: Scrub,
     appear: tokio::sync::mpsc::Sender<ContainerId>,
     network: Network,
@@ -103,6 +105,7 @@ impl Env {
             pace: Pace::default(),
             stopping: AtomicBool::new(false),
             spoiled: Mutex::default(),
+            freeing: Mutex::default(),
             scrub: Scrub::default(),
             appear,
             network,

@@ -5,6 +5,7 @@
 //! rotted is worth nothing: it goes, and comes back whole, as soon as two others go on without it. A node that wiped its
 //! copy is to the protocol what a node with a new disk is.
 
+use crate::container::Container;
 use crate::env::Env;
 use perigee_cluster::{Directory, Node};
 use perigee_store::StoreError;
@@ -12,6 +13,7 @@ use perigee_types::{ContainerId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, error, info};
 
@@ -33,6 +35,16 @@ pub(crate) struct Leftovers {
     at_start: BTreeSet<ContainerId>,
     /// Since when.
     since: BTreeMap<ContainerId, Instant>,
+    /// Copies that are being freed; nobody may open them.
+    freeing: JoinSet<(ContainerId, Freed)>,
+}
+
+/// How freeing a copy ended.
+#[derive(Debug)]
+enum Freed {
+    Yes,
+    /// The disk did not let go of it.
+    Not,
 }
 
 impl Leftovers {
@@ -41,17 +53,39 @@ impl Leftovers {
         Ok(Self {
             at_start: env.store.containers()?.into_iter().collect(),
             since: BTreeMap::new(),
+            freeing: JoinSet::new(),
         })
     }
 
-    /// Frees what is due. Nobody may open containers meanwhile.
-    pub(crate) async fn free(&mut self, env: &Arc<Env>) {
+    /// Begins to free what is due. Nobody may open containers meanwhile, nor one of `env.freeing` until [`Self::freed`].
+    pub(crate) fn free(&mut self, env: &Arc<Env>) {
         for id in self.due(env, Instant::now()) {
-            if free_one(env, id).await {
-                self.at_start.remove(&id);
-                self.since.remove(&id);
+            let container = env.container(id);
+            if container.as_ref().is_some_and(|open| !open.is_idle()) {
+                continue;
+            }
+            if env.freeing.lock().insert(id) {
+                env.containers.write().remove(&id);
+                self.freeing.spawn(free_one(env.clone(), id, container));
             }
         }
+    }
+
+    /// Waits until a copy is freed that another owner may speak of by now; for ever if none is being freed.
+    pub(crate) async fn freed(&mut self, env: &Env) {
+        let (id, freed) = match self.freeing.join_next().await {
+            Some(Ok(ended)) => ended,
+            // Only a node that ends ends its tasks.
+            Some(Err(error)) => return debug!(%error, "freeing a copy ended"),
+            None => return std::future::pending().await,
+        };
+        self.since.remove(&id);
+        if matches!(freed, Freed::Yes) {
+            self.at_start.remove(&id);
+            env.spoiled.lock().remove(&id);
+            info!(container = %id, "freed a copy that no chain counts");
+        }
+        env.freeing.lock().remove(&id);
     }
 
     fn due(&mut self, env: &Env, now: Instant) -> Vec<ContainerId> {
@@ -100,20 +134,21 @@ fn is_useless(directory: &Directory, me: NodeId, id: ContainerId, others: Option
     !record.chain.contains(&me) && record.chain.len() >= enough
 }
 
-/// Whether it was done; if not, somebody works with the copy.
-async fn free_one(env: &Arc<Env>, id: ContainerId) -> bool {
-    if let Some(container) = env.container(id) {
-        if !container.is_idle() {
-            return false;
-        }
-        env.containers.write().remove(&id);
+/// Waits until nobody works with a copy, and drops it.
+async fn free_one(
+    env: Arc<Env>,
+    id: ContainerId,
+    container: Option<Arc<Container>>,
+) -> (ContainerId, Freed) {
+    if let Some(container) = container {
         container.close();
         let began = Instant::now();
+        let mut told = false;
+        // For ever if need be: who holds on to it could write to what is opened or wiped beside it.
         while Arc::strong_count(&container) > 1 {
-            if began.elapsed() > LET_GO {
-                // It is opened again when an owner speaks of it; its copy stays until the next start.
+            if !told && began.elapsed() > LET_GO {
                 error!(container = %id, "somebody holds on to a copy that is to go");
-                return true;
+                told = true;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -123,15 +158,18 @@ async fn free_one(env: &Arc<Env>, id: ContainerId) -> bool {
         .runtime
         .spawn_blocking(move || store.wipe_container(id))
         .await;
-    match wiped {
-        Ok(Ok(())) => {
-            env.spoiled.lock().remove(&id);
-            info!(container = %id, "freed a copy that no chain counts");
+    let freed = match wiped {
+        Ok(Ok(())) => Freed::Yes,
+        Ok(Err(error)) => {
+            error!(container = %id, %error, "a copy that no chain counts stays");
+            Freed::Not
         }
-        Ok(Err(error)) => error!(container = %id, %error, "a copy that no chain counts stays"),
-        Err(error) => debug!(container = %id, %error, "stopping"),
-    }
-    true
+        Err(error) => {
+            debug!(container = %id, %error, "stopping");
+            Freed::Not
+        }
+    };
+    (id, freed)
 }
 
 #[cfg(test)]

@@ -340,6 +340,10 @@ async fn look(env: &Arc<Env>) {
 
 /// Opens a container here, and starts it.
 async fn open(env: &Arc<Env>, id: ContainerId, view: ChainView) {
+    if env.freeing.lock().contains(&id) {
+        // Once it is free the containers of this node are looked at again.
+        return;
+    }
     let (opener, at) = (env.clone(), view.clone());
     let opened = env
         .runtime
@@ -380,7 +384,8 @@ async fn follow(
                     }
                 },
                 Some(id) = appeared.recv() => appear(&env, id).await,
-                _ = look_for_leftovers.tick() => leftovers.free(&env).await,
+                _ = look_for_leftovers.tick() => leftovers.free(&env),
+                () = leftovers.freed(&env) => look(&env).await,
             }
         }
         match list(env.control.as_ref()).await {
