@@ -3,6 +3,7 @@
 use super::{DirArg, JsonArg};
 use crate::admin_client::{ask_any, unexpected};
 use crate::config::NodeConfig;
+use crate::daemon::findings::FREE_BYTES_MIN;
 use crate::human;
 use crate::layout::{Layout, NodeDir};
 use crate::mounts;
@@ -16,8 +17,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Free space below which a node's disk is soon full.
-const FREE_BYTES_MIN: u64 = 1 << 30;
 /// The first kernel whose FUSE hands whole local files to programs (passthrough).
 const PASSTHROUGH_KERNEL: (u32, u32) = (6, 9);
 
@@ -165,7 +164,10 @@ fn data_dir(node: &NodeDir) -> Vec<Finding> {
             "run the command as the user of the node, or as root",
         )),
     }
-    if let Ok(disk) = rustix::fs::statvfs(&node.path) {
+    // A node that runs tells of its disk itself.
+    if pid_file::running(&node.path).is_none()
+        && let Ok(disk) = rustix::fs::statvfs(&node.path)
+    {
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         findings.push(if free < FREE_BYTES_MIN {
             Finding::warn(

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Wall clocks that differ by more make the times of files jump.
 const CLOCK_MS_MAX: i64 = 500;
 /// Free space below which a node's disk is soon full.
-const FREE_BYTES_MIN: u64 = 1 << 30;
+pub const FREE_BYTES_MIN: u64 = 1 << 30;
 /// A peer that takes longer to answer makes every change of another host's files slow.
 const ANSWER_US_MAX: u64 = 50_000;
 

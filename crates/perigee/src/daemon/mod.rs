@@ -2,7 +2,7 @@
 //! cluster, and a node with its mounts.
 
 mod control;
-mod findings;
+pub mod findings;
 mod join;
 mod membership;
 mod node;
