@@ -12,7 +12,7 @@ const QUIET_WAIT: Span = Span::from_millis(2_000);
 /// A file that grew by so much does not wait for others that share its record's way.
 const GROWN_BYTES_MAX: u64 = 4 << 20;
 /// A file with so many bytes replaced does not wait, lest the next fsync take long.
-const REPLACED_BYTES_MAX: u64 = 1 << 30;
+const REPLACED_BYTES_MAX: u64 = 2 << 30;
 
 /// What was written to one file since its last record.
 #[derive(Debug, Clone, PartialEq, Eq)]
