@@ -6,10 +6,15 @@ use perigee_types::InodeId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tracing::error;
 
-/// How long a removal may wait for others: waking a thread costs as much as several of them.
-const GATHER: Duration = Duration::from_millis(20);
+/// Removals begin when none was asked for during so long: whoever removes a tree is not slowed by them.
+const QUIET: Duration = Duration::from_millis(20);
+/// They begin at the latest when the first waited for so long,
+const LONGEST: Duration = Duration::from_secs(1);
+/// or when so many wait.
+const MANY: usize = 10_000;
 
 /// What is to be removed, and whether somebody is at it.
 #[derive(Debug, Default)]
@@ -18,6 +23,8 @@ pub(crate) struct Removals(Mutex<Queue>);
 #[derive(Debug, Default)]
 struct Queue {
     inodes: VecDeque<InodeId>,
+    /// When the last one was asked for.
+    last: Option<Instant>,
     running: bool,
 }
 
@@ -28,6 +35,19 @@ impl Removals {
         queue.running = next.is_some();
         next
     }
+
+    /// Waits until what is there is better removed now.
+    async fn gather(&self) {
+        let first = Instant::now();
+        loop {
+            tokio::time::sleep(QUIET).await;
+            let queue = self.0.lock();
+            let quiet = queue.last.is_none_or(|last| last.elapsed() >= QUIET);
+            if quiet || first.elapsed() >= LONGEST || queue.inodes.len() >= MANY {
+                return;
+            }
+        }
+    }
 }
 
 impl Env {
@@ -35,13 +55,14 @@ impl Env {
     pub(crate) fn remove_later(self: &Arc<Self>, inode: InodeId) {
         let mut queue = self.removals.0.lock();
         queue.inodes.push_back(inode);
+        queue.last = Some(Instant::now());
         if std::mem::replace(&mut queue.running, true) {
             return;
         }
         drop(queue);
         let env = self.clone();
         self.runtime.spawn(async move {
-            tokio::time::sleep(GATHER).await;
+            env.removals.gather().await;
             tokio::task::spawn_blocking(move || env.remove_all());
         });
     }
