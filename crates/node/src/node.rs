@@ -264,11 +264,11 @@ async fn list(control: &dyn ControlStore) -> Result<Directory, String> {
     Directory::from_list(&rows, revision).map_err(|error| error.to_string())
 }
 
-/// After an unclean stop: a container that others hold trusts only what its checksums prove, one
-/// that nobody else holds takes its bytes as a local disk would.
+/// After an unclean stop: a container that others hold, or held lately, trusts only what its checksums prove, one that
+/// nobody else is to hold takes its bytes as a local disk would.
 fn recover(store: &Store, directory: &Directory, me: NodeId) -> Result<(), StoreError> {
     let recovered = store.recover(&|id| match directory.container(id) {
-        Some(container) if container.chain == [me] => Adopt::Adopt,
+        Some(container) if container.chain == [me] && container.copies == 1 => Adopt::Adopt,
         _ => Adopt::Distrust,
     })?;
     if recovered.checked > 0 {

@@ -221,6 +221,11 @@ impl Store {
         self.core.kv.submit_lazy(batch, done);
     }
 
+    /// A new order of batches begins ([`WriteBatch::keep_order`]): whoever opens a container builds on what is on the disk.
+    pub fn begin_order(&self, container: ContainerId) {
+        self.core.kv.begin_order(container);
+    }
+
     /// Commits a batch and waits for it. Not for callbacks of the committer.
     pub fn commit(&self, batch: WriteBatch) -> Result<(), StoreError> {
         self.core.kv.commit(batch)

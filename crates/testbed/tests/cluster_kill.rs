@@ -6,6 +6,7 @@ use perigee_testbed::map::{Access, Shared};
 use perigee_testbed::side::{Heard, Side};
 use perigee_testbed::{Cluster, program, wait};
 use perigee_types::Rng;
+use rustix::fs::{Advice, fadvise};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
@@ -165,6 +166,46 @@ fn an_owner_that_comes_back_at_once_shows_what_the_others_show() {
         let differ = here.chunks(BLOCK).zip(there.chunks(BLOCK));
         let differ = differ.filter(|(a, b)| a != b).count();
         assert_eq!(differ, 0, "blocks of {name} differ");
+    }
+}
+
+/// Writes without a record, of an owner that was left alone and died: a member that comes back after it shows the same.
+#[test]
+fn an_owner_that_dies_alone_shows_what_a_returning_member_shows() {
+    const LEN: usize = 1 << 20;
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(2).unwrap();
+    let first = cluster.mount(1).unwrap();
+    let path = first.join("f");
+    fs::write(&path, vec![b'0'; LEN]).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.sync_all().unwrap();
+    cluster.settle().unwrap();
+    // The member's disk has to know that it has all of `f`, or it would fetch that anew: it says so with later records,
+    // some seconds after.
+    for name in ["g", "h", "i"] {
+        std::thread::sleep(Duration::from_secs(4));
+        fs::write(first.join(name), b"more").unwrap();
+    }
+    cluster.kill(2, Signal::KILL).unwrap();
+    wait::until("the owner goes on alone", SERVICE_GOES_ON, || {
+        let chains = cluster.chains()?;
+        Ok((chains[0] == [1]).then_some(()))
+    })
+    .unwrap();
+    // Replaces bytes: no record is due for two seconds.
+    file.write_all_at(&[b'1'; 8_192], 100_000).unwrap();
+    cluster.kill(1, Signal::KILL).unwrap();
+    cluster.up().unwrap();
+    cluster.settle().unwrap();
+    let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let here = fs::read(first.join("f")).unwrap();
+    // The first time the owner answers, and allows this host to read its own copy from then on.
+    for round in 0..3 {
+        let there = fs::File::open(second.join("f")).unwrap();
+        fadvise(&there, 0, None, Advice::DontNeed).unwrap();
+        let there = fs::read(second.join("f")).unwrap();
+        assert!(here == there, "two hosts read two contents, round {round}");
     }
 }
 

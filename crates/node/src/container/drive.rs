@@ -168,6 +168,8 @@ impl Container {
             data_done: st.synced,
         };
         batch.put(Space::Local(self.id), HARD, &perigee_proto::encode(&stored));
+        // It says of the records before it that they are on the disk.
+        batch.keep_order(self.id);
         st.persisting += 1;
         let me = self.clone();
         self.env.store.submit(
@@ -216,6 +218,7 @@ impl Container {
             .entries(st.extracted.next(), through)
             .cloned()
             .collect();
+        let mut undone = Vec::new();
         for entry in entries {
             let batch = match decode_batch(&entry.payload) {
                 Ok(batch) => batch,
@@ -227,7 +230,7 @@ impl Container {
             if entry.version.seq > st.overlay.last() {
                 st.overlay.apply(entry.version.seq, &batch);
             }
-            self.obey(st, entry.version, &batch.data);
+            undone.extend(self.obey(st, entry.version, &batch.data));
             st.unapplied.push_back(Unapplied {
                 version: entry.version,
                 batch,
@@ -235,6 +238,7 @@ impl Container {
         }
         st.extracted = st.extracted.max(through);
         st.pull.on_committed(through);
+        self.make_up(st, undone, after);
         self.refill.notify_one();
         self.progress.notify_waiters();
         let later = st.commit_waiters.split_off(&through.next());

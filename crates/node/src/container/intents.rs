@@ -8,6 +8,7 @@
 //! lost in a crash. It is the write-intent bitmap of RAID, over nodes.
 
 use super::dirty::Dirty;
+use super::view::stored_len;
 use super::{Container, State};
 use crate::env::Env;
 use parking_lot::Mutex;
@@ -190,8 +191,9 @@ impl Container {
     }
 }
 
-/// After a stop: what was noted is given up, where other members have it. Blocks on the disk.
-pub(super) fn give_up(env: &Arc<Env>, id: ContainerId, others: bool) -> Result<(), StoreError> {
+/// After a stop: what was noted is given up. An owner that finds nobody who has it makes what is here the content, by a
+/// record, so that a member that comes back later hears of it. Blocks on the disk.
+pub(super) fn give_up(env: &Arc<Env>, id: ContainerId) -> Result<(), StoreError> {
     let space = Space::Local(id);
     let mut from = PREFIX.to_vec();
     let mut end = PREFIX.to_vec();
@@ -207,13 +209,15 @@ pub(super) fn give_up(env: &Arc<Env>, id: ContainerId, others: bool) -> Result<(
         let mut batch = WriteBatch::default();
         for (key, _) in &rows {
             batch.delete(space, key);
-            let Some((inode, segment)) = parse(key).filter(|_| others) else {
+            let Some((inode, segment)) = parse(key) else {
                 continue;
             };
             match env.store.object(inode) {
                 Ok(object) => {
                     let start = segment.saturating_mul(SEGMENT);
-                    let end = start.saturating_add(SEGMENT).min(object.len()?);
+                    // A cut may be on the disk, and its record not.
+                    let len = object.len()?.max(stored_len(&env.store, inode)?);
+                    let end = start.saturating_add(SEGMENT).min(len);
                     let range = ByteRange::new(start.min(end), end);
                     object.invalidate_in(&mut batch, range, Version::default())?;
                     info!(container = %id, %inode, %range, "bytes without a record are given up");

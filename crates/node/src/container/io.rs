@@ -134,33 +134,13 @@ impl Container {
                 Err(elsewhere) => {
                     error!(container = %self.id, %inode, %elsewhere, "writes lost with the ownership");
                     self.env.losses.note([inode]);
-                    for range in &written.ranges {
-                        let range = *range;
-                        self.invalidate_now(inode, &[DataCommand::Written { inode, range }]);
-                    }
+                    self.distrust_writes(st, inode, &written.ranges);
+                    self.refill.notify_one();
                     return None;
                 }
             }
         }
         last
-    }
-
-    /// Bytes here that no record covers must not be taken for the file's.
-    fn invalidate_now(&self, inode: InodeId, commands: &[DataCommand]) {
-        let file = match self.file(inode) {
-            Ok(file) => file,
-            Err(error) => {
-                return error!(%inode, %error, "bytes without a record cannot be marked");
-            }
-        };
-        for command in commands {
-            if let DataCommand::Written { range, .. } = command {
-                let marked = file.object.invalidate(*range, Version::default());
-                if let Err(error) = marked {
-                    error!(%inode, %range, %error, "bytes without a record cannot be marked");
-                }
-            }
-        }
     }
 
     /// Carries out at the owner what an operation does to data objects, before it is ordered.
@@ -274,10 +254,13 @@ impl Container {
         // Only what a record made part of the file can be read: growth needs no note.
         let replaced = ByteRange::new(offset.min(len), range.end.min(len));
         let _under_way = self.intend(inode, replaced);
-        file.object.write(offset, data).map_err(|error| {
+        if let Err(error) = file.object.write(offset, data) {
             self.disk_may_fail(&error);
-            self.read_failed(inode, &error)
-        })?;
+            if matches!(error, StoreError::NoSpace) && !replaced.is_empty() {
+                self.note_torn(request, replaced, after);
+            }
+            return Err(self.read_failed(inode, &error));
+        }
         self.note_write(request, range, effect, after)
     }
 
@@ -317,8 +300,8 @@ impl Container {
         // One moment for the right to order and for all that follows from it.
         let now = self.env.clock.now();
         if let Err(elsewhere) = Self::reign(&st, now) {
-            drop(st);
-            self.invalidate_now(inode, &[DataCommand::Written { inode, range }]);
+            self.distrust_writes(&mut st, inode, &[range]);
+            self.refill.notify_one();
             return Err(elsewhere.into());
         }
         let taken = Taken {
@@ -358,6 +341,30 @@ impl Container {
         let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
         self.owe_leases(&mut st, now, request.session, touched, &mut owed, after);
         Ok((range, owed, seq))
+    }
+
+    /// A write found no room half way: what fitted is the file's content now, and the other members' has to follow.
+    fn note_torn(self: &Arc<Self>, request: &WriteRequest, range: ByteRange, after: &mut After) {
+        let inode = request.inode;
+        let mut st = self.state.lock();
+        let now = self.env.clock.now();
+        if Self::reign(&st, now).is_err() {
+            self.distrust_writes(&mut st, inode, &[range]);
+            self.refill.notify_one();
+            return;
+        }
+        let taken = Taken {
+            range,
+            effect: Effect::Replaced,
+            mtime: self.env.clock.wall(),
+            now,
+            kill_privileges: request.kill_privileges,
+        };
+        st.dirty.add(inode, &taken);
+        self.record_writes(&mut st, now, inode);
+        let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
+        let mut owed = Owed::default();
+        self.owe_leases(&mut st, now, request.session, touched, &mut owed, after);
     }
 
     /// Reads at the owner. `grant`: the session would like to read its own node's copy next.

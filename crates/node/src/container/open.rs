@@ -33,6 +33,7 @@ impl Container {
             store.wipe_container(id)?;
         }
         let listed = view.lists(env.me);
+        store.begin_order(id);
         let mut stored = Stored::read(store, id)?;
         if stored.is_none() && listed && view.epoch == Epoch(1) {
             format(env, id)?;
@@ -56,7 +57,7 @@ impl Container {
             timing: Timing::default(),
             limits: Limits::default(),
         };
-        super::intents::give_up(env, id, view.chain != [env.me])?;
+        super::intents::give_up(env, id)?;
         let mut pull = Pull::new();
         for (inode, invalid) in store.invalid_objects(id)? {
             pull.restore(inode, invalid);
@@ -147,18 +148,20 @@ impl Container {
                 .cloned()
                 .collect();
             self.note_logged(&mut st, &uncertain);
+            let mut undone = Vec::new();
             for entry in uncertain
                 .iter()
                 .filter(|entry| entry.version.seq <= applied)
             {
                 match super::drive::decode_batch(&entry.payload) {
-                    Ok(batch) => self.obey(&mut st, entry.version, &batch.data),
+                    Ok(batch) => undone.extend(self.obey(&mut st, entry.version, &batch.data)),
                     Err(error) => {
                         tracing::error!(container = %self.id, %error, "record unreadable");
                     }
                 }
             }
             st.pull.on_committed(applied);
+            self.make_up(&mut st, undone, &mut after);
             let committed = st.chain.committed();
             if committed > applied {
                 self.note_committed(&mut st, committed, &mut after);

@@ -2,7 +2,7 @@
 
 use super::drive::decode_batch;
 use super::install::Round;
-use super::{Container, Damage, Elsewhere, Failed, State};
+use super::{After, Container, Damage, Elsewhere, Failed, State};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -74,6 +74,13 @@ impl State {
     }
 }
 
+/// A committed command that this node could not carry out.
+pub(super) struct Undone {
+    version: Version,
+    command: DataCommand,
+    error: StoreError,
+}
+
 impl Container {
     /// Records came into the log: their data commands wait for the commit.
     pub(super) fn note_logged(&self, st: &mut State, entries: &[Entry]) {
@@ -95,9 +102,15 @@ impl Container {
         }
     }
 
-    /// Carries out what a committed record does to the data here.
-    pub(super) fn obey(&self, st: &mut State, version: Version, commands: &[DataCommand]) {
+    /// Carries out what a committed record does to the data here. Gives what could not be done, for [`Self::make_up`].
+    pub(super) fn obey(
+        &self,
+        st: &mut State,
+        version: Version,
+        commands: &[DataCommand],
+    ) -> Vec<Undone> {
         let origin = st.origin(version);
+        let mut undone = Vec::new();
         for command in commands {
             if origin == Origin::Own {
                 st.unsettled.insert(command.inode());
@@ -105,7 +118,38 @@ impl Container {
             }
             if let Err(error) = self.obey_one(st, version, command, origin) {
                 error!(container = %self.id, %version, ?command, %error, "data command failed");
+                undone.push(Undone {
+                    version,
+                    command: command.clone(),
+                    error,
+                });
             }
+        }
+        undone
+    }
+
+    /// What records should have done to the data here, and did not, is another member's to give. They are committed.
+    pub(super) fn make_up(
+        self: &Arc<Self>,
+        st: &mut State,
+        undone: Vec<Undone>,
+        after: &mut After,
+    ) {
+        for Undone {
+            version,
+            command,
+            error,
+        } in undone
+        {
+            let (inode, range) = touched(&command);
+            if !matches!(command, DataCommand::Removed { .. }) {
+                let len = self.file(inode).and_then(|file| file.object.len());
+                let end = len.map_or(range.end, |len| range.end.min(len));
+                let range = ByteRange::new(range.start.min(end), end);
+                self.distrust_range(st, inode, range, version);
+            }
+            let me = self.clone();
+            after.push(move || me.disk_may_fail(&error));
         }
     }
 
@@ -175,16 +219,20 @@ impl Container {
 
     /// Writes that never became a record, of an owner that owns no more.
     pub(super) fn distrust_writes(&self, st: &mut State, inode: InodeId, ranges: &[ByteRange]) {
-        let mut invalid = st.pull.invalid(inode).cloned().unwrap_or_default();
         for range in ranges {
-            invalid.invalidate(*range, Version::default());
-            let command = DataCommand::Written {
-                inode,
-                range: *range,
-            };
-            self.mark(st, &command, Version::default());
+            self.distrust_range(st, inode, *range, Version::default());
         }
+    }
+
+    /// What is here of `range` is not the file's content at `needed`.
+    fn distrust_range(&self, st: &mut State, inode: InodeId, range: ByteRange, needed: Version) {
+        if range.is_empty() {
+            return;
+        }
+        let mut invalid = st.pull.invalid(inode).cloned().unwrap_or_default();
+        invalid.invalidate(range, needed);
         st.pull.restore(inode, invalid);
+        self.mark(st, &DataCommand::Written { inode, range }, needed);
     }
 
     fn mark(&self, st: &mut State, command: &DataCommand, needed: Version) {
@@ -192,7 +240,9 @@ impl Container {
         let marked = self.file(inode).and_then(|file| {
             let _installing = super::install::hold_off(&file);
             let end = if range.end == u64::MAX {
-                file.object.len()?
+                // What is here may have been cut already, or be gone.
+                let stored = super::view::stored_len(&self.env.store, inode)?;
+                file.object.len()?.max(stored)
             } else {
                 range.end
             };

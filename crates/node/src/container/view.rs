@@ -1,10 +1,10 @@
 //! What an operation sees at this node as owner: the store's committed state below what is ordered and not yet applied.
 
 use bytes::Bytes;
-use perigee_meta::Overlay;
 use perigee_meta::owner_view::Base;
+use perigee_meta::{Key, Overlay};
 use perigee_store::{Space, Store, StoreError};
-use perigee_types::ContainerId;
+use perigee_types::{ContainerId, InodeId};
 
 pub(crate) use perigee_meta::owner_view::{Foreign, Stacked};
 
@@ -30,6 +30,15 @@ impl Base for Kept<'_> {
         self.store
             .scan(Space::State(self.id), from, Some(to), limit)
     }
+}
+
+/// How long a file is by the records whose effects are on this node's disk, in bytes; 0 where they have no such file.
+pub(crate) fn stored_len(store: &Store, inode: InodeId) -> Result<u64, StoreError> {
+    let space = Space::State(inode.container());
+    let row = store.get(space, &Key::Inode(inode.index()).encode())?;
+    let attr = row.map(|row| perigee_meta::stored_attr(inode, &row));
+    // An unreadable row is the state's to tell of.
+    Ok(attr.and_then(Result::ok).map_or(0, |attr| attr.size))
 }
 
 /// The view of one operation.

@@ -54,6 +54,8 @@ pub struct WriteBatch {
     pub(crate) ops: Vec<Op>,
     pub(crate) bytes: usize,
     pub(crate) grows: bool,
+    /// Refused if an earlier one of the same container was.
+    pub(crate) order: Option<ContainerId>,
 }
 
 impl WriteBatch {
@@ -61,6 +63,12 @@ impl WriteBatch {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// This batch is worth nothing without the earlier ones of `container` that said the same: once the store refuses
+    /// one of them, it refuses all that follow, until [`crate::Store::begin_order`].
+    pub fn keep_order(&mut self, container: ContainerId) {
+        self.order = Some(container);
     }
 
     /// Sets a key.

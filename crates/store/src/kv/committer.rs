@@ -6,6 +6,7 @@
 use super::{Kv, Op, TABLE, WriteBatch, failed};
 use crate::error::StoreError;
 use crate::reserve::Admission;
+use perigee_types::ContainerId;
 use redb::{Durability, Table};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -174,14 +175,14 @@ impl Kv {
     fn commit_group(&self, items: Vec<Item>) {
         let bytes = items.iter().map(|item| item.batch.bytes).sum();
         let admission = self.reserve.admit(bytes);
-        let refused = |item: &Item| admission == Admission::DeletesOnly && item.batch.grows;
-        let kept = items.iter().filter(|item| !refused(item));
-        let result = self.apply(kept.map(|item| &item.batch));
+        let refused = self.refused(&items, admission);
+        let kept = items.iter().zip(&refused).filter(|(_, refused)| !**refused);
+        let result = self.apply(kept.map(|(item, _)| &item.batch));
         if let Err(error) = &result {
             self.fail(error.clone());
         }
-        for item in items {
-            let verdict = if refused(&item) {
+        for (item, refused) in items.into_iter().zip(refused) {
+            let verdict = if refused {
                 Err(StoreError::NoSpace)
             } else {
                 result.clone()
@@ -192,6 +193,25 @@ impl Kv {
                 done(verdict);
             }
         }
+    }
+
+    /// Which of the items there is no room for, or which build on one there was none for.
+    fn refused(&self, items: &[Item], admission: Admission) -> Vec<bool> {
+        let mut broken = self.broken.lock();
+        let mut refused = |batch: &WriteBatch| {
+            let no_room = admission == Admission::DeletesOnly && batch.grows;
+            let refused = no_room || batch.order.is_some_and(|id| broken.contains(&id));
+            if refused {
+                broken.extend(batch.order);
+            }
+            refused
+        };
+        items.iter().map(|item| refused(&item.batch)).collect()
+    }
+
+    /// Batches that keep the order of `container` are taken again.
+    pub(crate) fn begin_order(&self, container: ContainerId) {
+        self.broken.lock().remove(&container);
     }
 
     fn apply<'a>(&self, batches: impl Iterator<Item = &'a WriteBatch>) -> Result<(), StoreError> {

@@ -22,6 +22,7 @@ use key::Tag;
 use parking_lot::{Condvar, Mutex, RwLock};
 use perigee_types::{ContainerId, InodeId};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +38,8 @@ pub(crate) struct Kv {
     work: Condvar,
     room: Condvar,
     commits: AtomicU64,
+    /// Containers whose order was broken by a refusal.
+    broken: Mutex<BTreeSet<ContainerId>>,
 }
 
 impl Kv {
@@ -57,6 +60,7 @@ impl Kv {
         Ok(Self {
             db: RwLock::new(Some(db)),
             reserve,
+            broken: Mutex::default(),
             queue: Mutex::new(Queue::default()),
             work: Condvar::new(),
             room: Condvar::new(),

@@ -2,6 +2,7 @@
 
 use super::{Bench, C, inode, pattern, r};
 use crate::{Adopt, Space, StoreError, WriteBatch};
+use perigee_types::ContainerId;
 
 #[test]
 fn a_failed_sync_makes_its_container_read_only_for_good() {
@@ -128,6 +129,28 @@ fn the_reserve_lets_keys_in_after_data_and_deletes_always() {
         bench.object(number).resize(5).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
+}
+
+/// A batch that says of an earlier one that it is on the disk must not get there without it.
+#[test]
+fn what_builds_on_a_refused_batch_is_refused_until_somebody_begins_anew() {
+    let bench = Bench::new();
+    let store = bench.store();
+    let put = |container: ContainerId, key: &[u8]| {
+        let mut batch = WriteBatch::new();
+        batch.put(Space::Log(container), key, b"1");
+        batch.keep_order(container);
+        batch
+    };
+    let other = ContainerId(C.0 + 1);
+    bench.disk.set(|faults| faults.available = Some(0));
+    assert_eq!(store.commit(put(C, b"a")), Err(StoreError::NoSpace));
+    bench.disk.set(|faults| faults.available = None);
+    assert_eq!(store.commit(put(C, b"b")), Err(StoreError::NoSpace));
+    store.commit(put(other, b"b")).unwrap();
+    store.begin_order(C);
+    store.commit(put(C, b"c")).unwrap();
+    assert_eq!(store.get(Space::Log(C), b"b"), Ok(None));
 }
 
 #[test]
