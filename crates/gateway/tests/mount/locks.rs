@@ -4,6 +4,7 @@ use crate::rig::{Rig, in_time, until};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -82,9 +83,9 @@ fn a_lock_of_a_process_ends_with_any_close() {
     let Some(rig) = Rig::new() else { return };
     let path = rig.path("f");
     let file = open(&rig);
-    let child = "use Fcntl; open(A,'+<',$ARGV[0])||die; open(B,'<',$ARGV[0])||die; \
+    let child = "use Fcntl; $|=1; open(A,'+<',$ARGV[0])||die; open(B,'<',$ARGV[0])||die; \
         $l=pack('s s x4 l! l! i x4',F_WRLCK,0,0,0,0); fcntl(A,F_SETLK,$l)||die; \
-        print \"locked\\n\"; $|=1; <STDIN>; close(B); print \"closed\\n\"; <STDIN>;";
+        print \"locked\\n\"; <STDIN>; close(B); print \"closed\\n\"; <STDIN>;";
     let mut child = match Command::new("perl")
         .args(["-e", child])
         .arg(&path)
@@ -95,13 +96,16 @@ fn a_lock_of_a_process_ends_with_any_close() {
         Ok(child) => child,
         Err(error) => return eprintln!("skipped: no perl: {error}"),
     };
-    use std::io::Write;
-    until("lock", || {
-        ofd_lock(&file, libc::F_WRLCK, 0, 0) == Some(libc::EAGAIN) || {
-            ofd_lock(&file, libc::F_UNLCK, 0, 0);
-            false
-        }
-    });
+    // Not by trying to lock: a try that succeeds would be in the child's way.
+    let mut locked = String::new();
+    let told = child.stdout.as_mut().unwrap();
+    BufReader::new(told).read_line(&mut locked).unwrap();
+    assert_eq!(locked, "locked\n");
+    assert_eq!(
+        ofd_lock(&file, libc::F_WRLCK, 0, 0),
+        Some(libc::EAGAIN),
+        "the child's"
+    );
     child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     until("unlock", || ofd_lock(&file, libc::F_WRLCK, 0, 0).is_none());
     drop(child.stdin.take());
