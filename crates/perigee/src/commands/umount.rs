@@ -41,7 +41,7 @@ impl Umount {
                 }
             }
             // a mount without its process has nothing to save
-            _ => detach(&mount.mountpoint)?,
+            _ => detach(&mount.mountpoint, UnmountFlags::DETACH)?,
         }
         Ok(Report::silent())
     }
@@ -90,17 +90,21 @@ pub fn clear_dead_mounts(data_dir: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     for mount in mounts::of_node(&mounts::table()?, data_dir) {
-        detach(&mount.mountpoint)?;
+        // A thread of the dead process may wait for a page whose reader waits for that process: only an end of all
+        // requests frees both.
+        detach(
+            &mount.mountpoint,
+            UnmountFlags::DETACH | UnmountFlags::FORCE,
+        )?;
     }
     Ok(())
 }
 
 /// Detaches a mount without its process: as root by the system call, else by fusermount3.
-fn detach(mountpoint: &Path) -> Result<(), Failure> {
+fn detach(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Failure> {
     let what = || format!("cannot unmount `{}`", mountpoint.display());
     if rustix::process::geteuid().is_root() {
-        return unmount(mountpoint, UnmountFlags::DETACH)
-            .map_err(|error| Failure::new(what(), error));
+        return unmount(mountpoint, flags).map_err(|error| Failure::new(what(), error));
     }
     let output = Command::new("fusermount3")
         .args(["-u", "-z", "--"])
