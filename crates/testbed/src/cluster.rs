@@ -406,9 +406,24 @@ impl Cluster {
         }
         wait::until("the killed node is gone", COMMAND, || {
             Ok((!daemon.lives()).then_some(()))
-        })
+        })?;
+        let gone = wait::until("its threads are gone", LETS_GO, || {
+            Ok((daemon.threads() <= 1).then_some(()))
+        });
+        if gone.is_err() {
+            // One waits for a page whose reader waits for that daemon: whoever touches the mount would hang, and so
+            // would every command that is started here, since it closes files of it.
+            report(&format!(
+                "testbed: node {id} cannot die: requests of its mount are aborted"
+            ));
+            _ = rustix::mount::unmount(self.mount_point(id), rustix::mount::UnmountFlags::FORCE);
+        }
+        Ok(())
     }
 }
+
+/// How long the threads of a killed process may take.
+const LETS_GO: Duration = Duration::from_secs(5);
 
 impl Drop for Cluster {
     fn drop(&mut self) {

@@ -41,6 +41,12 @@ impl Identity {
         Self::of(self.pid) == Some(self)
     }
 
+    /// Its threads that the kernel still has, also of one that was killed and is no more than a zombie.
+    #[must_use]
+    pub fn threads(self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.pid)).map_or(0, Iterator::count)
+    }
+
     /// Sends `signal` to this process; one that has ended is left alone.
     ///
     /// Errors: what kill(2) says, except that the process has just ended.
