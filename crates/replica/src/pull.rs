@@ -137,6 +137,12 @@ impl Pull {
         }
     }
 
+    /// What is here of `range` is not its content at `needed`, whatever was thought of it.
+    pub fn distrust(&mut self, inode: InodeId, range: ByteRange, needed: Version) {
+        let object = self.objects.entry(inode).or_default();
+        object.invalid.invalidate(range, needed);
+    }
+
     /// What is invalid of one object: for the disk.
     #[must_use]
     pub fn invalid(&self, inode: InodeId) -> Option<&RegionMap> {

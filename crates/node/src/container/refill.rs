@@ -229,9 +229,7 @@ impl Container {
         if range.is_empty() {
             return;
         }
-        let mut invalid = st.pull.invalid(inode).cloned().unwrap_or_default();
-        invalid.invalidate(range, needed);
-        st.pull.restore(inode, invalid);
+        st.pull.distrust(inode, range, needed);
         self.mark(st, &DataCommand::Written { inode, range }, needed);
     }
 
