@@ -208,8 +208,8 @@ impl Store {
     /// reads; callbacks run in the order of submission, and must not wait for another commit. Waits
     /// while 64 MiB are queued (not on the committer thread).
     ///
-    /// Errors, through `done`: `NoSpace` (later batches may pass: one who keeps an order stops at the
-    /// first failure), `Failed`, `Closed`.
+    /// Errors, through `done`: `NoSpace` (later batches may pass, but for those that keep an order:
+    /// [`WriteBatch::keep_order`]), `Failed`, `Closed`.
     pub fn submit(&self, batch: WriteBatch, done: Done) {
         self.core.kv.submit(batch, done);
     }
