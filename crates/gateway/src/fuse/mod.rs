@@ -1,6 +1,6 @@
 //! The mount. Reading order: [`options`], `mount` (how it is made and unmade), `session` (its life),
 //! `ops` (one kernel request, one call), `open_modes` (how the kernel may treat an open file),
-//! `notify` (what its caches must drop), `wire` and `device` (bytes).
+//! `notify` (what its caches must drop), `watchdog` (who ends it when the daemon is killed), `wire` and `device` (bytes).
 
 mod device;
 mod errno;
@@ -18,9 +18,11 @@ mod reply;
 mod session;
 mod turns;
 mod waiting;
+mod watchdog;
 mod wire;
 
 pub use mount::{Busy, MountError, Mounted, UnmountError, mount};
 pub use open_modes::{Counts, Mode, Wish};
 pub use options::{MountOptions, OptionError};
 pub use session::{Attached, Hooks, KernelFacts, SessionEnd};
+pub use watchdog::{WatchdogCommand, watch};

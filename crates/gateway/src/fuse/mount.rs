@@ -5,7 +5,9 @@ use super::options::MountOptions;
 use super::point;
 pub use super::point::{MountError, UnmountError};
 use super::session::{self, Hooks, KernelFacts, Lifetime};
+use super::watchdog::Watchdog;
 use perigee_client::fs::{FileSystem, KernelCache};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -53,10 +55,12 @@ pub fn mount(
     let path = point::check(mountpoint, options)?;
     let connection = point::attach(&path, options)?;
     let device = point::topmost(&path).ok().flatten();
-    let started = session::start(fs, connection, &path, options, hooks).inspect_err(|_| {
-        // What failed is told; that the half-made mount stays would be told by the next attempt.
-        _ = point::detach(&path, true);
-    })?;
+    let watchdog = watchdog(options, device.as_deref(), &path);
+    let started =
+        session::start(fs, connection, &path, options, hooks, watchdog).inspect_err(|_| {
+            // What failed is told; that the half-made mount stays would be told by the next attempt.
+            _ = point::detach(&path, true);
+        })?;
     if let Some(device) = device.as_deref().filter(|_| point::is_root())
         && let Err(error) = point::set_read_ahead(device, options.read_ahead_kb)
     {
@@ -70,6 +74,20 @@ pub fn mount(
         facts: started.facts,
         lifetime: started.lifetime,
     })
+}
+
+/// A mount that cannot have its watchdog works all the same; only after a kill it may hang.
+fn watchdog(options: &MountOptions, device: Option<&str>, path: &Path) -> Option<Watchdog> {
+    let command = options.watchdog.as_ref()?;
+    let started = match device {
+        Some(device) => Watchdog::start(command, device),
+        None => Err(io::Error::other("the mount is not in /proc/self/mountinfo")),
+    };
+    started
+        .inspect_err(|error| {
+            warn!(path = %path.display(), %error, "no watchdog: programs there may hang when this process is killed");
+        })
+        .ok()
 }
 
 impl Mounted {

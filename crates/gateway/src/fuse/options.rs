@@ -1,5 +1,6 @@
 //! Mount options, as `-o` and `/etc/fstab` write them.
 
+use super::watchdog::WatchdogCommand;
 use thiserror::Error;
 
 /// How a file system is mounted.
@@ -36,6 +37,9 @@ pub struct MountOptions {
     pub read_ahead_kb: u32,
     /// `max_background=N`: read-ahead requests under way at once, 1 to 1024.
     pub max_background: u16,
+    /// Who ends the mount's requests when this process is killed; no option can say. `None`: nobody, and what
+    /// touches the mount then may hang.
+    pub watchdog: Option<WatchdogCommand>,
 }
 
 /// 1 MiB: the largest request, so that a sequential reader asks for whole ones.
@@ -59,6 +63,7 @@ impl Default for MountOptions {
             threads: None,
             read_ahead_kb: READ_AHEAD_KB,
             max_background: MAX_BACKGROUND,
+            watchdog: None,
         }
     }
 }

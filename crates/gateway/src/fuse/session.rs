@@ -12,6 +12,7 @@ use super::point::{self, MountError};
 use super::reply::Reply;
 use super::turns::{Found, Turns};
 use super::waiting::Waiting;
+use super::watchdog::Watchdog;
 use super::wire::{self, Body, InitReply, InitRequest, Request, init};
 use parking_lot::{Condvar, Mutex};
 use perigee_client::fs::{FileSystem, KernelCache};
@@ -78,6 +79,8 @@ pub(crate) struct Session {
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) waiting: Waiting,
     pub(crate) lock_owners: LockOwners,
+    /// Goes with the last request.
+    pub(crate) _watchdog: Option<Watchdog>,
 }
 
 /// Whether a session goes on, and how to wait for its end.
@@ -156,6 +159,7 @@ pub(crate) fn start(
     path: &Path,
     options: &MountOptions,
     hooks: Hooks,
+    watchdog: Option<Watchdog>,
 ) -> Result<Started, MountError> {
     let broke = |source: io::Error| MountError::Handshake {
         path: path.to_owned(),
@@ -177,6 +181,7 @@ pub(crate) fn start(
         kernel: Arc::clone(&kernel),
         waiting: Waiting::default(),
         lock_owners: LockOwners::default(),
+        _watchdog: watchdog,
     });
     let answer = Body::init(answer(&request, &facts, options));
     Reply::new(&device, unique).body(&answer);

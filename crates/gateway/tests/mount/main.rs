@@ -10,3 +10,4 @@ mod locks;
 mod memory;
 mod passthrough;
 mod rig;
+mod watchdog;

@@ -12,6 +12,20 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes, on a machine that has other work.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Whether the mount can be tested here; says so where it cannot.
+pub fn can_mount() -> bool {
+    let usable = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .is_ok();
+    let can = usable && rustix::process::geteuid().is_root();
+    if !can {
+        eprintln!("skipped: mounting takes root and /dev/fuse");
+    }
+    can
+}
+
 pub struct Rig {
     pub fs: Arc<MemoryFs>,
     pub mounted: Option<Mounted>,
@@ -26,13 +40,7 @@ impl Rig {
     }
 
     pub fn with(options: &str) -> Option<Self> {
-        let usable = std::fs::File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/fuse")
-            .is_ok();
-        if !usable || !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: mounting takes root and /dev/fuse");
+        if !can_mount() {
             return None;
         }
         let fs = Arc::new(MemoryFs::default());

@@ -10,6 +10,7 @@ pub mod init;
 pub mod join;
 pub mod man;
 pub mod mount;
+pub mod mount_watchdog;
 pub mod policy;
 pub mod remove;
 pub mod scrub;
@@ -94,6 +95,9 @@ pub enum Command {
     /// Run the control store in this process
     #[command(hide = true)]
     ServeControl(serve_control::ServeControl),
+    /// End a mount's requests when its daemon is killed
+    #[command(hide = true)]
+    MountWatchdog(mount_watchdog::MountWatchdog),
 }
 
 impl Command {
@@ -120,6 +124,7 @@ impl Command {
             Self::Man(command) => command.run(),
             Self::Serve(command) => command.run(),
             Self::ServeControl(command) => command.run(),
+            Self::MountWatchdog(command) => command.run(),
         }
     }
 }

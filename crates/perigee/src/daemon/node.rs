@@ -8,7 +8,9 @@ use crate::config::NodeConfig;
 use crate::mount_options::Options;
 use crate::mounts::SOURCE_PREFIX;
 use perigee_cluster::BoxFuture;
-use perigee_gateway::fuse::{self, Busy, Hooks, MountOptions, Mounted, UnmountError};
+use perigee_gateway::fuse::{
+    self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
+};
 use perigee_net::identity::Identity;
 use perigee_node::Node;
 use perigee_node::policy::PolicyError;
@@ -157,6 +159,7 @@ impl Inner {
         let what = format!("cannot mount on `{}`", mountpoint.display());
         let options = MountOptions {
             source: self.source.clone(),
+            watchdog: Some(watchdog()),
             ..Options::parse(options)?.mount
         };
         let Some(session) = node.open_session() else {
@@ -217,6 +220,14 @@ impl Inner {
             Ok(Err(error)) => Err(failure(what, &error)),
             Err(error) => Err(Failure::new(what, error)),
         }
+    }
+}
+
+/// This program, though its file may have been replaced since it started.
+fn watchdog() -> WatchdogCommand {
+    WatchdogCommand {
+        program: "/proc/self/exe".into(),
+        arguments: vec!["mount-watchdog".into()],
     }
 }
 
