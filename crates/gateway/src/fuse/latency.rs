@@ -7,9 +7,11 @@
 //! The price is power, and on a shared machine time that its other guests could have; so it is asked for only in a run
 //! of requests, and taken back at the first pause.
 
+use parking_lot::Mutex;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tracing::debug;
 
 /// Where the kernel takes requests; root only.
@@ -25,13 +27,19 @@ const NO_LIMIT: i32 = -1;
 /// Requests in a row, each soon after the one before, that are a run: each change of the limit wakes every processor.
 const RUN_MIN: u32 = 64;
 
-/// A request to the kernel, in force during runs. Of one thread.
+/// A request to the kernel, in force during runs. One for a mount.
 #[derive(Debug)]
 pub(super) struct Latency {
+    limit_us: i32,
+    run: AtomicU32,
+    asked: Mutex<Asked>,
+}
+
+#[derive(Debug)]
+struct Asked {
     /// `None`: the kernel or the mount's user does not have it.
     device: Option<File>,
-    limit_us: i32,
-    run: u32,
+    in_force: bool,
 }
 
 impl Latency {
@@ -44,28 +52,48 @@ impl Latency {
                 .ok(),
         };
         let driver = fs::read_to_string(DRIVER).unwrap_or_default();
+        Self::of(device, limit_under(driver.trim()))
+    }
+
+    fn of(device: Option<File>, limit_us: i32) -> Self {
         Self {
-            device,
-            limit_us: limit_under(driver.trim()),
-            run: 0,
+            limit_us,
+            run: AtomicU32::new(0),
+            asked: Mutex::new(Asked {
+                device,
+                in_force: false,
+            }),
         }
     }
 
     /// A request came soon after the one before.
-    pub(super) fn goes_on(&mut self) {
-        self.run = self.run.saturating_add(1);
-        if self.run == RUN_MIN {
-            self.ask(self.limit_us);
+    pub(super) fn goes_on(&self) {
+        if self.run.load(Ordering::Relaxed) >= RUN_MIN
+            || self.run.fetch_add(1, Ordering::AcqRel) + 1 < RUN_MIN
+        {
+            return;
+        }
+        let mut asked = self.asked.lock();
+        // A pause that another thread has seen meanwhile counts.
+        if self.run.load(Ordering::Acquire) >= RUN_MIN && !asked.in_force {
+            asked.ask(self.limit_us);
+            asked.in_force = true;
         }
     }
 
     /// There is a pause.
-    pub(super) fn pauses(&mut self) {
-        if std::mem::take(&mut self.run) >= RUN_MIN {
-            self.ask(NO_LIMIT);
+    pub(super) fn pauses(&self) {
+        if self.run.swap(0, Ordering::AcqRel) < RUN_MIN {
+            return;
+        }
+        let mut asked = self.asked.lock();
+        if std::mem::take(&mut asked.in_force) {
+            asked.ask(NO_LIMIT);
         }
     }
+}
 
+impl Asked {
     fn ask(&mut self, limit_us: i32) {
         let Some(device) = &mut self.device else {
             return;
@@ -103,16 +131,12 @@ fn limit_under(driver: &str) -> i32 {
 mod tests {
     use super::*;
 
-    fn recorded(run: impl FnOnce(&mut Latency)) -> Vec<i32> {
+    fn recorded(run: impl FnOnce(&Latency)) -> Vec<i32> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("device");
         fs::write(&path, []).unwrap();
-        let mut latency = Latency {
-            device: Some(open(&path).unwrap()),
-            limit_us: limit_under("haltpoll"),
-            run: 0,
-        };
-        run(&mut latency);
+        let latency = Latency::of(Some(open(&path).unwrap()), limit_under("haltpoll"));
+        run(&latency);
         let bytes = fs::read(&path).unwrap();
         bytes
             .chunks_exact(4)

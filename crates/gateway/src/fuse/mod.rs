@@ -16,6 +16,7 @@ mod options;
 mod point;
 mod reply;
 mod session;
+mod slice;
 mod turns;
 mod waiting;
 mod watchdog;

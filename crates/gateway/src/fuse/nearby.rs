@@ -34,6 +34,11 @@ impl Nearby {
         }
     }
 
+    /// Whether it runs where the program does that it answers.
+    pub(super) fn follows(&self) -> bool {
+        self.processor.is_some()
+    }
+
     /// A request of thread `caller` was taken; 0: nobody waits for it.
     pub(super) fn asked_by(&mut self, caller: u32) {
         if caller == 0 || self.home.is_none() {

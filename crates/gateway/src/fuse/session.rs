@@ -10,6 +10,7 @@ use super::ops;
 use super::options::MountOptions;
 use super::point::{self, MountError};
 use super::reply::Reply;
+use super::slice;
 use super::turns::{Found, Turns};
 use super::waiting::Waiting;
 use super::watchdog::Watchdog;
@@ -290,14 +291,16 @@ fn spawn(
     lifetime: &Arc<Lifetime>,
 ) -> io::Result<()> {
     let count = readers.len();
-    let turns = Arc::new(Turns::default());
+    let latency = Arc::new(Latency::new(low_latency));
+    let watched = Arc::clone(&latency);
+    let turns = Arc::new(Turns::new(move || watched.pauses()));
     lifetime.state.lock().readers = count;
     for (index, device) in readers.into_iter().enumerate() {
         let reader = Reader {
             session: Arc::clone(session),
             turns: Arc::clone(&turns),
             device,
-            latency: Latency::new(low_latency),
+            latency: Arc::clone(&latency),
         };
         let life = Arc::clone(lifetime);
         let spawned = thread::Builder::new()
@@ -320,6 +323,9 @@ fn spawn(
 /// For how long a thread looks for the next request before it sleeps, if the one before came as soon.
 const LOOK_MAX: Duration = Duration::from_micros(100);
 
+/// A thread that slept for less expects the next request as soon.
+const BRISK_MAX: Duration = Duration::from_millis(1);
+
 /// A program that reads more than this at once reads in a row.
 const READ_ALONE_MAX: u32 = 64 << 10;
 
@@ -328,7 +334,23 @@ struct Reader {
     session: Arc<Session>,
     turns: Arc<Turns>,
     device: Arc<Device>,
-    latency: Latency,
+    latency: Arc<Latency>,
+}
+
+/// A request that was read.
+struct Taken {
+    len: usize,
+    found: Found,
+    pace: Pace,
+}
+
+/// How a thread waits for a request that is expected soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// The program that will ask has the other processor.
+    Awake,
+    /// The program that will ask has this processor: whoever looks keeps it from working. Or none is expected.
+    Asleep,
 }
 
 /// Whether the next request is expected soon.
@@ -339,30 +361,39 @@ enum Pace {
 }
 
 impl Reader {
-    fn run(mut self) -> io::Result<()> {
-        let turns = Arc::clone(&self.turns);
-        let result = self.lead_by_turns(&turns);
-        turns.end();
+    fn run(self) -> io::Result<()> {
+        slice::shorten();
+        let result = self.lead_by_turns();
+        self.turns.end();
         result
     }
 
-    fn lead_by_turns(&mut self, turns: &Turns) -> io::Result<()> {
+    fn lead_by_turns(&self) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_LEN_MAX];
         let mut nearby = Nearby::new();
-        while let Some(mut turn) = turns.lead() {
+        while let Some(mut turn) = self.turns.lead() {
             let mut pace = Pace::Slow;
             loop {
-                let (len, found) = match self.next_request(&mut buffer, &mut pace) {
+                let wait = match pace {
+                    Pace::Slow => Wait::Asleep,
+                    Pace::Brisk if nearby.follows() && turn.is_watched() => Wait::Asleep,
+                    Pace::Brisk => Wait::Awake,
+                };
+                if pace == Pace::Slow {
+                    self.latency.pauses();
+                }
+                let next = match self.next_request(&mut buffer, wait) {
                     Ok(next) => next,
                     Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
                     Err(error) => return Err(error),
                 };
-                turn.took(found);
+                turn.took(next.found);
+                pace = next.pace;
                 match pace {
                     Pace::Brisk => self.latency.goes_on(),
                     Pace::Slow => nearby.roam(),
                 }
-                if self.take(&buffer[..len], &mut nearby) == Next::Stop {
+                if self.take(&buffer[..next.len], &mut nearby) == Next::Stop {
                     return Ok(());
                 }
                 if !turn.done() {
@@ -370,30 +401,15 @@ impl Reader {
                 }
             }
             nearby.roam();
-            self.latency.pauses();
         }
         Ok(())
     }
 
-    fn next_request(&mut self, buffer: &mut [u8], pace: &mut Pace) -> io::Result<(usize, Found)> {
-        let since = Instant::now();
-        if *pace == Pace::Brisk {
-            self.device.set_blocking(false)?;
-            let mut found = Found::Queued;
-            loop {
-                match retry(|| self.device.read(buffer)) {
-                    Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                    result => return result.map(|len| (len, found)),
-                }
-                found = Found::Awaited;
-                if since.elapsed() > LOOK_MAX {
-                    *pace = Pace::Slow;
-                    self.latency.pauses();
-                    break;
-                }
-                // Whoever else has work on this processor goes first.
-                thread::yield_now();
-            }
+    fn next_request(&self, buffer: &mut [u8], wait: Wait) -> io::Result<Taken> {
+        if wait == Wait::Awake
+            && let Some(taken) = self.look_for_request(buffer)?
+        {
+            return Ok(taken);
         }
         self.device.set_blocking(true)?;
         let since = Instant::now();
@@ -403,13 +419,40 @@ impl Reader {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                     self.device.set_blocking(true)?;
                 }
-                result => {
-                    if since.elapsed() < LOOK_MAX {
-                        *pace = Pace::Brisk;
-                    }
-                    return result.map(|len| (len, Found::Awaited));
+                Err(error) => return Err(error),
+                Ok(len) => {
+                    let brisk = since.elapsed() < BRISK_MAX;
+                    return Ok(Taken {
+                        len,
+                        found: Found::Awaited,
+                        pace: if brisk { Pace::Brisk } else { Pace::Slow },
+                    });
                 }
             }
+        }
+    }
+
+    /// Stays awake for the next request. `None`: it does not come.
+    fn look_for_request(&self, buffer: &mut [u8]) -> io::Result<Option<Taken>> {
+        let since = Instant::now();
+        self.device.set_blocking(false)?;
+        let mut found = Found::Queued;
+        loop {
+            match retry(|| self.device.read(buffer)) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                Err(error) => return Err(error),
+                Ok(len) => {
+                    let pace = Pace::Brisk;
+                    return Ok(Some(Taken { len, found, pace }));
+                }
+            }
+            found = Found::Awaited;
+            if since.elapsed() > LOOK_MAX {
+                self.latency.pauses();
+                return Ok(None);
+            }
+            // Whoever else has work on this processor goes first.
+            thread::yield_now();
         }
     }
 

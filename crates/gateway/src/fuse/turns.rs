@@ -17,8 +17,9 @@ const IDLE_TICKS: u32 = 50;
 const QUEUED_MAX: u32 = 8;
 
 /// The turns of a mount's threads.
-#[derive(Debug, Default)]
 pub(super) struct Turns {
+    /// Called while no request comes, by who watches.
+    on_pause: Box<dyn Fn() + Send + Sync>,
     /// Rises when the lead changes hands.
     reign: AtomicU64,
     /// Requests taken by leaders.
@@ -58,7 +59,6 @@ enum Watch {
 }
 
 /// A thread's time as the leader.
-#[derive(Debug)]
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
     reign: u64,
@@ -67,6 +67,21 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
+    /// Nobody leads yet. `on_pause` is called, again and again, when requests have come and no more come for a
+    /// [`TICK`], or when one keeps the leader as long, while [`Turn::is_watched`]; it may not block.
+    pub(super) fn new(on_pause: impl Fn() + Send + Sync + 'static) -> Self {
+        Self {
+            on_pause: Box::new(on_pause),
+            reign: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            at: AtomicU64::new(0),
+            resting: AtomicUsize::new(0),
+            watched: AtomicBool::new(false),
+            state: Mutex::default(),
+            rested: Condvar::new(),
+        }
+    }
+
     /// Rests until this thread leads. `None`: nobody does any more.
     pub(super) fn lead(&self) -> Option<Turn<'_>> {
         let mut state = self.state.lock();
@@ -115,6 +130,9 @@ impl Turns {
             self.rested.wait_for(state, TICK);
             let at = self.at.load(Ordering::Acquire);
             let taken = self.taken.load(Ordering::Acquire);
+            if taken == seen_taken {
+                (self.on_pause)();
+            }
             if at != 0 && at == seen_at && state.led && !state.over {
                 return Watch::Stuck;
             }
@@ -168,6 +186,11 @@ impl Turn<'_> {
         self.leads()
     }
 
+    /// Whether another thread looks whether requests come, and tells of a pause.
+    pub(super) fn is_watched(&self) -> bool {
+        self.turns.watched.load(Ordering::Acquire)
+    }
+
     fn leads(&self) -> bool {
         self.turns.reign.load(Ordering::Acquire) == self.reign
     }
@@ -184,7 +207,7 @@ mod tests {
 
     /// Leads while another thread rests; `run` has the leader's turn, and hears when the other leads.
     fn beside_another(run: impl FnOnce(&mut Turn<'_>, &mpsc::Receiver<()>)) {
-        let turns = Turns::default();
+        let turns = Turns::new(|| ());
         let mut turn = turns.lead().unwrap();
         let (leads, led) = mpsc::channel();
         thread::scope(|scope| {
@@ -237,8 +260,27 @@ mod tests {
     }
 
     #[test]
+    fn who_watches_tells_of_a_pause() {
+        let (pauses, paused) = mpsc::channel();
+        let turns = Turns::new(move || _ = pauses.send(()));
+        let mut turn = turns.lead().unwrap();
+        assert!(!turn.is_watched());
+        thread::scope(|scope| {
+            scope.spawn(|| turns.lead().is_none());
+            while turns.resting.load(Ordering::Acquire) == 0 {
+                thread::yield_now();
+            }
+            turn.took(Found::Awaited);
+            assert!(turn.is_watched());
+            assert!(turn.done());
+            paused.recv_timeout(PATIENCE).unwrap();
+            turns.end();
+        });
+    }
+
+    #[test]
     fn the_end_is_the_end_of_all() {
-        let turns = Turns::default();
+        let turns = Turns::new(|| ());
         let _leader = turns.lead().unwrap();
         thread::scope(|scope| {
             let others: Vec<_> = (0..3)
