@@ -1,12 +1,12 @@
 //! What all objects of a store share.
 
-use crate::disk::{Disk, WholeDisk};
+use crate::disk::{Disk, DiskFile, WholeDisk};
 use crate::error::StoreError;
 use crate::format::Layout;
 use crate::kv::Kv;
 use crate::touched::Touched;
 use parking_lot::{Condvar, Mutex, RwLock};
-use perigee_types::ContainerId;
+use perigee_types::{ByteRange, ContainerId};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -32,8 +32,17 @@ pub(crate) struct Core {
     started: Instant,
     uses: AtomicU64,
     pub(crate) keeper: Bell,
+    /// What the keeper shall have the system write back.
+    pub(crate) grown: Mutex<Vec<Grown>>,
     /// Keeps other processes away; released with the last handle.
     pub(crate) _lock: OwnedFd,
+}
+
+/// A part of a backing file that was written for the first time.
+#[derive(Debug)]
+pub(crate) struct Grown {
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) range: ByteRange,
 }
 
 /// Wakes the keeper.
@@ -89,6 +98,7 @@ impl Core {
             started: Instant::now(),
             uses: AtomicU64::new(1),
             keeper: Bell::default(),
+            grown: Mutex::default(),
             _lock: lock,
         }
     }

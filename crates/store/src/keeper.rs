@@ -1,4 +1,5 @@
-//! The keeper: one thread that syncs `touched.log`, brings old changes to the disk, and keeps the reserve.
+//! The keeper: one thread that syncs `touched.log`, brings old changes to the disk, begins with what grows,
+//! and keeps the reserve.
 
 use crate::core::{BellState, Core};
 use crate::objects::Objects;
@@ -29,10 +30,13 @@ pub(crate) fn run(core: &Core, objects: &Arc<Objects>) {
                 BellState::Quiet => {}
             }
         }
-        if core.touched.is_unsynced()
-            && let Err(error) = core.touched.sync()
-        {
-            warn!(%error, "cannot sync touched.log");
+        let grown = std::mem::take(&mut *core.grown.lock());
+        match core.touched.sync() {
+            // The log knows an object before its file changes on the disk.
+            Ok(()) => grown
+                .iter()
+                .for_each(|grown| grown.file.begin_writeback(grown.range)),
+            Err(error) => warn!(%error, "cannot sync touched.log"),
         }
         // By the clock: a busy store rings all the time.
         if looked.elapsed() >= ROUND {

@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`Store`], [`WriteBatch`], [`Object`], then `kv` and `object` inside. On-disk layout:
 //! `docs/FORMAT.md`.
-#![deny(unsafe_code)] // allowed in `sums::rows` alone, for the checksum instruction
+#![deny(unsafe_code)] // allowed in `sums::rows`, for the checksum instruction, and for one system call in `disk::real`
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
 
 mod census;

@@ -69,11 +69,6 @@ impl Touched {
         list
     }
 
-    /// Whether some entry is not durable yet.
-    pub(crate) fn is_unsynced(&self) -> bool {
-        self.unsynced.load(Ordering::Acquire)
-    }
-
     /// Appends an inode, unless it is there.
     pub(crate) fn add(&self, inode: InodeId) -> Result<(), StoreError> {
         let mut log = self.log.lock();

@@ -98,6 +98,8 @@ impl Body {
 #[derive(Debug)]
 struct Body {
     len: u64,
+    /// Up to where the system was asked to begin bringing the file to the disk.
+    begun: u64,
     backing: Backing,
     writers: Writers,
     sums: SumTable,
@@ -152,6 +154,7 @@ impl Object {
             saved: Mutex::new(Saved::new(record, invalid.clone())),
             body: RwLock::new(Body {
                 len: record.len,
+                begun: record.len,
                 backing: match record.place {
                     Place::Nowhere => Backing::None,
                     Place::Keys => Backing::Small,

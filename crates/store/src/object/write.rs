@@ -3,12 +3,18 @@
 use super::read::read_block;
 use super::table::{block_range, blocks_of};
 use super::{Body, Goes, Object, Writers, outside, spans_of, wholly_invalid};
+use crate::core::Grown;
 use crate::disk::{DiskFile, Reuse, write_content};
 use crate::error::StoreError;
 use crate::sums::{BLOCK, block_sum, block_sums};
 use perigee_types::limits::BLOCK_LEN;
 use perigee_types::{ByteRange, Version};
 use std::io;
+use std::sync::Arc;
+
+/// So many bytes of growth the disk begins with at once: smaller files it gets in one piece with their sync, if they
+/// live that long.
+const BEGIN_LEN: u64 = 8 << 20;
 
 impl Object {
     /// The owner's write: what it covers is valid here afterwards. Durable by [`Object::sync`].
@@ -89,9 +95,27 @@ impl Object {
             self.mend_failed_write(body, &*file, range, change);
             return Err(self.io("write", &error));
         }
-        body.len = body.len.max(range.end);
+        let old_len = body.len;
+        body.len = old_len.max(range.end);
         body.sums.set(range.start / BLOCK_LEN, &sums, change);
+        if goes == Goes::ToFile && reuse == Reuse::Likely {
+            self.begin_with_growth(body, file, old_len);
+        }
         Ok(())
+    }
+
+    /// What a file grows by is rarely written again soon: the disk begins with it while the program goes on, and the
+    /// sync at the end finds little left. What replaces older bytes may be replaced over and over, and waits.
+    fn begin_with_growth(&self, body: &mut Body, file: Arc<dyn DiskFile>, old_len: u64) {
+        // Behind the end of a file that was cut everything is new again.
+        body.begun = body.begun.min(old_len);
+        let range = ByteRange::new(body.begun, body.len);
+        if range.len() < BEGIN_LEN {
+            return;
+        }
+        body.begun = body.len;
+        self.core.grown.lock().push(Grown { file, range });
+        self.core.keeper.ring();
     }
 
     /// The checksums of all blocks that `range` touches, once `data` is in it.

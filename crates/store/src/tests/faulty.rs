@@ -35,6 +35,10 @@ pub(crate) struct Faults {
     pub(crate) available: Option<u64>,
     /// Reads of object files fail with EIO.
     pub(crate) unreadable: bool,
+    /// Parts of object files that the system was asked to begin with.
+    pub(crate) begun: Vec<ByteRange>,
+    /// `touched.log`.
+    log: Option<u64>,
     unsynced: HashMap<u64, Unsynced>,
     /// Files whose directory entry is not durable.
     created: HashMap<PathBuf, ()>,
@@ -139,9 +143,13 @@ impl Disk for FaultyDisk {
         if is_new {
             self.faults.lock().created.insert(path.to_owned(), ());
         }
+        let id = std::fs::metadata(path)?.ino();
+        if path.file_name().is_some_and(|name| name == "touched.log") {
+            self.faults.lock().log = Some(id);
+        }
         Ok(Arc::new(FaultyFile {
             inner,
-            id: std::fs::metadata(path)?.ino(),
+            id,
             is_object: path.components().any(|part| part.as_os_str() == "objects"),
             faults: Arc::clone(&self.faults),
         }))
@@ -298,6 +306,16 @@ impl DiskFile for FaultyFile {
 
     fn seek(&self, offset: u64, to: SeekTo) -> io::Result<Option<u64>> {
         self.inner.seek(offset, to)
+    }
+
+    fn begin_writeback(&self, range: ByteRange) {
+        let mut faults = self.faults.lock();
+        let log = faults.log.expect("a store has one");
+        assert!(
+            !faults.unsynced.contains_key(&log),
+            "bytes go to the disk that recovery would not look for"
+        );
+        faults.begun.push(range);
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -33,6 +33,37 @@ fn an_object_that_was_never_written_takes_no_file() {
 }
 
 #[test]
+fn the_disk_begins_with_what_a_file_grows_by() {
+    const MIB: u64 = 1 << 20;
+    let bench = Bench::new();
+    let object = bench.object(1);
+    let piece = pattern(1, MIB as usize);
+    let write = |from: u64, to: u64| {
+        for at in from..to {
+            object.write(at * MIB, &piece).unwrap();
+        }
+    };
+    let begun = |expected: &[perigee_types::ByteRange]| {
+        let start = std::time::Instant::now();
+        let mut found = Vec::new();
+        while found != expected && start.elapsed().as_secs() < 20 {
+            bench.disk.set(|faults| found.clone_from(&faults.begun));
+            std::thread::yield_now();
+        }
+        assert_eq!(found, expected);
+    };
+    write(0, 12);
+    begun(&[r(0, 8 * MIB)]);
+    // What is replaced may be replaced again.
+    write(0, 12);
+    write(12, 16);
+    begun(&[r(0, 8 * MIB), r(8 * MIB, 16 * MIB)]);
+    object.resize(MIB).unwrap();
+    write(1, 9);
+    begun(&[r(0, 8 * MIB), r(8 * MIB, 16 * MIB), r(MIB, 9 * MIB)]);
+}
+
+#[test]
 fn a_flipped_bit_is_never_returned_and_heals_by_install() {
     let mut bench = Bench::new();
     let data = pattern(1, 10_000);
