@@ -9,8 +9,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use perigee_types::{ByteRange, ContainerId};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 use tracing::error;
 
@@ -41,7 +41,9 @@ pub(crate) struct Core {
 /// A part of a backing file that was written for the first time.
 #[derive(Debug)]
 pub(crate) struct Grown {
-    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) container: ContainerId,
+    /// One that was closed or removed meanwhile need not be written back soon.
+    pub(crate) file: Weak<dyn DiskFile>,
     pub(crate) range: ByteRange,
 }
 

@@ -1,7 +1,7 @@
 //! The keeper: one thread that syncs `touched.log`, brings old changes to the disk, begins with what grows,
 //! and keeps the reserve.
 
-use crate::core::{BellState, Core};
+use crate::core::{BellState, Core, Grown};
 use crate::objects::Objects;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,13 +30,11 @@ pub(crate) fn run(core: &Core, objects: &Arc<Objects>) {
                 BellState::Quiet => {}
             }
         }
-        let grown = std::mem::take(&mut *core.grown.lock());
-        match core.touched.sync() {
-            // The log knows an object before its file changes on the disk.
-            Ok(()) => grown
-                .iter()
-                .for_each(|grown| grown.file.begin_writeback(grown.range)),
-            Err(error) => warn!(%error, "cannot sync touched.log"),
+        if let Err(error) = core.touched.sync() {
+            warn!(%error, "cannot sync touched.log");
+        }
+        for grown in std::mem::take(&mut *core.grown.lock()) {
+            begin(core, &grown);
         }
         // By the clock: a busy store rings all the time.
         if looked.elapsed() >= ROUND {
@@ -73,4 +71,19 @@ fn look_around(core: &Core, objects: &Arc<Objects>) {
         warn!(%error, "cannot compact touched.log");
     }
     core.kv.reserve.refill();
+}
+
+/// Has the system begin with what a file has grown by. That may take a while, during which other objects are touched.
+fn begin(core: &Core, grown: &Grown) {
+    let Some(file) = grown.file.upgrade() else {
+        return;
+    };
+    // The log knows an object before its file changes on the disk.
+    if let Err(error) = core.touched.sync() {
+        return warn!(%error, "cannot sync touched.log");
+    }
+    if let Err(error) = file.begin_writeback(grown.range) {
+        // A sync that follows may succeed without having written.
+        core.set_read_only(grown.container, format!("writing back failed: {error}"));
+    }
 }

@@ -323,8 +323,11 @@ fn spawn(
 /// For how long a thread looks for the next request before it sleeps, if the one before came as soon.
 const LOOK_MAX: Duration = Duration::from_micros(100);
 
-/// A thread that slept for less expects the next request as soon.
-const BRISK_MAX: Duration = Duration::from_millis(1);
+/// Who follows a program goes on to for requests that come within this time: sleeping costs nobody anything.
+const FOLLOWED_MAX: Duration = Duration::from_millis(1);
+
+/// A request that was read sooner was there already: nobody has slept.
+const QUEUED_MAX: Duration = Duration::from_micros(2);
 
 /// A program that reads more than this at once reads in a row.
 const READ_ALONE_MAX: u32 = 64 << 10;
@@ -364,6 +367,7 @@ impl Reader {
     fn run(self) -> io::Result<()> {
         slice::shorten();
         let result = self.lead_by_turns();
+        self.latency.pauses();
         self.turns.end();
         result
     }
@@ -382,7 +386,12 @@ impl Reader {
                 if pace == Pace::Slow {
                     self.latency.pauses();
                 }
-                let next = match self.next_request(&mut buffer, wait) {
+                let brisk_max = if nearby.follows() {
+                    FOLLOWED_MAX
+                } else {
+                    LOOK_MAX
+                };
+                let next = match self.next_request(&mut buffer, wait, brisk_max) {
                     Ok(next) => next,
                     Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
                     Err(error) => return Err(error),
@@ -405,7 +414,12 @@ impl Reader {
         Ok(())
     }
 
-    fn next_request(&self, buffer: &mut [u8], wait: Wait) -> io::Result<Taken> {
+    fn next_request(
+        &self,
+        buffer: &mut [u8],
+        wait: Wait,
+        brisk_max: Duration,
+    ) -> io::Result<Taken> {
         if wait == Wait::Awake
             && let Some(taken) = self.look_for_request(buffer)?
         {
@@ -421,11 +435,19 @@ impl Reader {
                 }
                 Err(error) => return Err(error),
                 Ok(len) => {
-                    let brisk = since.elapsed() < BRISK_MAX;
+                    let slept = since.elapsed();
                     return Ok(Taken {
                         len,
-                        found: Found::Awaited,
-                        pace: if brisk { Pace::Brisk } else { Pace::Slow },
+                        found: if slept < QUEUED_MAX {
+                            Found::Queued
+                        } else {
+                            Found::Awaited
+                        },
+                        pace: if slept < brisk_max {
+                            Pace::Brisk
+                        } else {
+                            Pace::Slow
+                        },
                     });
                 }
             }

@@ -7,6 +7,9 @@ use tracing::debug;
 /// The shortest that the kernel grants, in nanoseconds.
 const SLICE_NS: u64 = 100_000;
 
+/// `SCHED_FLAG_RESET_ON_FORK`.
+const RESET_ON_FORK: u64 = 1;
+
 /// `struct sched_attr` of Linux, in its first version.
 #[repr(C)]
 #[derive(Default)]
@@ -40,6 +43,8 @@ fn set() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     attributes.runtime = SLICE_NS;
+    // Threads that this one starts have other work.
+    attributes.flags |= RESET_ON_FORK;
     // SAFETY: the kernel reads `attributes.size` bytes, which it has just set to no more than there are.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if set != 0 {

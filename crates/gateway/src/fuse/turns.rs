@@ -112,6 +112,8 @@ impl Turns {
             if std::mem::take(&mut state.deputy_wanted) {
                 let watch = self.watch(state);
                 self.watched.store(false, Ordering::Release);
+                // Requests may have come since it looked last, and nobody looks any more.
+                (self.on_pause)();
                 if matches!(watch, Watch::Stuck) {
                     self.at.store(0, Ordering::Release);
                     return true;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -33,12 +33,14 @@ pub struct WatchdogCommand {
     pub arguments: Vec<OsString>,
 }
 
+/// What a watchdog says when it watches.
+const ARMED: &[u8] = b"\n";
+
 /// The watchdog's side: waits until the thread that started this process has died, and ends all requests of the
 /// connection whose `abort` file is the standard input. Whoever starts it kills it when the mount has ended.
 ///
-/// Errors: it could not wait, or the kernel refused.
+/// Says on the standard output when it is ready. Errors: nobody listens there; it could not wait; the kernel refused.
 pub fn watch() -> io::Result<()> {
-    let parent = rustix::process::getppid();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()?;
@@ -51,10 +53,10 @@ pub fn watch() -> io::Result<()> {
             signal(SignalKind::hangup())?,
         ];
         rustix::process::set_parent_process_death_signal(Some(Signal::USR1))?;
-        // It may have died before it was watched.
-        if rustix::process::getppid() == parent && parent.is_some() {
-            parent_died.recv().await;
-        }
+        // Who listens has not died before it was watched.
+        io::stdout().write_all(ARMED)?;
+        io::stdout().flush()?;
+        parent_died.recv().await;
         io::Result::Ok(())
     })?;
     // What is written does not matter.
@@ -71,7 +73,8 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Starts the watchdog of the mount with this device number (`major:minor`).
     ///
-    /// Errors: the kernel shows nobody how to end the mount's requests, or the process does not start.
+    /// It watches when this returns. Errors: the kernel shows nobody how to end the mount's requests, or the process
+    /// does not start.
     pub(crate) fn start(command: &WatchdogCommand, device: &str) -> io::Result<Self> {
         let abort = abort_file(device)?;
         let mut process = Command::new(&command.program);
@@ -81,7 +84,7 @@ impl Watchdog {
             // Signals that a terminal sends to a daemon in the foreground are not for it.
             .process_group(0)
             .stdin(Stdio::from(abort))
-            .stdout(Stdio::null());
+            .stdout(Stdio::piped());
         let watched = Arc::new(Mutex::new(None));
         let shared = Arc::clone(&watched);
         let (started, start) = channel();
@@ -116,15 +119,26 @@ fn attend(process: &mut Command, watched: &Mutex<Option<Pid>>, started: &Sender<
         }
     };
     let pid = Pid::from_child(&child);
-    *watched.lock() = Some(pid);
+    let mut word = [0; ARMED.len()];
+    let said = child.stdout.take().map_or_else(
+        || Err(io::ErrorKind::BrokenPipe.into()),
+        |mut out| out.read_exact(&mut word),
+    );
+    let is_armed = said.is_ok();
+    if is_armed {
+        *watched.lock() = Some(pid);
+    } else {
+        // It ends by itself, if it has not; nobody else would end it.
+        _ = child.kill();
+    }
     // Who asked for it waits for this word.
-    _ = started.send(Ok(()));
+    _ = started.send(said);
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while matches!(
         rustix::process::waitid(WaitId::Pid(pid), look),
         Err(Errno::INTR)
     ) {}
-    let unasked = watched.lock().take().is_some();
+    let unasked = watched.lock().take().is_some() && is_armed;
     match child.wait() {
         Ok(status) if unasked => {
             warn!(%status, "watchdog of a mount ended: programs may hang there when this process is killed");

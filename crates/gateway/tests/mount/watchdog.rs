@@ -153,8 +153,8 @@ fn a_mount_that_ends_takes_its_watchdog_along_and_aborts_nothing() {
     let point = tempfile::tempdir().unwrap();
     let options = MountOptions {
         watchdog: Some(WatchdogCommand {
-            program: "sleep".into(),
-            arguments: vec!["86399".into()],
+            program: "sh".into(),
+            arguments: vec!["-c".into(), "echo; exec sleep 86399".into()],
         }),
         ..MountOptions::default()
     };
@@ -171,7 +171,7 @@ fn a_mount_that_ends_takes_its_watchdog_along_and_aborts_nothing() {
     let is_it = |pid: &String| {
         fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x0086399\0")
     };
-    assert_eq!(children().iter().filter(|pid| is_it(pid)).count(), 1);
+    until("it runs", || children().iter().any(&is_it));
     fs::write(point.path().join("file"), "content").unwrap();
     drop(mounted);
     until("the watchdog is gone", || !children().iter().any(&is_it));

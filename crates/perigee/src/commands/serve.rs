@@ -65,6 +65,9 @@ fn die_whole() {
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
         tracing::error!(%panic, "a defect of this program: the daemon ends");
+        // Not by a signal that dumps core: for that all threads would be waited for, also one that waits inside the
+        // kernel until the watchdog of a mount hears of the end.
+        _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         std::process::abort();
     }));
 }

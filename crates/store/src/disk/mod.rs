@@ -101,9 +101,12 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     fn punch(&self, range: ByteRange) -> io::Result<()>;
     /// The next data or hole at or after `offset`; `None` when there is none up to the end.
     fn seek(&self, offset: u64, to: SeekTo) -> io::Result<Option<u64>>;
-    /// Has the system begin to bring a range to the disk. A wish: promises nothing, and tells of no error, which is
-    /// the next [`DiskFile::sync_data`]'s to tell.
-    fn begin_writeback(&self, _range: ByteRange) {}
+    /// Has the system begin to bring a range to the disk; promises nothing.
+    ///
+    /// Errors: as of [`DiskFile::sync_data`], which may not tell them again.
+    fn begin_writeback(&self, _range: ByteRange) -> io::Result<()> {
+        Ok(())
+    }
     /// Makes the content durable.
     fn sync_data(&self) -> io::Result<()>;
     /// The descriptor, for handing to the kernel.

@@ -200,17 +200,34 @@ impl DiskFile for RealFile {
     }
 
     #[expect(unsafe_code, reason = "rustix has no sync_file_range")]
-    fn begin_writeback(&self, range: ByteRange) {
+    fn begin_writeback(&self, range: ByteRange) -> io::Result<()> {
         let (Ok(start), Ok(len)) = (range.start.try_into(), range.len().try_into()) else {
-            return;
+            return Err(Errno::OVERFLOW.into());
         };
         // SAFETY: takes numbers, and a descriptor that lives.
         let begun = unsafe {
             let fd = self.fd.as_raw_fd();
             libc::sync_file_range(fd, start, len, libc::SYNC_FILE_RANGE_WRITE)
         };
-        if begun != 0 {
-            debug!(error = %io::Error::last_os_error(), "writing back waits for the next sync");
+        if begun == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // Nothing was tried: the file system does not have it, or not now.
+            Some(
+                libc::EINVAL
+                | libc::ENOSYS
+                | libc::EOPNOTSUPP
+                | libc::ESPIPE
+                | libc::EINTR
+                | libc::EAGAIN
+                | libc::ENOMEM,
+            ) => {
+                debug!(%error, "writing back waits for the next sync");
+                Ok(())
+            }
+            _ => Err(error),
         }
     }
 

@@ -99,14 +99,14 @@ impl Object {
         body.len = old_len.max(range.end);
         body.sums.set(range.start / BLOCK_LEN, &sums, change);
         if goes == Goes::ToFile && reuse == Reuse::Likely {
-            self.begin_with_growth(body, file, old_len);
+            self.begin_with_growth(body, &file, old_len);
         }
         Ok(())
     }
 
     /// What a file grows by is rarely written again soon: the disk begins with it while the program goes on, and the
     /// sync at the end finds little left. What replaces older bytes may be replaced over and over, and waits.
-    fn begin_with_growth(&self, body: &mut Body, file: Arc<dyn DiskFile>, old_len: u64) {
+    fn begin_with_growth(&self, body: &mut Body, file: &Arc<dyn DiskFile>, old_len: u64) {
         // Behind the end of a file that was cut everything is new again.
         body.begun = body.begun.min(old_len);
         let range = ByteRange::new(body.begun, body.len);
@@ -114,7 +114,11 @@ impl Object {
             return;
         }
         body.begun = body.len;
-        self.core.grown.lock().push(Grown { file, range });
+        self.core.grown.lock().push(Grown {
+            container: self.inode.container(),
+            file: Arc::downgrade(file),
+            range,
+        });
         self.core.keeper.ring();
     }
 

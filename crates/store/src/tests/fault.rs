@@ -46,6 +46,25 @@ fn a_failed_sync_makes_its_container_read_only_for_good() {
 }
 
 #[test]
+fn a_failure_to_begin_with_a_file_is_not_forgotten() {
+    let bench = Bench::new();
+    let object = bench.object(1);
+    bench.disk.set(|faults| faults.cannot_begin = true);
+    for at in 0..8 {
+        object.write(at << 20, &pattern(1, 1 << 20)).unwrap();
+    }
+    let start = std::time::Instant::now();
+    while bench.store().read_only(C).is_none() && start.elapsed().as_secs() < 20 {
+        std::thread::yield_now();
+    }
+    // The disk would say yes.
+    assert!(matches!(
+        object.sync_wait(),
+        Err(StoreError::ReadOnly { container: C, .. })
+    ));
+}
+
+#[test]
 fn a_sync_of_many_that_fails_is_laid_to_the_file_that_failed() {
     let bench = Bench::new();
     let objects: Vec<_> = (0..4).map(|number| bench.object(number)).collect();

@@ -35,6 +35,8 @@ pub(crate) struct Faults {
     pub(crate) available: Option<u64>,
     /// Reads of object files fail with EIO.
     pub(crate) unreadable: bool,
+    /// To begin with a part fails with EIO.
+    pub(crate) cannot_begin: bool,
     /// Parts of object files that the system was asked to begin with.
     pub(crate) begun: Vec<ByteRange>,
     /// `touched.log`.
@@ -308,7 +310,7 @@ impl DiskFile for FaultyFile {
         self.inner.seek(offset, to)
     }
 
-    fn begin_writeback(&self, range: ByteRange) {
+    fn begin_writeback(&self, range: ByteRange) -> io::Result<()> {
         let mut faults = self.faults.lock();
         let log = faults.log.expect("a store has one");
         assert!(
@@ -316,6 +318,10 @@ impl DiskFile for FaultyFile {
             "bytes go to the disk that recovery would not look for"
         );
         faults.begun.push(range);
+        if faults.cannot_begin {
+            return Err(eio());
+        }
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
