@@ -326,9 +326,6 @@ const LOOK_MAX: Duration = Duration::from_micros(100);
 /// Who follows a program goes on to for requests that come within this time: sleeping costs nobody anything.
 const FOLLOWED_MAX: Duration = Duration::from_millis(1);
 
-/// A request that was read sooner was there already: nobody has slept.
-const QUEUED_MAX: Duration = Duration::from_micros(2);
-
 /// A program that reads more than this at once reads in a row.
 const READ_ALONE_MAX: u32 = 64 << 10;
 
@@ -435,19 +432,13 @@ impl Reader {
                 }
                 Err(error) => return Err(error),
                 Ok(len) => {
-                    let slept = since.elapsed();
+                    let brisk = since.elapsed() < brisk_max;
                     return Ok(Taken {
                         len,
-                        found: if slept < QUEUED_MAX {
-                            Found::Queued
-                        } else {
-                            Found::Awaited
-                        },
-                        pace: if slept < brisk_max {
-                            Pace::Brisk
-                        } else {
-                            Pace::Slow
-                        },
+                        // Also one that was there: a program on this processor often asks again before the thread
+                        // that answered it is back.
+                        found: Found::Awaited,
+                        pace: if brisk { Pace::Brisk } else { Pace::Slow },
                     });
                 }
             }
