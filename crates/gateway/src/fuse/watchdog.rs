@@ -13,11 +13,11 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -33,8 +33,8 @@ pub struct WatchdogCommand {
     pub arguments: Vec<OsString>,
 }
 
-/// What a watchdog says when it watches.
-const ARMED: &[u8] = b"\n";
+/// The line that a watchdog writes when it watches.
+const ARMED: &str = "watching";
 
 /// The watchdog's side: waits until the thread that started this process has died, and ends all requests of the
 /// connection whose `abort` file is the standard input. Whoever starts it kills it when the mount has ended.
@@ -54,8 +54,10 @@ pub fn watch() -> io::Result<()> {
         ];
         rustix::process::set_parent_process_death_signal(Some(Signal::USR1))?;
         // Who listens has not died before it was watched.
-        io::stdout().write_all(ARMED)?;
-        io::stdout().flush()?;
+        let mut out = io::stdout().lock();
+        write!(out, "\n{ARMED}\n")?;
+        out.flush()?;
+        drop(out);
         parent_died.recv().await;
         io::Result::Ok(())
     })?;
@@ -119,11 +121,7 @@ fn attend(process: &mut Command, watched: &Mutex<Option<Pid>>, started: &Sender<
         }
     };
     let pid = Pid::from_child(&child);
-    let mut word = [0; ARMED.len()];
-    let said = child.stdout.take().map_or_else(
-        || Err(io::ErrorKind::BrokenPipe.into()),
-        |mut out| out.read_exact(&mut word),
-    );
+    let said = listen(child.stdout.take());
     let is_armed = said.is_ok();
     if is_armed {
         *watched.lock() = Some(pid);
@@ -146,6 +144,16 @@ fn attend(process: &mut Command, watched: &Mutex<Option<Pid>>, started: &Sender<
         Ok(_) => {}
         Err(error) => warn!(%error, "watchdog of a mount is left behind"),
     }
+}
+
+/// Waits for the word that a watchdog watches.
+fn listen(out: Option<ChildStdout>) -> io::Result<()> {
+    for line in out.into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        if line? == ARMED {
+            return Ok(());
+        }
+    }
+    Err(io::Error::other("the watchdog ended before it watched"))
 }
 
 /// The file that ends all requests of a connection when it is written to.

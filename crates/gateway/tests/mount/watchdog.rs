@@ -154,7 +154,7 @@ fn a_mount_that_ends_takes_its_watchdog_along_and_aborts_nothing() {
     let options = MountOptions {
         watchdog: Some(WatchdogCommand {
             program: "sh".into(),
-            arguments: vec!["-c".into(), "echo; exec sleep 86399".into()],
+            arguments: vec!["-c".into(), "echo watching; exec sleep 86399".into()],
         }),
         ..MountOptions::default()
     };
