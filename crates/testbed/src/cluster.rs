@@ -8,6 +8,7 @@ use crate::error::{Call, CheckError, Checked};
 use crate::leftover::{Workspace, report};
 use crate::links::{self, Links, address_of};
 use crate::process::Identity;
+use crate::slow::Slow;
 use crate::{mounts, program, wait};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -327,6 +328,19 @@ impl Cluster {
         crate::ensure!(left == 0, "{left} daemons live on after `down`");
         self.daemons.clear();
         Ok(())
+    }
+
+    /// Makes the disk of node `id` slow for its daemon, until what is returned is dropped.
+    ///
+    /// Errors: those of [`Slow::begin`]; it has no daemon.
+    pub fn slow_disk(&self, id: u32) -> Checked<Slow> {
+        let Some(daemon) = self.daemons.get(&id) else {
+            return Err(CheckError::violated(format!("node {id} has no daemon")));
+        };
+        let own = self.path().file_name().unwrap_or_default();
+        let name = format!("{}-{id}", own.to_string_lossy());
+        let place = self.dir().join(format!("node-{id}/store"));
+        Slow::begin(&name, daemon.pid, &place)
     }
 
     /// Pids of all processes of this cluster, the control store included.

@@ -1,11 +1,13 @@
 //! Small disks, somebody who fills them, and rot.
 
+use crate::ensure;
 use crate::error::{Call, Checked};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 const MIB: usize = 1 << 20;
 
@@ -19,6 +21,35 @@ pub fn mount_small(place: &Path, mib: u64) -> Checked {
     rustix::mount::mount("perigee-small", place, "tmpfs", flags, &*size)
         .map_err(io::Error::from)
         .call(|| format!("mount a small disk at {}", place.display()))
+}
+
+/// Mounts an empty disk of so many MiB, in the file `image`, at `place`, which is made. Who made the folder above
+/// detaches it, and with it the block device.
+///
+/// Errors: this process is not root, or has no `mkfs.ext4` and `mount`.
+pub fn mount_image(image: &Path, place: &Path, mib: u64) -> Checked {
+    std::fs::create_dir_all(place).call(|| format!("make {}", place.display()))?;
+    let made = File::create(image).and_then(|file| file.set_len(mib << 20));
+    made.call(|| format!("make {}", image.display()))?;
+    // Nothing is kept for root, who could fill the disk no further then.
+    let make = ["-q", "-F", "-m", "0"].map(OsStr::new);
+    tool("mkfs.ext4", make.into_iter().chain([image.as_os_str()]))?;
+    let attach = ["-o", "loop"].map(OsStr::new);
+    let paths = [image.as_os_str(), place.as_os_str()];
+    tool("mount", attach.into_iter().chain(paths))?;
+    let found = place.join("lost+found");
+    std::fs::remove_dir(&found).call(|| format!("remove {}", found.display()))
+}
+
+fn tool<'a>(name: &str, arguments: impl Iterator<Item = &'a OsStr>) -> Checked {
+    let output = Command::new(name).args(arguments).output();
+    let output = output.call(|| format!("run {name}"))?;
+    ensure!(
+        output.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
 }
 
 /// Makes a file that leaves nothing of the disk under it.

@@ -6,7 +6,7 @@
 
 use crate::error::{Call, Checked};
 use crate::process::{self, Identity};
-use crate::{mounts, wait};
+use crate::{mounts, slow, wait};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::io;
@@ -125,6 +125,9 @@ fn remove(folder: &Path) -> Checked {
         // Removing through a mount would delete the files of a file system, not the folder's.
         let error = io::Error::from(io::ErrorKind::ResourceBusy);
         return Err(error).call(|| format!("{} is still mounted", mounted[0].display()));
+    }
+    if let Some(name) = folder.file_name() {
+        slow::sweep(&name.to_string_lossy());
     }
     std::fs::remove_dir_all(folder).call(|| format!("remove {}", folder.display()))
 }

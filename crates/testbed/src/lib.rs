@@ -21,6 +21,7 @@ pub mod pattern;
 pub mod process;
 pub mod program;
 pub mod side;
+pub mod slow;
 pub mod tree;
 pub mod wait;
 

@@ -17,7 +17,7 @@ usage: perigee-testbed CHECK ...
   kill [ROUNDS [MIB [SEED]]]       own cluster of three; one node killed in each round   (20, 1024, random)
   crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)
   chaos [MINUTES [NODES [SEED [KIND...]]]]   own cluster, nodes struck under programs that check (10, 5, random);
-                                   kinds: kill, kill-all, stop, full, wipe, cut, part, deafen";
+                                   kinds: kill, kill-all, stop, full, wipe, cut, part, deafen, slow";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

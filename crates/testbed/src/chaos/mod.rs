@@ -11,7 +11,7 @@ pub mod worker;
 
 use crate::cluster::Cluster;
 use crate::error::{CheckError, Checked};
-use crate::{disk, ensure, mounts};
+use crate::{disk, ensure, mounts, slow};
 use ledger::Ledger;
 use nemesis::{Kind, Strike};
 use perigee_types::Rng;
@@ -77,7 +77,16 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
         )));
     }
     let limit = settings.time + Duration::from_secs(900);
-    let prepare = |dir: &Path| disks(dir, settings.nodes);
+    let wanted = if settings.kinds.contains(&Kind::Slow) {
+        ensure!(
+            slow::is_possible(),
+            "`slow` takes the control group `blkio` of version 1: name other kinds of strikes"
+        );
+        Disks::Images
+    } else {
+        Disks::Memory
+    };
+    let prepare = |dir: &Path| disks(dir, settings.nodes, wanted);
     let mut cluster = if settings.kinds.iter().any(is_of_links) {
         Cluster::start_apart(settings.nodes, limit, prepare)
     } else {
@@ -200,12 +209,27 @@ fn has_own_disks() -> bool {
 }
 
 /// A small disk of its own for each node, where this process may mount one.
-fn disks(dir: &Path, nodes: u32) -> Checked {
+fn disks(dir: &Path, nodes: u32, wanted: Disks) -> Checked {
     if !has_own_disks() {
         return Ok(());
     }
     for node in 1..=nodes {
-        disk::mount_small(&dir.join(format!("node-{node}")), DISK_MIB)?;
+        let place = dir.join(format!("node-{node}"));
+        match wanted {
+            Disks::Memory => disk::mount_small(&place, DISK_MIB)?,
+            Disks::Images => {
+                disk::mount_image(&dir.join(format!("disk-{node}")), &place, DISK_MIB)?;
+            }
+        }
     }
     Ok(())
+}
+
+/// What the nodes' disks are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disks {
+    /// Of memory, which is fast.
+    Memory,
+    /// Of files, behind block devices.
+    Images,
 }

@@ -6,6 +6,8 @@ use crate::cluster::Cluster;
 use crate::disk;
 use crate::error::{Call, Checked};
 use crate::links::{Direction, both};
+#[cfg(doc)]
+use crate::slow;
 use perigee_types::Rng;
 use rustix::process::Signal;
 use std::fmt;
@@ -30,10 +32,13 @@ pub enum Kind {
     Part,
     /// One host no longer hears another one, which hears it.
     Deafen,
+    /// A disk takes a thousandth of what it usually does.
+    Slow,
 }
 
 impl Kind {
-    /// Each as often as it is here.
+    /// Each as often as it is here. Not [`Kind::Slow`], which needs more than root (see [`slow`]), and makes the rest
+    /// of a campaign slow.
     pub const USUAL: [Self; 15] = [
         Self::Kill,
         Self::Kill,
@@ -55,7 +60,7 @@ impl Kind {
     /// Whether only root can do it.
     #[must_use]
     pub const fn takes_root(self) -> bool {
-        matches!(self, Self::Full) || self.is_of_links()
+        matches!(self, Self::Full | Self::Slow) || self.is_of_links()
     }
 
     /// Whether it is done to the links between hosts.
@@ -76,13 +81,15 @@ impl Kind {
             Self::Cut => "cut",
             Self::Part => "part",
             Self::Deafen => "deafen",
+            Self::Slow => "slow",
         }
     }
 
     /// The kind of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::USUAL.into_iter().find(|kind| kind.name() == name)
+        let mut all = Self::USUAL.into_iter().chain([Self::Slow]);
+        all.find(|kind| kind.name() == name)
     }
 }
 
@@ -105,6 +112,8 @@ pub enum Strike {
     Part(u32, u32),
     /// Silence in one direction.
     Deafen(Direction),
+    /// Its disk is slow for a while.
+    Slow(u32),
 }
 
 /// Most that a node stays away, in milliseconds: longer than leases, and than the time after which the only other copies
@@ -125,6 +134,7 @@ impl fmt::Display for Strike {
             Self::Stop(nodes) => write!(f, "stop {nodes:?}"),
             Self::Full(node) => write!(f, "fill the disk of [{node}]"),
             Self::Wipe(node) => write!(f, "wipe [{node}]"),
+            Self::Slow(node) => write!(f, "slow the disk of [{node}] down"),
             Self::Cut(node) => write!(f, "cut off [{node}]"),
             Self::Part(a, b) => write!(f, "silence between [{a}] and [{b}]"),
             Self::Deafen(Direction { from, to }) => write!(f, "silence from [{from}] to [{to}]"),
@@ -150,6 +160,7 @@ impl Strike {
             Kind::Stop => Self::Stop(one_or_two(rng)),
             Kind::Full => Self::Full(victim),
             Kind::Wipe => Self::Wipe(victim),
+            Kind::Slow => Self::Slow(victim),
             Kind::Cut => Self::Cut(victim),
             Kind::Part => Self::Part(victim, draw(rng)),
             Kind::Deafen => Self::Deafen(Direction {
@@ -167,6 +178,7 @@ impl Strike {
             Self::Stop(_) => Kind::Stop,
             Self::Full(_) => Kind::Full,
             Self::Wipe(_) => Kind::Wipe,
+            Self::Slow(_) => Kind::Slow,
             Self::Cut(_) => Kind::Cut,
             Self::Part(..) => Kind::Part,
             Self::Deafen(_) => Kind::Deafen,
@@ -245,6 +257,15 @@ pub fn strike(
         Strike::Deafen(direction) => {
             let hosts = [direction.from, direction.to];
             silence(cluster, stage, &hosts, &[*direction], away)?;
+        }
+        Strike::Slow(node) => {
+            stage.strike(&[*node]);
+            let slow = cluster.slow_disk(*node)?;
+            let watched = stage.watch(away);
+            drop(slow);
+            watched?;
+            stage.watch(Duration::from_secs(2))?;
+            stage.heal(&[*node]);
         }
         Strike::Full(node) => {
             let foreign = cluster.dir().join(format!("node-{node}/foreign"));
