@@ -1,9 +1,9 @@
 //! Mounts made, refused, left and taken away.
 
 use crate::memory::MemoryFs;
-use crate::rig::{PATIENCE, Rig, errno, in_time};
+use crate::rig::{PATIENCE, Rig, errno, in_time, until};
 use perigee_gateway::fuse::{
-    Busy, Hooks, MountError, MountOptions, SessionEnd, UnmountError, mount,
+    Busy, Hooks, MountError, MountOptions, SessionEnd, UnmountError, WatchdogCommand, mount,
 };
 use std::fs::{self, File};
 use std::io::Read;
@@ -181,5 +181,35 @@ fn all_that_was_opened_is_released() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
     let in_use = || rig.fs.change_elsewhere(|tree| tree.in_use());
-    crate::rig::until("forgets", || in_use() == (0, 0));
+    until("forgets", || in_use() == (0, 0));
+}
+
+#[test]
+fn a_mount_that_ends_takes_its_watchdog_along() {
+    let Some(_) = Rig::new() else { return };
+    let point = tempfile::tempdir().unwrap();
+    let options = MountOptions {
+        watchdog: Some(WatchdogCommand {
+            program: "sh".into(),
+            arguments: vec!["-c".into(), "echo watching; exec sleep 86399".into()],
+        }),
+        ..MountOptions::default()
+    };
+    let fs = Arc::new(MemoryFs::default());
+    let mounted = mount(fs, point.path(), &options, Hooks::default()).unwrap();
+    let children = || {
+        let of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).ok();
+        let all = fs::read_dir("/proc/self/task").unwrap();
+        let all: String = all.flatten().filter_map(of).collect();
+        all.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let is_it = |pid: &String| {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x0086399\0")
+    };
+    until("it runs", || children().iter().any(&is_it));
+    fs::write(point.path().join("file"), "content").unwrap();
+    drop(mounted);
+    until("the watchdog is gone", || !children().iter().any(&is_it));
 }

@@ -10,4 +10,3 @@ mod locks;
 mod memory;
 mod passthrough;
 mod rig;
-mod watchdog;
