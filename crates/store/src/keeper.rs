@@ -33,8 +33,10 @@ pub(crate) fn run(core: &Core, objects: &Arc<Objects>) {
         if let Err(error) = core.touched.sync() {
             warn!(%error, "cannot sync touched.log");
         }
-        for grown in std::mem::take(&mut *core.grown.lock()) {
-            begin(core, &grown);
+        // Writers take this lock, and to begin with a file may take a while.
+        let grown = std::mem::take(&mut *core.grown.lock());
+        for grown in &grown {
+            begin(core, grown);
         }
         // By the clock: a busy store rings all the time.
         if looked.elapsed() >= ROUND {

@@ -299,19 +299,7 @@ impl Container {
         let mut st = self.state.lock();
         // One moment for the right to order and for all that follows from it.
         let now = self.env.clock.now();
-        if let Err(elsewhere) = Self::reign(&st, now) {
-            self.distrust_writes(&mut st, inode, &[range]);
-            self.refill.notify_one();
-            return Err(elsewhere.into());
-        }
-        let taken = Taken {
-            range,
-            effect,
-            mtime: self.env.clock.wall(),
-            now,
-            kill_privileges: request.kill_privileges,
-        };
-        let full = st.dirty.add(inode, &taken);
+        let full = self.take(&mut st, now, request, range, effect)?;
         if st.dirty.get(inode).is_some_and(|file| file.due() <= now) {
             if st.unsent_since.is_none() {
                 st.unsent_since = Some(now);
@@ -338,33 +326,61 @@ impl Container {
         } else if full {
             self.record_writes(&mut st, now, inode);
         }
-        let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
-        self.owe_leases(&mut st, now, request.session, touched, &mut owed, after);
+        self.owe_written(&mut st, now, request, &mut owed, after);
         Ok((range, owed, seq))
     }
 
     /// A write found no room half way: what fitted is the file's content now, and the other members' has to follow.
     fn note_torn(self: &Arc<Self>, request: &WriteRequest, range: ByteRange, after: &mut After) {
-        let inode = request.inode;
         let mut st = self.state.lock();
         let now = self.env.clock.now();
-        if Self::reign(&st, now).is_err() {
-            self.distrust_writes(&mut st, inode, &[range]);
+        // Who may not order has distrusted the bytes, and the program is told of the want of room.
+        if self
+            .take(&mut st, now, request, range, Effect::Replaced)
+            .is_ok()
+        {
+            self.record_writes(&mut st, now, request.inode);
+            self.owe_written(&mut st, now, request, &mut Owed::default(), after);
+        }
+    }
+
+    /// Makes bytes that are in the backing file the file's content, where this node may order at `now`; distrusts them
+    /// where it may not. Says whether the dirty ranges want to be recorded.
+    fn take(
+        &self,
+        st: &mut State,
+        now: Tick,
+        request: &WriteRequest,
+        range: ByteRange,
+        effect: Effect,
+    ) -> Result<bool, Elsewhere> {
+        let inode = request.inode;
+        if let Err(elsewhere) = Self::reign(st, now) {
+            self.distrust_writes(st, inode, &[range]);
             self.refill.notify_one();
-            return;
+            return Err(elsewhere);
         }
         let taken = Taken {
             range,
-            effect: Effect::Replaced,
+            effect,
             mtime: self.env.clock.wall(),
             now,
             kill_privileges: request.kill_privileges,
         };
-        st.dirty.add(inode, &taken);
-        self.record_writes(&mut st, now, inode);
-        let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
-        let mut owed = Owed::default();
-        self.owe_leases(&mut st, now, request.session, touched, &mut owed, after);
+        Ok(st.dirty.add(inode, &taken))
+    }
+
+    /// Other sessions' leases on what a write has changed.
+    fn owe_written(
+        self: &Arc<Self>,
+        st: &mut State,
+        now: Tick,
+        request: &WriteRequest,
+        owed: &mut Owed,
+        after: &mut After,
+    ) {
+        let touched = vec![Touched::Attr(request.inode), Touched::Data(request.inode)];
+        self.owe_leases(st, now, request.session, touched, owed, after);
     }
 
     /// Reads at the owner. `grant`: the session would like to read its own node's copy next.
