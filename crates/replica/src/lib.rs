@@ -17,7 +17,8 @@
 //! - An owner's bytes reach a file only after their record is on its disk, or where the disk says that the region is
 //!   suspect. At a start, commands after the last `Synced` are [`Origin::Unsynced`].
 //! - Another host is shown, and an fsync acknowledges, only what is committed and whose bytes every node of
-//!   [`Chain::counted`] has synced. A member answers such a request only to the owner of its own epoch.
+//!   [`Chain::counted`] has synced, and never while this node is [`Role::Reconciling`]. A member answers such a request only to the owner of its own epoch.
+//! - The newest [`LogWrite::view`] outlives the control store: with it a new one can be made ([`rebuild`]).
 //! - Bytes leave a node as of [`Chain::content_version`], and are installed when [`Chain::holds`] says `Yes`.
 //! - A new owner logs what it falls back on. That it asks each member first loses less; no law needs it.
 //! - A fetched state is installed only while [`Chain::accepts_state`] says so, when its turn among the writes comes.
@@ -29,6 +30,7 @@ pub mod message;
 #[cfg(feature = "plant")]
 pub mod plant;
 pub mod pull;
+pub mod rebuild;
 pub mod region;
 pub mod timing;
 
@@ -40,5 +42,6 @@ pub use message::{
 #[cfg(feature = "plant")]
 pub use plant::Plant;
 pub use pull::{Fetch, FetchId, Fetched, Origin, Pull};
+pub use rebuild::{Goes, Witness};
 pub use region::RegionMap;
 pub use timing::Timing;

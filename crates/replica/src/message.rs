@@ -21,6 +21,8 @@ pub struct HardState {
     /// Whether this storage ever held everything that a member must hold. One that a view lists, and that does not
     /// say so, was wiped: its node must not vote, promise or own.
     pub complete: bool,
+    /// The newest view under which anything was written here: see [`crate::rebuild`].
+    pub view: Option<ChainView>,
     /// Known to be committed: a lower bound, and at least every record that the disk has the effects of (in the
     /// applied state, or in the map of the objects), since those are committed ones only.
     pub committed: Seq,
@@ -147,6 +149,8 @@ pub struct LogWrite {
     pub promised: Option<Epoch>,
     /// The storage is complete from now on.
     pub complete: bool,
+    /// The view under which this is written, if it is newer than that of the writes before.
+    pub view: Option<ChainView>,
     /// The new lower bound of what is committed.
     pub committed: Seq,
     /// Records up to here may be dropped. The applied state up to here must be durable no later than this.
@@ -164,6 +168,9 @@ impl LogWrite {
             state.promised = promised;
         }
         state.complete |= self.complete;
+        if let Some(view) = &self.view {
+            state.view = Some(view.clone());
+        }
         state.committed = state.committed.max(self.committed);
         if let Some(through) = self.trim_through {
             let kept = state.entries.partition_point(|e| e.version.seq <= through);

@@ -4,6 +4,7 @@ perigee_types::plants! {
     NoFence = "members take records and grant leases to the owner of an older epoch";
     AckBeforePersist = "a member acknowledges before its disk has the records";
     PromiseNotPersisted = "the promise of a new epoch is answered, and never written";
+    ViewNotWritten = "a member acknowledges under a view that its disk does not have";
     RemoteReadUnreplicated = "another host is shown what only the owner has";
     CommitWithoutAll = "a record is committed when one other member has it";
     JoinerListedEarly = "a joiner is listed before it has the data";

@@ -7,7 +7,8 @@ use crate::network::Network;
 use crate::node::Node;
 use crate::oracle::Mark;
 use crate::world::{Event, SECOND, Scenario, World, host_of, id_of};
-use perigee_replica::ChainView;
+use perigee_replica::rebuild::go_on;
+use perigee_replica::{ChainView, Goes, Witness};
 use perigee_types::Rng;
 
 /// What a seed is fond of: some faults need things to come together that rarely do.
@@ -104,7 +105,12 @@ impl World {
         }
         match self.rng.below(29) {
             0..=3 => self.kill(node),
-            4 => self.kill_all(),
+            4 => {
+                self.kill_all();
+                if self.rng.chance(1, 2) {
+                    self.lose_store();
+                }
+            }
             5 | 6 => self.isolate(node),
             7 => self.cut_one_way(node),
             8 => self.cut_pair(node),
@@ -255,7 +261,8 @@ impl World {
 
     /// See [`Self::old_guard`].
     pub(crate) fn forget(&mut self, owner: usize, view: &ChainView) {
-        if self.calm {
+        // Nobody hears any more of what a store said that was lost since.
+        if self.calm || view.epoch > self.store.view.epoch {
             return;
         }
         self.net.heal();
@@ -295,6 +302,32 @@ impl World {
     fn kill_all(&mut self) {
         for node in 0..self.nodes.len() {
             self.kill(node);
+        }
+    }
+
+    /// The control store is lost while no node runs, and made anew from what their disks say. A copy of the store is as
+    /// old as can be.
+    fn lose_store(&mut self) {
+        let witnesses: Vec<Witness> = (0..self.nodes.len())
+            .map(|node| {
+                let hard = &self.nodes[node].disk.hard;
+                Witness {
+                    node: id_of(node),
+                    promised: hard.promised,
+                    complete: hard.complete,
+                    view: hard.view.clone(),
+                }
+            })
+            .collect();
+        if let Some(Goes::On(view)) = go_on(std::slice::from_ref(&self.first_view), &witnesses) {
+            self.log(60, 0, || {
+                format!("store made anew: {} {:?}", view.epoch, view.chain)
+            });
+            self.note(Mark::StoreMadeAnew);
+            self.store.view = view;
+            self.store.made = self.now;
+            self.under_way.clear();
+            law::replicated::check_members(self, "when the control store was made anew");
         }
     }
 

@@ -38,6 +38,8 @@ pub enum StoreReply {
 pub struct Store {
     /// The current view.
     pub view: ChainView,
+    /// When it was made: requests to the one before are lost with it.
+    pub made: u64,
     /// It answers nobody before this time.
     pub away_until: u64,
 }

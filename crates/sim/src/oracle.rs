@@ -86,6 +86,7 @@ marks! {
     FailedWrite = "a write of the log failed";
     Pause = "a node was paused";
     StoreAway = "the control store was away";
+    StoreMadeAnew = "the control store was lost, and made anew";
     Crash = "a node crashed";
     Trim = "a log was trimmed";
     HomeOk = "an operation at home was done";

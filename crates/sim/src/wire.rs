@@ -99,11 +99,13 @@ impl World {
             if let StoreRequest::Cas { view, .. } = &request {
                 self.under_way.push(view.clone());
             }
+            let sent = self.now;
             self.after(
                 delay,
                 Event::StoreArrive {
                     node,
                     life,
+                    sent,
                     request,
                 },
             );

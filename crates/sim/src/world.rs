@@ -79,6 +79,7 @@ pub(crate) enum Event {
     StoreArrive {
         node: usize,
         life: u32,
+        sent: u64,
         request: StoreRequest,
     },
     StoreAnswer {
@@ -142,6 +143,7 @@ pub struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) net: Network,
     pub(crate) store: Store,
+    pub(crate) first_view: ChainView,
     pub(crate) oracle: Oracle,
     pub(crate) marks: Marks,
     pub(crate) scenario: Scenario,
@@ -222,18 +224,21 @@ impl World {
         if options.scenario == Scenario::Chaos {
             chaos.spoil(&mut net, &mut rng);
         }
+        let first_view = ChainView {
+            epoch: Epoch(1),
+            chain,
+        };
         Self {
             now: 0,
             queue: Queue::default(),
             nodes,
             net,
             store: Store {
-                view: ChainView {
-                    epoch: Epoch(1),
-                    chain,
-                },
+                view: first_view.clone(),
+                made: 0,
                 away_until: 0,
             },
+            first_view,
             scenario: options.scenario,
             oracle: Oracle::default(),
             marks: Marks::default(),
@@ -348,8 +353,13 @@ impl World {
             Event::StoreArrive {
                 node,
                 life,
+                sent,
                 request,
-            } => self.store_arrive(node, life, request),
+            } => {
+                if sent >= self.store.made {
+                    self.store_arrive(node, life, request);
+                }
+            }
             Event::StoreAnswer { node, life, reply } => {
                 if self.nodes[node].incarnation == life {
                     self.store_answer(node, reply);

@@ -31,7 +31,10 @@ const SWEEP: Span = Span::from_millis(500);
 /// Where this node keeps what the chain protocol must find again, in the container's local space.
 pub(super) const HARD: &[u8] = b"chain";
 
-/// Everything of [`perigee_replica::HardState`] but the entries, and how far they have come here.
+/// Where the newest view lies under which anything was written here: for a control store that is made anew.
+pub(super) const VIEW: &[u8] = b"view";
+
+/// Everything of [`perigee_replica::HardState`] but the entries and the view, and how far they have come here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stored {
     pub(super) promised: Epoch,
@@ -128,6 +131,10 @@ impl Container {
         if let Some(last) = write.append.last() {
             let State { intents, dirty, .. } = st;
             intents.on_persist(last.version.seq, dirty, &mut batch);
+        }
+        if let Some(view) = &write.view {
+            let view = perigee_proto::encode(view);
+            batch.put(Space::Local(self.id), VIEW, &view);
         }
         st.complete |= write.complete;
         self.note_logged(st, &write.append);

@@ -1,6 +1,6 @@
 //! A container comes to life on this node: what the disk has, and what the control store says.
 
-use super::drive::Stored;
+use super::drive::{Stored, VIEW};
 use super::transfer::RECEIVING;
 use super::{After, Container, Dirty, Leases, Overlay, State, transfer};
 use crate::env::Env;
@@ -9,7 +9,7 @@ use perigee_meta::Answers;
 use perigee_meta::tx::Transactions;
 use perigee_replica::Pull;
 use perigee_replica::{Chain, ChainView, Config, Entry, HardState, Input, Limits, Role, Timing};
-use perigee_store::{Space, StoreError, WriteBatch};
+use perigee_store::{Space, Store, StoreError, WriteBatch};
 use perigee_types::{Batch, ContainerId, Epoch, Seq, Tick};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,6 +47,7 @@ impl Container {
         let hard = HardState {
             promised: stored.promised,
             complete: stored.complete,
+            view: read_view(store, id)?,
             committed: stored.committed,
             base: stored.base,
             entries: entries.clone(),
@@ -220,6 +221,18 @@ fn format(env: &Env, id: ContainerId) -> Result<(), StoreError> {
     });
     batch.put(Space::Local(id), super::drive::HARD, &stored);
     env.store.commit(batch)
+}
+
+/// The newest view under which anything was written here.
+pub(crate) fn read_view(store: &Store, id: ContainerId) -> Result<Option<ChainView>, StoreError> {
+    let Some(bytes) = store.get(Space::Local(id), VIEW)? else {
+        return Ok(None);
+    };
+    perigee_proto::decode(&bytes)
+        .map(Some)
+        .map_err(|error| StoreError::Damaged {
+            what: format!("chain view of {id}: {error}"),
+        })
 }
 
 fn read_log(env: &Env, id: ContainerId) -> Result<Vec<Entry>, StoreError> {

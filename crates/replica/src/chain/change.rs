@@ -90,8 +90,7 @@ impl Chain {
             self.granted = None;
         }
         if won {
-            self.begin_reign(&view, out);
-            self.view = Some(view);
+            self.begin_reign(view, out);
         } else {
             self.view = Some(view);
             self.step_down(out);

@@ -1,7 +1,7 @@
 //! Between the log in memory and the disk: what is being written, what is durable, what may be dropped.
 
 use super::{Answer, Chain, Part, Storage, Write, planted};
-use crate::message::{Entry, LogWrite, Output, PersistId};
+use crate::message::{ChainView, Entry, LogWrite, Output, PersistId};
 use perigee_types::{Seq, Version};
 
 impl Chain {
@@ -65,10 +65,21 @@ impl Chain {
                 append,
                 promised,
                 complete,
+                view: self.unwritten_view(),
                 committed: self.committed,
                 trim_through,
             },
         });
+    }
+
+    /// The present view, where no write has it yet.
+    fn unwritten_view(&mut self) -> Option<ChainView> {
+        let view = self.view.as_ref()?;
+        if view.epoch <= self.viewed || planted!(self, ViewNotWritten) {
+            return None;
+        }
+        self.viewed = view.epoch;
+        Some(view.clone())
     }
 
     /// Drops committed records beyond the window, if they are many; they must be applied, and their data synced.

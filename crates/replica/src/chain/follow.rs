@@ -6,7 +6,7 @@
 use super::{Answer, Chain, Part, Storage, planted};
 use crate::log::{Fit, follows};
 use crate::message::{ChainView, Entry, Fault, Message, Output, Refusal};
-use perigee_types::{NodeId, Seq, Tick, Version};
+use perigee_types::{Epoch, NodeId, Seq, Tick, Version};
 
 /// What a follower knows of its owner's log.
 #[derive(Debug)]
@@ -299,6 +299,8 @@ impl Chain {
             return self.halt(Fault::StateTooOld { base, committed }, out);
         }
         self.log.reset(base);
+        // A driver may make room for a state by removing everything.
+        self.viewed = Epoch(0);
         self.written = base.seq;
         self.durable = base.seq;
         self.committed = base.seq;

@@ -185,7 +185,7 @@ impl Reign {
 
 impl Chain {
     /// Begins to reign in a view that this node won. Joiners of its last reign go on from the start.
-    pub(super) fn begin_reign(&mut self, view: &ChainView, out: &mut Vec<Output>) {
+    pub(super) fn begin_reign(&mut self, view: ChainView, out: &mut Vec<Output>) {
         let last = self.log.last();
         let start = Version {
             epoch: view.epoch,
@@ -220,6 +220,7 @@ impl Chain {
             continues,
             deposed: false,
         });
+        self.view = Some(view);
         self.persist(None, None, out);
     }
 

@@ -151,6 +151,8 @@ pub struct Chain {
     /// What is known of the objects up to here is on disk: older records may be trimmed.
     synced: Seq,
     view: Option<ChainView>,
+    /// The epoch of the newest view that a write has.
+    viewed: Epoch,
     storage: Storage,
     /// Whether the driver knows of nothing that is missing.
     known: bool,
@@ -198,6 +200,7 @@ impl Chain {
             data: Seq::ZERO,
             synced: hard.base.seq,
             view: None,
+            viewed: hard.view.as_ref().map_or(Epoch(0), |view| view.epoch),
             storage: if known && hard.complete {
                 Storage::Complete
             } else {

@@ -276,6 +276,7 @@ impl Names {
                 epoch: FIRST_EPOCH,
                 chain: chain.collect(),
             },
+            made: 0,
             away_until: 0,
         }
     }

@@ -5,7 +5,7 @@ use crate::law;
 use crate::model::{Op, Outcome, Record, blocks_of_file, file_of, inode, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of, id_of};
-use perigee_replica::{Input, Plant};
+use perigee_replica::{Input, Plant, Role};
 use perigee_types::{InodeId, Version};
 use std::collections::BTreeSet;
 
@@ -147,6 +147,9 @@ impl World {
     /// Asks members for what operations wait for, and answers those that wait no more.
     pub(crate) fn settle(&mut self, node: usize) {
         if self.running_ref(node).waiters.is_empty() {
+            return;
+        }
+        if let Role::Reconciling { .. } = self.running_ref(node).chain.role() {
             return;
         }
         let life = self.nodes[node].incarnation;
