@@ -1,7 +1,8 @@
 //! Records as bytes: one byte of version, then postcard. Nothing may follow.
 
 use crate::model::{
-    CHAIN_LEN_MAX, ClusterInfo, Container, Live, NODE_NAME_LEN_MAX, Node, Policy, Revoked, Token,
+    CHAIN_LEN_MAX, ClusterInfo, Container, Live, NODE_NAME_LEN_MAX, Node, Policy, Readmission,
+    Revoked, Token,
 };
 use perigee_types::{ContainerId, NodeId};
 use serde::Serialize;
@@ -142,6 +143,10 @@ impl Record for Policy {
 
 impl Record for Token {
     const WHAT: &'static str = "token";
+}
+
+impl Record for Readmission {
+    const WHAT: &'static str = "readmission";
 }
 
 impl Record for Revoked {

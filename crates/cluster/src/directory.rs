@@ -2,7 +2,7 @@
 
 use crate::codec::{DecodeError, Record};
 use crate::key::{self, Name};
-use crate::model::{ClusterInfo, Container, Live, Node, Policy, Revoked, Token};
+use crate::model::{ClusterInfo, Container, Live, Node, Policy, Readmission, Revoked, Token};
 use crate::store::{Event, KeyValue, Revision};
 use perigee_types::{ContainerId, NodeId};
 use std::collections::BTreeMap;
@@ -33,6 +33,8 @@ pub struct Directory {
     pub policies: BTreeMap<String, Known<Policy>>,
     /// Join tokens by the hash of their secret.
     pub tokens: BTreeMap<[u8; 32], Known<Token>>,
+    /// Readmissions by the hash of their secret.
+    pub readmissions: BTreeMap<[u8; 32], Known<Readmission>>,
     /// Void certificates by serial number.
     pub revoked: BTreeMap<Vec<u8>, Known<Revoked>>,
     /// The number that the next node gets; `None` before the first.
@@ -104,6 +106,17 @@ impl Directory {
                 }
                 None => self.tokens.retain(|hash, _| key::token(hash) != at),
             },
+            Name::Readmission(_) => {
+                let fits = |r: &Readmission| key::readmission(&r.token.hash) == at;
+                match read(at, value, r, fits)? {
+                    Some(known) => {
+                        self.readmissions.insert(known.record.token.hash, known);
+                    }
+                    None => self
+                        .readmissions
+                        .retain(|hash, _| key::readmission(hash) != at),
+                }
+            }
             Name::Other => {}
         }
         Ok(())

@@ -15,6 +15,8 @@ pub const CONTAINERS: &str = "/containers/";
 pub const POLICIES: &str = "/policies/";
 /// Prefix of [`crate::Token`] records.
 pub const TOKENS: &str = "/tokens/";
+/// Prefix of [`crate::Readmission`] records.
+pub const READMISSIONS: &str = "/readmissions/";
 /// Prefix of [`crate::Revoked`] records.
 pub const REVOKED: &str = "/revoked/";
 /// Prefix of [`crate::Live`] records, which end with their node's lease.
@@ -62,6 +64,12 @@ pub fn token(hash: &[u8; 32]) -> String {
     with_hex(TOKENS, hash)
 }
 
+/// The key of a readmission, by the hash of its secret.
+#[must_use]
+pub fn readmission(hash: &[u8; 32]) -> String {
+    with_hex(READMISSIONS, hash)
+}
+
 /// The key of a void certificate, by its serial number.
 #[must_use]
 pub fn revoked(serial: &[u8]) -> String {
@@ -107,6 +115,8 @@ pub enum Name<'a> {
     Policy(&'a str),
     /// A token, by the hexadecimal hash of its secret.
     Token(&'a str),
+    /// A readmission, by the hexadecimal hash of its secret.
+    Readmission(&'a str),
     /// A void certificate, by its serial number.
     Revoked(Vec<u8>),
     /// [`NEXT_NODE`].
@@ -142,6 +152,9 @@ impl<'a> Name<'a> {
         }
         if let Some(name) = key.strip_prefix(POLICIES) {
             return Self::Policy(name);
+        }
+        if let Some(hash) = key.strip_prefix(READMISSIONS) {
+            return Self::Readmission(hash);
         }
         key.strip_prefix(TOKENS).map_or(Self::Other, Self::Token)
     }

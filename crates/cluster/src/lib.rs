@@ -3,7 +3,7 @@
 //! Promises: pure. No runtime, file, socket or clock; the moment, the randomness and the record itself
 //! arrive as arguments, and every change is a [`store::Txn`] that whoever holds a
 //! [`store::ControlStore`] commits. Read [`model`] first, then [`store`], [`directory`],
-//! [`transition`] and [`placement`]; [`conformance`] says what every control store must do.
+//! [`transition`], [`placement`] and [`rebuild`]; [`conformance`] says what every control store must do.
 #![forbid(unsafe_code)]
 
 pub mod codec;
@@ -12,12 +12,15 @@ pub mod directory;
 pub mod key;
 pub mod model;
 pub mod placement;
+pub mod rebuild;
 pub mod store;
 pub mod transition;
 
 pub use codec::DecodeError;
 pub use directory::Directory;
-pub use model::{ClusterInfo, Container, Live, Node, NodeState, Policy, Revoked, Token, TokenUse};
+pub use model::{
+    ClusterInfo, Container, Live, Node, NodeState, Policy, Readmission, Revoked, Token, TokenUse,
+};
 pub use placement::{Candidate, Step, choose_member, next_step};
 pub use store::{
     BoxFuture, Committed, Compare, ControlStore, Event, KeyValue, LeaseNumber, Refusal, Revision,

@@ -153,6 +153,15 @@ pub struct Token {
     pub used_by: Option<TokenUse>,
 }
 
+/// Lets a node in again whose certificate nobody trusts any more, since the authority was lost with the control store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readmission {
+    /// The node that it is for, with its number and everything that it keeps.
+    pub node: NodeId,
+    /// As for any other token.
+    pub token: Token,
+}
+
 /// A certificate that is void, though its signature is good. Its serial number is in the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked {

@@ -2,7 +2,11 @@
 
 use perigee_cluster::codec::Record;
 use perigee_cluster::key::{self, Name};
-use perigee_cluster::{ClusterInfo, Container, Live, Node, NodeState, Policy, Revoked, Token};
+use perigee_cluster::rebuild::{Copy, Held, Inventory, Place, decode_all, encode_all};
+use perigee_cluster::{
+    ClusterInfo, Container, KeyValue, Live, Node, NodeState, Policy, Readmission, Revision,
+    Revoked, Token,
+};
 use perigee_fuzz::{Verdict, assault, assault_plain};
 use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
 
@@ -55,6 +59,7 @@ fn fuzz_every_record() {
     assault_plain("cluster::ClusterInfo", read::<ClusterInfo>);
     assault_plain("cluster::Live", read::<Live>);
     assault_plain("cluster::Token", read::<Token>);
+    assault_plain("cluster::Readmission", read::<Readmission>);
     assault_plain("cluster::Revoked", read::<Revoked>);
 }
 
@@ -82,4 +87,53 @@ fn fuzz_keys() {
             _ => Verdict::Taken,
         }
     });
+}
+
+#[test]
+fn fuzz_copies_and_inventories() {
+    let copy = Copy {
+        revision: Revision(9),
+        records: vec![KeyValue {
+            key: key::CLUSTER.to_owned(),
+            value: vec![1, 2, 3],
+            revision: Revision(4),
+        }],
+    };
+    let place = Place {
+        epoch: Epoch(3),
+        chain: vec![NodeId(1), NodeId(2)],
+    };
+    let inventory = Inventory {
+        node: NodeId(1),
+        cluster: 5,
+        copy: copy.clone(),
+        held: vec![Held {
+            container: ContainerId(1),
+            promised: Epoch(3),
+            complete: true,
+            place: Some(place),
+        }],
+    };
+    assault(
+        "cluster::Copy",
+        &[copy.encode()],
+        |bytes| match Copy::decode(bytes) {
+            Ok(copy) => {
+                assert_eq!(Copy::decode(&copy.encode()), Ok(copy));
+                Verdict::Taken
+            }
+            Err(_) => Verdict::Refused,
+        },
+    );
+    assault(
+        "cluster::Inventory",
+        &[encode_all(&[inventory])],
+        |bytes| match decode_all(bytes) {
+            Ok(all) => {
+                assert_eq!(decode_all(&encode_all(&all)), Ok(all));
+                Verdict::Taken
+            }
+            Err(_) => Verdict::Refused,
+        },
+    );
 }

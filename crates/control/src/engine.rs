@@ -34,6 +34,9 @@ pub struct EngineConfig {
     pub history_len: usize,
     /// How many bytes are appended at least before the log is replaced by a shorter one.
     pub log_len: u64,
+    /// The revision of a store that is made: above those that a lost store has had, for its watchers must never take an
+    /// older state for a newer one.
+    pub first: Revision,
 }
 
 impl Default for EngineConfig {
@@ -43,6 +46,7 @@ impl Default for EngineConfig {
             history_events: 16_384,
             history_len: 16 << 20,
             log_len: 4 << 20,
+            first: Revision(0),
         }
     }
 }
@@ -131,9 +135,10 @@ impl Engine {
     /// # Errors
     /// As there.
     pub fn create_on(disk: Box<dyn Disk>, config: EngineConfig) -> Result<Self, EngineError> {
-        let journal = Journal::create(disk)?;
-        let state = State::at(Revision(0), 1);
-        let history = History::after(Revision(0), config.history_events, config.history_len);
+        let first = config.first;
+        let journal = Journal::create(disk, first)?;
+        let state = State::at(first, 1);
+        let history = History::after(first, config.history_events, config.history_len);
         Self::start(journal, state, history, config)
     }
 

@@ -5,8 +5,8 @@ use crate::local::LocalControl;
 use crate::wire::{AdminError, Admission, Join, JoinRefusal, NewToken, TokenInfo};
 use perigee_cluster::transition::{self, Certified};
 use perigee_cluster::{
-    ChangeError, ControlStore as _, Directory, NodeState, PlanError, StoreError, Token, TokenUse,
-    change, key,
+    ChangeError, ControlStore as _, Directory, NodeState, PlanError, Readmission, StoreError,
+    Token, TokenUse, change, key,
 };
 use perigee_net::{ClusterCa, ClusterId, JoinToken, PeerName, SecretHash};
 use perigee_types::{ContainerId, NodeId, Span, WallTime};
@@ -77,22 +77,8 @@ impl Gatekeeper {
     /// # Errors
     /// [`AdminError::BadTerm`], or the store's.
     pub async fn create_token(&self, ttl: Span) -> Result<NewToken, AdminError> {
-        if !(TOKEN_TTL_MIN..=TOKEN_TTL_MAX).contains(&ttl) {
-            return Err(AdminError::BadTerm { ttl });
-        }
         let now = wall_now();
-        let secs = i64::try_from(ttl.as_micros() / 1_000_000).unwrap_or(i64::MAX);
-        let expires = WallTime {
-            secs: now.secs.saturating_add(secs),
-            nanos: 0,
-        };
-        let token = JoinToken::new(
-            vec![self.address],
-            self.ca.cluster(),
-            self.ca.fingerprint(),
-            expires.secs.unsigned_abs(),
-        );
-        let token = token.map_err(|_| AdminError::NoRandomness)?;
+        let (token, expires) = self.new_token(now, ttl)?;
         let hash = token.secret_hash().0;
         change(&self.store, |dir| {
             transition::create_token(dir, hash, expires)
@@ -111,6 +97,42 @@ impl Gatekeeper {
         Ok(NewToken {
             text: token.to_string(),
         })
+    }
+
+    /// Makes a token that lets node `id` in again within `ttl`, with what it keeps.
+    ///
+    /// # Errors
+    /// [`AdminError::BadTerm`], no such node, or the store's.
+    pub async fn create_readmission(&self, id: NodeId, ttl: Span) -> Result<NewToken, AdminError> {
+        let (token, expires) = self.new_token(wall_now(), ttl)?;
+        let hash = token.secret_hash().0;
+        change(&self.store, |dir| {
+            transition::create_readmission(dir, id, hash, expires)
+        })
+        .await?;
+        info!(node = %id, expires = expires.secs, "made a token to let a node in again");
+        Ok(NewToken {
+            text: token.to_string(),
+        })
+    }
+
+    fn new_token(&self, now: WallTime, ttl: Span) -> Result<(JoinToken, WallTime), AdminError> {
+        if !(TOKEN_TTL_MIN..=TOKEN_TTL_MAX).contains(&ttl) {
+            return Err(AdminError::BadTerm { ttl });
+        }
+        let secs = i64::try_from(ttl.as_micros() / 1_000_000).unwrap_or(i64::MAX);
+        let expires = WallTime {
+            secs: now.secs.saturating_add(secs),
+            nanos: 0,
+        };
+        let token = JoinToken::new(
+            vec![self.address],
+            self.ca.cluster(),
+            self.ca.fingerprint(),
+            expires.secs.unsigned_abs(),
+        );
+        let token = token.map_err(|_| AdminError::NoRandomness)?;
+        Ok((token, expires))
     }
 
     /// The tokens that can be used, and those that were or expired of late.
@@ -143,7 +165,8 @@ impl Gatekeeper {
         for _ in 0..ATTEMPTS_MAX {
             let directory = self.directory().map_err(|_| JoinRefusal::Away)?;
             // The secret comes first: who has none learns nothing else.
-            let token = find_token(&directory, &join.secret)?;
+            let pass = find_pass(&directory, &join.secret)?;
+            let token = pass.token();
             let now = wall_now();
             if let Some(used) = &token.used_by {
                 if used.request == join.certificate_request && now < token.expires {
@@ -155,12 +178,17 @@ impl Gatekeeper {
             if now >= token.expires {
                 return Err(JoinRefusal::Plan(PlanError::TokenExpired));
             }
-            if let Some(used) = admitted_before(&directory, &join.certificate_request) {
-                let home = directory.home_of(used.node).map(|container| container.id);
-                return Ok(self.admission(used.node, home, used.certificate.clone()));
-            }
             // The certificate names the node's number, so it is made anew for each attempt.
-            let node = transition::next_node(&directory).map_err(JoinRefusal::Plan)?;
+            let node = match pass {
+                Pass::In(_) => {
+                    if let Some(used) = admitted_before(&directory, &join.certificate_request) {
+                        let home = directory.home_of(used.node).map(|container| container.id);
+                        return Ok(self.admission(used.node, home, used.certificate.clone()));
+                    }
+                    transition::next_node(&directory).map_err(JoinRefusal::Plan)?
+                }
+                Pass::Again(readmission) => readmission.node,
+            };
             let issued = self
                 .ca
                 .issue(&join.certificate_request, PeerName::Node(node));
@@ -173,13 +201,19 @@ impl Gatekeeper {
                 certificate,
                 serial: serial.as_bytes().to_vec(),
             };
-            let planned = transition::join(&directory, token.hash, &certified, &join.request, now);
-            let planned = planned.map_err(JoinRefusal::Plan)?;
-            match self.store.commit(planned.txn).await {
-                Ok(_) => {
-                    let home = planned.made.home.map(|container| container.id);
-                    return Ok(self.admission(node, home, certified.certificate));
+            let (hash, request) = (token.hash, &join.request);
+            let planned = match pass {
+                Pass::In(_) => transition::join(&directory, hash, &certified, request, now)
+                    .map(|planned| (planned.txn, planned.made.home.map(|home| home.id))),
+                Pass::Again(_) => {
+                    let home = directory.home_of(node).map(|home| home.id);
+                    transition::readmit(&directory, hash, &certified, request, now)
+                        .map(|planned| (planned.txn, home))
                 }
+            };
+            let (txn, home) = planned.map_err(JoinRefusal::Plan)?;
+            match self.store.commit(txn).await {
+                Ok(_) => return Ok(self.admission(node, home, certified.certificate)),
                 Err(StoreError::Conflict { .. }) => {}
                 Err(_) => return Err(JoinRefusal::Away),
             }
@@ -209,9 +243,29 @@ fn admitted_before<'a>(directory: &'a Directory, request: &str) -> Option<&'a To
     })
 }
 
-fn find_token<'a>(directory: &'a Directory, secret: &[u8]) -> Result<&'a Token, JoinRefusal> {
-    let mut tokens = directory.tokens.values().map(|known| &known.record);
-    let found = tokens.find(|token| SecretHash(token.hash).matches(secret));
+/// What a secret opens.
+#[derive(Clone, Copy)]
+enum Pass<'a> {
+    /// The cluster, to a new node.
+    In(&'a Token),
+    /// The cluster, to a node that was in it.
+    Again(&'a Readmission),
+}
+
+impl<'a> Pass<'a> {
+    fn token(self) -> &'a Token {
+        match self {
+            Self::In(token) => token,
+            Self::Again(readmission) => &readmission.token,
+        }
+    }
+}
+
+fn find_pass<'a>(directory: &'a Directory, secret: &[u8]) -> Result<Pass<'a>, JoinRefusal> {
+    let tokens = directory.tokens.values().map(|known| &known.record);
+    let readmissions = directory.readmissions.values().map(|known| &known.record);
+    let mut passes = tokens.map(Pass::In).chain(readmissions.map(Pass::Again));
+    let found = passes.find(|pass| SecretHash(pass.token().hash).matches(secret));
     found.ok_or(JoinRefusal::Plan(PlanError::UnknownToken))
 }
 

@@ -4,6 +4,7 @@ use crate::disk::Disk;
 use crate::error::EngineError;
 use crate::log::{self, HEADER_LEN};
 use crate::state::{Change, History, Record, State};
+use perigee_cluster::Revision;
 use std::fmt;
 
 /// The file.
@@ -56,7 +57,7 @@ pub(crate) enum SwitchError {
 
 impl Journal {
     /// Makes the file of an empty store.
-    pub(crate) fn create(disk: Box<dyn Disk>) -> Result<Self, EngineError> {
+    pub(crate) fn create(disk: Box<dyn Disk>, first: Revision) -> Result<Self, EngineError> {
         let place = disk.place();
         let existing = disk.read(NAME);
         if existing.map_err(EngineError::io("read", NAME))?.is_some() {
@@ -68,7 +69,7 @@ impl Journal {
             end: 0,
             base: 0,
         };
-        let empty = State::at(perigee_cluster::Revision(0), 1);
+        let empty = State::at(first, 1);
         journal.switch(&empty).map_err(SwitchError::into_inner)?;
         Ok(journal)
     }

@@ -131,11 +131,28 @@ pub struct NewControl {
 /// # Errors
 /// There is one already; `listen` is an address that others cannot reach; the disk's.
 pub async fn init_control(dir: &Path, listen: SocketAddr) -> Result<NewControl, ControlError> {
-    let place = dir.join(PLACE);
-    if place.exists() {
+    check_absent(dir)?;
+    let address = choose_address(listen)?;
+    let beside = make_beside(dir)?;
+    let (cluster, token) = fill(&beside, address).await?;
+    put_in_place(dir, &beside)?;
+    info!(%cluster, %address, "made a cluster");
+    Ok(NewControl {
+        cluster,
+        address,
+        token,
+    })
+}
+
+pub(crate) fn check_absent(dir: &Path) -> Result<(), ControlError> {
+    if dir.join(PLACE).exists() {
         return Err(ControlError::Exists { dir: shown(dir) });
     }
-    let address = choose_address(listen)?;
+    Ok(())
+}
+
+/// An empty directory, which will be that of the control store.
+pub(crate) fn make_beside(dir: &Path) -> Result<PathBuf, ControlError> {
     let beside = dir.join(PLACE_NEW);
     make_dir(dir)?;
     match fs::remove_dir_all(&beside) {
@@ -145,18 +162,15 @@ pub async fn init_control(dir: &Path, listen: SocketAddr) -> Result<NewControl, 
         _ => {}
     }
     make_dir(&beside)?;
-    let (cluster, token) = fill(&beside, address).await?;
-    fs::rename(&beside, &place).map_err(failed("rename", &beside))?;
-    sync_dir(dir)?;
-    info!(%cluster, %address, "made a cluster");
-    Ok(NewControl {
-        cluster,
-        address,
-        token,
-    })
+    Ok(beside)
 }
 
-fn choose_address(listen: SocketAddr) -> Result<SocketAddr, ControlError> {
+pub(crate) fn put_in_place(dir: &Path, beside: &Path) -> Result<(), ControlError> {
+    fs::rename(beside, dir.join(PLACE)).map_err(failed("rename", beside))?;
+    sync_dir(dir)
+}
+
+pub(crate) fn choose_address(listen: SocketAddr) -> Result<SocketAddr, ControlError> {
     let ip: IpAddr = listen.ip();
     if ip.is_unspecified() || ip.is_multicast() {
         return Err(ControlError::BadAddress { address: listen });
@@ -165,28 +179,21 @@ fn choose_address(listen: SocketAddr) -> Result<SocketAddr, ControlError> {
     bound.map_err(|source| NetError::Listen(source).into())
 }
 
-fn make_dir(dir: &Path) -> Result<(), ControlError> {
+pub(crate) fn make_dir(dir: &Path) -> Result<(), ControlError> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(0o700);
     builder.create(dir).map_err(failed("make", dir))
 }
 
-fn sync_dir(dir: &Path) -> Result<(), ControlError> {
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), ControlError> {
     let synced = fs::File::open(dir).and_then(|dir| dir.sync_all());
     synced.map_err(failed("sync", dir))
 }
 
 async fn fill(dir: &Path, address: SocketAddr) -> Result<(ClusterId, JoinToken), ControlError> {
     let cluster = ClusterId::random().map_err(IdentityError::from)?;
-    let ca = ClusterCa::create(cluster)?;
-    ca.save(dir)?;
-    let key = NodeKey::generate()?;
-    let (certificate, _) = ca.issue(&key.request()?, PeerName::Control)?;
-    Identity::new(&key, &certificate, ca.certificate())?.save(dir)?;
-    let path = dir.join(ADDRESS);
-    fs::write(&path, format!("{address}\n")).map_err(failed("write", &path))?;
-    let written = fs::File::open(&path).and_then(|file| file.sync_all());
-    written.map_err(failed("sync", &path))?;
+    let ca = make_authority(dir, cluster)?;
+    write_address(dir, address)?;
     let engine = Arc::new(Engine::create(dir, EngineConfig::default())?);
     let info = ClusterInfo {
         id: cluster.0,
@@ -200,6 +207,40 @@ async fn fill(dir: &Path, address: SocketAddr) -> Result<(ClusterId, JoinToken),
     let token = gatekeeper.create_token(FIRST_TOKEN_TTL).await?;
     sync_dir(dir)?;
     Ok((cluster, token.text.parse()?))
+}
+
+/// A new authority, and this process' own certificate.
+pub(crate) fn make_authority(dir: &Path, cluster: ClusterId) -> Result<ClusterCa, ControlError> {
+    let ca = ClusterCa::create(cluster)?;
+    ca.save(dir)?;
+    certify(dir, &ca, PeerName::Control)?;
+    Ok(ca)
+}
+
+/// A key and its certificate, in `dir`.
+pub(crate) fn certify(dir: &Path, ca: &ClusterCa, name: PeerName) -> Result<Serial, ControlError> {
+    let key = NodeKey::generate()?;
+    let (certificate, serial) = ca.issue(&key.request()?, name)?;
+    Identity::new(&key, &certificate, ca.certificate())?.save(dir)?;
+    Ok(serial)
+}
+
+pub(crate) fn write_address(dir: &Path, address: SocketAddr) -> Result<(), ControlError> {
+    let path = dir.join(ADDRESS);
+    fs::write(&path, format!("{address}\n")).map_err(failed("write", &path))?;
+    let written = fs::File::open(&path).and_then(|file| file.sync_all());
+    written.map_err(failed("sync", &path))
+}
+
+/// Where the control store listens whose own directory `place` is.
+///
+/// # Errors
+/// The file that says so cannot be read.
+pub fn address(place: &Path) -> Result<SocketAddr, ControlError> {
+    let path = place.join(ADDRESS);
+    let text = fs::read_to_string(&path).map_err(failed("read", &path))?;
+    let address = text.trim().parse().ok();
+    address.ok_or_else(|| ControlError::BadAddressFile { file: shown(&path) })
 }
 
 /// A running control store.
@@ -233,11 +274,7 @@ impl Control {
         if !place.exists() {
             return Err(ControlError::Missing { dir: shown(dir) });
         }
-        let path = place.join(ADDRESS);
-        let text = fs::read_to_string(&path).map_err(failed("read", &path))?;
-        let address = text.trim().parse().ok();
-        let address: SocketAddr =
-            address.ok_or_else(|| ControlError::BadAddressFile { file: shown(&path) })?;
+        let address = address(&place)?;
         let ca = ClusterCa::load(&place)?;
         let identity = Identity::load(&place)?;
         let engine = Arc::new(Engine::open(&place, EngineConfig::default())?);

@@ -10,6 +10,7 @@
 mod clock;
 mod container;
 mod env;
+pub mod inventory;
 mod leftovers;
 mod losses;
 pub mod membership;

@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::container::Container;
 use crate::env::Env;
+use crate::inventory;
 use crate::leftovers::{self, Leftovers};
 use crate::service::NodeService;
 use crate::usage::Usage;
@@ -132,7 +133,7 @@ impl Node {
             appear,
         );
         service.attach(&env);
-        let node = Self {
+        let mut node = Self {
             env,
             control: config.control,
             remote,
@@ -141,6 +142,8 @@ impl Node {
         };
         node.take_directory(directory).await;
         let leftovers = Leftovers::of(&node.env)?;
+        let copy = inventory::keep_copy(node.env.clone(), config.data_dir);
+        node.tasks.spawn(copy);
         Ok(node.run(appeared, leftovers, config.version).await)
     }
 

@@ -5,7 +5,7 @@ use super::{PlanError, Planned, revision, use_token};
 use crate::codec::{Record, is_name};
 use crate::directory::Directory;
 use crate::key;
-use crate::model::{Container, Node, NodeState, Revoked, TokenUse};
+use crate::model::{Container, Node, NodeState, Readmission, Revoked, Token, TokenUse};
 use crate::store::Txn;
 use perigee_types::{NodeId, WallTime};
 use serde::{Deserialize, Serialize};
@@ -199,6 +199,79 @@ pub fn renew_certificate(
 }
 
 /// Adds the certificate that the node has in `dir` to the void ones.
+/// Writes down that the holder of a secret may have the certificate of node `id`.
+///
+/// # Errors
+/// The node does not exist or has left, or there is such a readmission.
+pub fn create_readmission(
+    dir: &Directory,
+    id: NodeId,
+    hash: [u8; 32],
+    expires: WallTime,
+) -> Result<Planned<Readmission>, PlanError> {
+    if dir.readmissions.contains_key(&hash) {
+        return Err(PlanError::TokenExists);
+    }
+    let mut planned = change_node(dir, id, |_| {})?.txn;
+    planned.writes.clear();
+    let made = Readmission {
+        node: id,
+        token: Token {
+            hash,
+            expires,
+            used_by: None,
+        },
+    };
+    let txn = planned
+        .when(key::readmission(&hash), None)
+        .put(key::readmission(&hash), made.encode());
+    Ok(Planned { txn, made })
+}
+
+/// Lets a node in again, with a new certificate and, perhaps, at another address.
+///
+/// # Errors
+/// The secret is not known, has expired, was used, or is for another node; the node has left.
+pub fn readmit(
+    dir: &Directory,
+    hash: [u8; 32],
+    certified: &Certified,
+    request: &JoinRequest,
+    now: WallTime,
+) -> Result<Planned<Node>, PlanError> {
+    let known = dir.readmissions.get(&hash);
+    let known = known.ok_or(PlanError::UnknownToken)?;
+    let Readmission { node, token } = &known.record;
+    if let Some(used) = &token.used_by {
+        return Err(PlanError::TokenUsed { node: used.node });
+    }
+    if now >= token.expires {
+        return Err(PlanError::TokenExpired);
+    }
+    check_address(request.address)?;
+    if dir
+        .node(*node)
+        .is_some_and(|node| node.name != request.name)
+    {
+        return Err(PlanError::OtherNode { node: *node });
+    }
+    let planned = change_node(dir, *node, |node| {
+        node.address = request.address;
+        node.cert_serial.clone_from(&certified.serial);
+    })?;
+    let Planned { txn, made } = revoke_certificate(dir, *node, planned);
+    let mut used = known.record.clone();
+    used.token.used_by = Some(TokenUse {
+        node: *node,
+        request: certified.request.clone(),
+        certificate: certified.certificate.clone(),
+    });
+    let txn = txn
+        .when(key::readmission(&hash), Some(known.revision))
+        .put(key::readmission(&hash), used.encode());
+    Ok(Planned { txn, made })
+}
+
 fn revoke_certificate(dir: &Directory, id: NodeId, mut planned: Planned<Node>) -> Planned<Node> {
     if let Some(node) = dir.node(id).filter(|node| !node.cert_serial.is_empty()) {
         let void = Revoked { node: id }.encode();

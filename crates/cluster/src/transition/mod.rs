@@ -13,8 +13,8 @@ pub use container::{
     change_chain, create_container, create_own_container, set_copies, set_own_policy,
 };
 pub use member::{
-    Certified, JoinRequest, Joined, drain, join, leave, next_node, register_node,
-    renew_certificate, undrain, update_node,
+    Certified, JoinRequest, Joined, create_readmission, drain, join, leave, next_node, readmit,
+    register_node, renew_certificate, undrain, update_node,
 };
 pub use token::{create_token, forget_tokens, use_token};
 
@@ -159,6 +159,12 @@ pub enum PlanError {
     /// A token with this hash exists.
     #[error("the token exists already")]
     TokenExists,
+    /// The token lets another node in again.
+    #[error("the token is for node {node}")]
+    OtherNode {
+        /// Which.
+        node: NodeId,
+    },
 }
 
 /// Why [`change`] changed nothing, or may not have.

@@ -215,6 +215,7 @@ pub fn small() -> EngineConfig {
         history_events: 64,
         history_len: 1 << 16,
         log_len: 600,
+        ..EngineConfig::default()
     }
 }
 

@@ -5,6 +5,7 @@ use super::transfer::RECEIVING;
 use super::{After, Container, Dirty, Leases, Overlay, State, transfer};
 use crate::env::Env;
 use parking_lot::{Mutex, RwLock};
+use perigee_cluster::rebuild::{Held, Place};
 use perigee_meta::Answers;
 use perigee_meta::tx::Transactions;
 use perigee_replica::Pull;
@@ -136,6 +137,22 @@ impl Container {
         Ok(container)
     }
 
+    /// What a node's disk has of a container, for a control store that is made anew; `None`: nothing but files.
+    pub(crate) fn on_disk(store: &Store, id: ContainerId) -> Result<Option<Held>, StoreError> {
+        let stored = Stored::read(store, id)?;
+        let Some(stored) = stored else {
+            return Ok(None);
+        };
+        let view = read_view(store, id)?;
+        let receiving = store.get(Space::Local(id), RECEIVING)?.is_some();
+        Ok(Some(Held {
+            container: id,
+            promised: stored.promised,
+            complete: stored.complete && !receiving,
+            place: view.map(|ChainView { epoch, chain }| Place { epoch, chain }),
+        }))
+    }
+
     /// Takes up again what was committed and not applied, and what of the data is uncertain.
     fn replay(self: &Arc<Self>, entries: &[Entry], synced: Seq) {
         let mut after = After::default();
@@ -224,7 +241,7 @@ fn format(env: &Env, id: ContainerId) -> Result<(), StoreError> {
 }
 
 /// The newest view under which anything was written here.
-pub(crate) fn read_view(store: &Store, id: ContainerId) -> Result<Option<ChainView>, StoreError> {
+fn read_view(store: &Store, id: ContainerId) -> Result<Option<ChainView>, StoreError> {
     let Some(bytes) = store.get(Space::Local(id), VIEW)? else {
         return Ok(None);
     };

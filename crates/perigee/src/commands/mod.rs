@@ -7,11 +7,13 @@ pub mod down;
 pub mod drain;
 pub mod explain;
 pub mod init;
+pub mod inventory;
 pub mod join;
 pub mod man;
 pub mod mount;
 pub mod mount_watchdog;
 pub mod policy;
+pub mod rebuild;
 pub mod remove;
 pub mod scrub;
 pub mod serve;
@@ -79,6 +81,10 @@ pub enum Command {
     Drain(drain::Drain),
     /// Strike a node off the cluster, for good
     Remove(remove::Remove),
+    /// Make a lost control store anew, from what the nodes know
+    Rebuild(rebuild::Rebuild),
+    /// Write down what the nodes of this machine know of the cluster
+    Inventory(inventory::TakeInventory),
     /// Look for what is wrong, and say how to mend it
     Doctor(doctor::Doctor),
     /// Go over everything that is stored, and mend what has rotted
@@ -117,6 +123,8 @@ impl Command {
             Self::Policy(command) => command.run(),
             Self::Drain(command) => command.run(),
             Self::Remove(command) => command.run(),
+            Self::Rebuild(command) => command.run(),
+            Self::Inventory(command) => command.run(),
             Self::Doctor(command) => command.run(),
             Self::Scrub(command) => command.run(),
             Self::Bench(command) => command.run(),

@@ -198,6 +198,17 @@ pub fn start_missing(layout: &Layout) -> Result<(), Failure> {
     bring_up(layout, nodes).map(drop)
 }
 
+/// Starts one node of this machine.
+pub fn start_node(layout: &Layout, node: &NodeDir) -> Result<(), Failure> {
+    let _only = lock(&layout.dir)?;
+    let mut undo = Undo::default();
+    let started = start_nodes(std::slice::from_ref(node), &mut undo);
+    if started.is_err() {
+        undo.stop_all();
+    }
+    started.map(drop)
+}
+
 /// Brings the cluster to `wanted` running nodes, and says which ones it started.
 fn bring_up(layout: &Layout, wanted: u32) -> Result<(Layout, Vec<NodeDir>), Failure> {
     let mut undo = Undo::default();
@@ -232,6 +243,7 @@ fn try_bring_up(
         true => Some(first_token(layout)?),
         false => None,
     };
+    daemon::put_identities(layout)?;
     start_control(layout, token.as_deref(), undo)?;
     let mut nodes = layout.nodes.clone();
     let mut started = start_nodes(&nodes, undo)?;

@@ -17,6 +17,12 @@ pub fn is_control(dir: &Path) -> bool {
     dir.join(MARK).exists()
 }
 
+/// Where the control store of a directory listens.
+pub fn address(dir: &Path) -> Result<SocketAddr, Failure> {
+    let what = || format!("cannot use the control store in `{}`", dir.display());
+    perigee_control::process::address(dir).map_err(|error| failure(what(), &error))
+}
+
 /// Makes a cluster with its authority and its control store, which will listen on `listen`, and a
 /// token for its first node.
 pub fn init_control(cluster: &Path, listen: SocketAddr) -> Result<String, Failure> {

@@ -84,6 +84,40 @@ pub fn join(data_dir: &Path, config: &NodeConfig, token: &str) -> Result<(), Fai
     joining.finish()
 }
 
+/// Lets a node in again with a token that `perigee rebuild` printed for it: it gets a certificate of the new authority, and
+/// keeps its number and its data.
+///
+/// Errors: the node is as it was; a call that was cut off can be repeated with the same token.
+pub fn join_again(data_dir: &Path, token: &str) -> Result<NodeConfig, Failure> {
+    let token = parse(token)?;
+    let node = NodeConfig::load(&data_dir.join(NODE_FILE))?;
+    let what = || format!("cannot let `{}` in again", node.name);
+    let place = identity_dir(data_dir);
+    let kept = match PendingKey::load(&place).map_err(|error| failure(what(), &error))? {
+        Some(pending) => pending,
+        None => PendingKey::create(&place).map_err(|error| failure(what(), &error))?,
+    };
+    let address = token.addresses.first().copied();
+    let joining = Joining {
+        dir: data_dir.to_path_buf(),
+        config: NodeConfig {
+            control: address.unwrap_or(node.control),
+            ..node.clone()
+        },
+        pending: kept,
+        // The node's files stay, whatever the answer.
+        again: true,
+    };
+    let admission = match joining.ask(&token) {
+        Ok(admission) => admission,
+        Err(error) => return Err(joining.refused(&error)),
+    };
+    joining.keep(&admission)?;
+    let config = joining.config.clone();
+    joining.finish()?;
+    Ok(config)
+}
+
 /// A node that is not one yet: what it asks for is on disk.
 struct Joining {
     dir: PathBuf,

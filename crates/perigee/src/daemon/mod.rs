@@ -6,10 +6,12 @@ pub mod findings;
 mod join;
 mod membership;
 mod node;
+mod rebuild;
 
 pub use control::{first_token, init_control, is_control, run_control};
-pub use join::{clear as clear_join, control_address, cut_off, join};
+pub use join::{clear as clear_join, control_address, cut_off, join, join_again};
 pub use node::start_node;
+pub use rebuild::{inventory, plan, put_identities, read_inventories, rebuild, resolve};
 
 use perigee_proto::admin::Failure;
 use std::error::Error;

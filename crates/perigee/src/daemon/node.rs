@@ -12,8 +12,8 @@ use perigee_gateway::fuse::{
     self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
 };
 use perigee_net::identity::Identity;
-use perigee_node::Node;
 use perigee_node::policy::PolicyError;
+use perigee_node::{Node, StartError};
 use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
 use perigee_types::{Errno, InodeId, SessionId, Span};
 use std::collections::BTreeMap;
@@ -37,7 +37,15 @@ pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, 
         control: config.control,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
-    let node = started.await.map_err(|error| failure(what(), &error))?;
+    let node = started.await.map_err(|error| {
+        let failure = failure(what(), &error);
+        match error {
+            StartError::Control { .. } => failure.hint(
+                "`perigee up` on its machine starts it; if it is lost for good, `perigee rebuild --help`",
+            ),
+            _ => failure,
+        }
+    })?;
     Ok(RunningNode {
         inner: Arc::new(Inner {
             node: RwLock::new(Some(node)),

@@ -1,0 +1,369 @@
+//! Making the control store anew from what the nodes have of it.
+//!
+//! Each node keeps a [`Copy`] of the control store beside its data, and knows of each container that it holds under which
+//! chain it last wrote anything ([`Held`]). Both together are its [`Inventory`]. [`rebuild`] makes the records of a new
+//! control store out of the inventories of all nodes that are left; how a container's chain goes on is the replication
+//! protocol's to say, and given as an argument.
+
+use crate::codec::{DecodeError, Record};
+use crate::directory::{Directory, Known};
+use crate::key;
+use crate::model::{ClusterInfo, Container, Node, NodeState};
+use crate::store::{KeyValue, Revision};
+use perigee_types::{ContainerId, Epoch, NodeId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The first bytes of a copy; the digit is the format.
+const COPY: &[u8] = b"perigee copy 1\n";
+/// The first bytes of a file of inventories.
+const INVENTORIES: &[u8] = b"perigee inventory 1\n";
+const CRC_LEN: usize = 4;
+
+/// Why bytes are no copy and no inventory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotACopy {
+    /// It begins otherwise, or a later program wrote it.
+    #[error("it is not one, or of a later version")]
+    Other,
+    /// The checksum does not fit.
+    #[error("it is damaged")]
+    Damaged,
+}
+
+fn seal(magic: &[u8], body: &impl Serialize) -> Vec<u8> {
+    // No map and no sequence of unknown length, all that postcard can refuse.
+    let body = postcard::to_allocvec(body).expect("copies always encode");
+    let mut bytes = magic.to_vec();
+    bytes.extend(crc32c::crc32c(&body).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn open<'a, T: Deserialize<'a>>(magic: &[u8], bytes: &'a [u8]) -> Result<T, NotACopy> {
+    let rest = bytes.strip_prefix(magic).ok_or(NotACopy::Other)?;
+    let (crc, body) = rest
+        .split_first_chunk::<CRC_LEN>()
+        .ok_or(NotACopy::Damaged)?;
+    if u32::from_le_bytes(*crc) != crc32c::crc32c(body) {
+        return Err(NotACopy::Damaged);
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((value, [])) => Ok(value),
+        Ok(_) | Err(_) => Err(NotACopy::Damaged),
+    }
+}
+
+/// What a node keeps of the control store: everything but signs of life and tokens, which mean nothing to a new one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copy {
+    /// The state that it is a copy of.
+    pub revision: Revision,
+    /// The records.
+    pub records: Vec<KeyValue>,
+}
+
+impl Copy {
+    /// What is to be kept of a picture of the control store.
+    #[must_use]
+    pub fn of(directory: &Directory) -> Self {
+        let mut records = Vec::new();
+        let mut add = |key: String, value: Vec<u8>, revision| {
+            records.push(KeyValue {
+                key,
+                value,
+                revision,
+            });
+        };
+        if let Some(known) = &directory.cluster {
+            add(key::CLUSTER.into(), known.record.encode(), known.revision);
+        }
+        for (id, known) in &directory.nodes {
+            add(key::node(*id), known.record.encode(), known.revision);
+        }
+        for (id, known) in &directory.containers {
+            add(key::container(*id), known.record.encode(), known.revision);
+        }
+        for (name, known) in &directory.policies {
+            add(key::policy(name), known.record.encode(), known.revision);
+        }
+        for (serial, known) in &directory.revoked {
+            add(key::revoked(serial), known.record.encode(), known.revision);
+        }
+        if let Some(known) = &directory.next_node {
+            add(key::NEXT_NODE.into(), known.record.encode(), known.revision);
+        }
+        if let Some(known) = &directory.next_container {
+            let at = key::NEXT_CONTAINER.into();
+            add(at, known.record.encode(), known.revision);
+        }
+        Self {
+            revision: directory.revision,
+            records,
+        }
+    }
+
+    /// As a file has it.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        seal(COPY, self)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// See [`NotACopy`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, NotACopy> {
+        open(COPY, bytes)
+    }
+}
+
+/// A chain and its epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Counts the chains that a container has had.
+    pub epoch: Epoch,
+    /// The nodes, the owner first.
+    pub chain: Vec<NodeId>,
+}
+
+/// What a node's disk has of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The container.
+    pub container: ContainerId,
+    /// Below this epoch the node answers nobody.
+    pub promised: Epoch,
+    /// Whether the disk ever had all that a member must have.
+    pub complete: bool,
+    /// The newest chain under which anything was written there.
+    pub place: Option<Place>,
+}
+
+/// What one node knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// Which.
+    pub node: NodeId,
+    /// Of which cluster its data is.
+    pub cluster: u128,
+    /// Its copy of the control store.
+    pub copy: Copy,
+    /// What it holds.
+    pub held: Vec<Held>,
+}
+
+/// The inventories of a machine's nodes, as a file has them.
+#[must_use]
+pub fn encode_all(inventories: &[Inventory]) -> Vec<u8> {
+    seal(INVENTORIES, &inventories)
+}
+
+/// Reads such a file.
+///
+/// # Errors
+/// See [`NotACopy`].
+pub fn decode_all(bytes: &[u8]) -> Result<Vec<Inventory>, NotACopy> {
+    open(INVENTORIES, bytes)
+}
+
+/// How a container goes on, as the replication protocol says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this chain.
+    On(Place),
+    /// Not before one of the members that are listed comes back.
+    Lost,
+}
+
+/// What a new control store begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// The cluster.
+    pub cluster: ClusterInfo,
+    /// Above every revision that any node has seen.
+    pub base: Revision,
+    /// All nodes, also those that are lost.
+    pub nodes: Vec<Node>,
+    /// All containers.
+    pub containers: Vec<Container>,
+    /// Containers that nobody has who is left; their chains are as they were.
+    pub lost: Vec<ContainerId>,
+    /// Everything that is to be put into the store.
+    pub records: BTreeMap<String, Vec<u8>>,
+}
+
+/// Why no control store can be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RebuildError {
+    /// There is no inventory.
+    #[error("no node's inventory is there")]
+    Nothing,
+    /// Inventories of two clusters.
+    #[error("{node} belongs to another cluster than the rest")]
+    OtherCluster {
+        /// One of them.
+        node: NodeId,
+    },
+    /// A node keeps data, and nobody knows what it knows.
+    #[error("what {} knows is missing", names(.nodes))]
+    Missing {
+        /// Their names, by number.
+        nodes: BTreeMap<NodeId, String>,
+    },
+    /// A node was given up, and is there.
+    #[error("{node} is there, and was named as lost")]
+    NotLost {
+        /// Which.
+        node: NodeId,
+    },
+    /// The newest copy does not say what cluster this is.
+    #[error("the newest copy of the control store is empty")]
+    Empty,
+    /// A copy cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] DecodeError),
+}
+
+fn names(nodes: &BTreeMap<NodeId, String>) -> String {
+    let names: Vec<&str> = nodes.values().map(String::as_str).collect();
+    names.join(", ")
+}
+
+/// Revisions that the lost store may have reached after the newest copy was made.
+const REVISIONS_UNSEEN: u64 = 1 << 32;
+
+/// The records of a new control store.
+///
+/// `lost`: nodes that will not come back; what only they knew is given up. `go_on` says how the chain of a container goes
+/// on, from the chain that the newest copy lists, and what each node has of it.
+///
+/// # Errors
+/// See [`RebuildError`].
+pub fn rebuild(
+    inventories: &[Inventory],
+    lost: &BTreeSet<NodeId>,
+    go_on: impl Fn(Option<Place>, &[(NodeId, &Held)]) -> Outcome,
+) -> Result<Rebuilt, RebuildError> {
+    let by_revision = |inventory: &&Inventory| inventory.copy.revision;
+    let newest = inventories.iter().max_by_key(by_revision);
+    let newest = newest.ok_or(RebuildError::Nothing)?;
+    let other = |inventory: &&Inventory| inventory.cluster != newest.cluster;
+    if let Some(Inventory { node, .. }) = inventories.iter().find(other) {
+        return Err(RebuildError::OtherCluster { node: *node });
+    }
+    let mut directory = Directory::from_list(&newest.copy.records, newest.copy.revision)?;
+    let cluster = directory.cluster.as_ref().map(|known| known.record.clone());
+    let cluster = cluster.ok_or(RebuildError::Empty)?;
+    check_all_there(&directory, inventories, lost)?;
+    let mut gone = Vec::new();
+    for container in containers(&directory, inventories) {
+        let known = directory.containers.get(&container);
+        let listed = known.map(|known| Place {
+            epoch: known.record.epoch,
+            chain: known.record.chain.clone(),
+        });
+        let held = held_of(inventories, container);
+        let place = match go_on(listed.clone(), &held) {
+            Outcome::On(place) => place,
+            Outcome::Lost => {
+                gone.push(container);
+                continue;
+            }
+        };
+        put_container(&mut directory, container, place);
+    }
+    strike_off(&mut directory, lost);
+    let base = Revision(newest.copy.revision.0.saturating_add(REVISIONS_UNSEEN));
+    let records = Copy::of(&directory).records.into_iter();
+    Ok(Rebuilt {
+        cluster,
+        base,
+        nodes: directory.nodes.values().map(|k| k.record.clone()).collect(),
+        containers: directory
+            .containers
+            .values()
+            .map(|k| k.record.clone())
+            .collect(),
+        lost: gone,
+        records: records.map(|entry| (entry.key, entry.value)).collect(),
+    })
+}
+
+/// Whether every node that may hold data has said what it knows, or is given up.
+fn check_all_there(
+    directory: &Directory,
+    inventories: &[Inventory],
+    lost: &BTreeSet<NodeId>,
+) -> Result<(), RebuildError> {
+    let there: BTreeSet<NodeId> = inventories.iter().map(|i| i.node).collect();
+    if let Some(node) = lost.intersection(&there).next() {
+        return Err(RebuildError::NotLost { node: *node });
+    }
+    let nodes = directory.nodes.values().map(|known| &known.record);
+    let missing: BTreeMap<NodeId, String> = nodes
+        .filter(|node| node.storage && node.state != NodeState::Left)
+        .filter(|node| !there.contains(&node.id) && !lost.contains(&node.id))
+        .map(|node| (node.id, node.name.clone()))
+        .collect();
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(RebuildError::Missing { nodes: missing })
+    }
+}
+
+/// Every container that anybody knows.
+fn containers(directory: &Directory, inventories: &[Inventory]) -> BTreeSet<ContainerId> {
+    let held = inventories.iter().flat_map(|inventory| &inventory.held);
+    let mut all: BTreeSet<ContainerId> = held.map(|held| held.container).collect();
+    all.extend(directory.containers.keys());
+    all
+}
+
+fn held_of(inventories: &[Inventory], container: ContainerId) -> Vec<(NodeId, &Held)> {
+    let mut all = Vec::new();
+    for inventory in inventories {
+        let here = inventory.held.iter().filter(|h| h.container == container);
+        all.extend(here.map(|held| (inventory.node, held)));
+    }
+    all
+}
+
+fn put_container(directory: &mut Directory, id: ContainerId, place: Place) {
+    let Place { epoch, chain } = place;
+    let revision = directory.revision;
+    let default = directory.default_policy().copies;
+    let record = match directory.containers.get(&id) {
+        Some(known) => Container {
+            epoch,
+            chain,
+            ..known.record.clone()
+        },
+        // Made in the last moment: no copy has it, and whose home it is matters for new nodes alone.
+        None => Container {
+            id,
+            epoch,
+            copies: default,
+            home: chain.first().copied().unwrap_or(NodeId(0)),
+            chain,
+        },
+    };
+    directory.containers.insert(id, Known { record, revision });
+    let next = directory.next_container.as_ref().map(|known| known.record);
+    if next.is_none_or(|next| next <= id) {
+        let record = ContainerId(id.0 + 1);
+        directory.next_container = Some(Known { record, revision });
+    }
+}
+
+/// Lost nodes that no chain lists any more have left.
+fn strike_off(directory: &mut Directory, lost: &BTreeSet<NodeId>) {
+    for id in lost {
+        if directory.containers_of(*id) == 0
+            && let Some(known) = directory.nodes.get_mut(id)
+        {
+            known.record.state = NodeState::Left;
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A control store that is made anew has what the newest copy has, and the chains that the nodes' disks have.
+#![expect(clippy::unwrap_used, reason = "a test that fails says so")]
+
+use perigee_cluster::rebuild::{
+    Copy, Held, Inventory, Outcome, Place, RebuildError, decode_all, encode_all, rebuild,
+};
+use perigee_cluster::{
+    ClusterInfo, Container, Directory, KeyValue, Node, NodeState, Policy, Revision, codec::Record,
+    key,
+};
+use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
+use std::collections::BTreeSet;
+
+const CLUSTER: u128 = 7;
+
+fn n(id: u32) -> NodeId {
+    NodeId(id)
+}
+
+fn chain(ids: &[u32]) -> Vec<NodeId> {
+    ids.iter().copied().map(NodeId).collect()
+}
+
+fn put(key: String, value: Vec<u8>) -> KeyValue {
+    let revision = Revision(1);
+    KeyValue {
+        key,
+        value,
+        revision,
+    }
+}
+
+/// A cluster of three nodes, with one container in epoch 4.
+fn copy(revision: u64) -> Copy {
+    let info = ClusterInfo {
+        id: CLUSTER,
+        created: WallTime::default(),
+        format: 1,
+    };
+    let mut records = vec![
+        put(key::CLUSTER.into(), info.encode()),
+        put(key::policy("default"), Policy { copies: 2 }.encode()),
+        put(key::NEXT_NODE.into(), n(4).encode()),
+        put(key::NEXT_CONTAINER.into(), ContainerId(2).encode()),
+    ];
+    for id in 1..=3 {
+        let node = Node {
+            id: n(id),
+            name: format!("h{id}"),
+            address: ([10, 0, 0, id as u8], 7400).into(),
+            site: None,
+            storage: true,
+            joined: WallTime::default(),
+            cert_serial: vec![id as u8],
+            state: NodeState::Active,
+            capacity: 0,
+        };
+        records.push(put(key::node(n(id)), node.encode()));
+    }
+    let container = Container {
+        id: ContainerId(1),
+        epoch: Epoch(4),
+        chain: chain(&[1, 2]),
+        copies: 3,
+        home: n(1),
+    };
+    records.push(put(key::container(ContainerId(1)), container.encode()));
+    Copy {
+        revision: Revision(revision),
+        records,
+    }
+}
+
+fn held(container: u32, epoch: u64, members: &[u32]) -> Held {
+    Held {
+        container: ContainerId(container),
+        promised: Epoch(epoch),
+        complete: true,
+        place: Some(Place {
+            epoch: Epoch(epoch),
+            chain: chain(members),
+        }),
+    }
+}
+
+fn inventory(node: u32, held: Vec<Held>) -> Inventory {
+    Inventory {
+        node: n(node),
+        cluster: CLUSTER,
+        copy: copy(u64::from(node) * 10),
+        held,
+    }
+}
+
+/// As a protocol would that takes the newest chain and adds one.
+fn newest(listed: Option<Place>, held: &[(NodeId, &Held)]) -> Outcome {
+    let places = held.iter().filter_map(|(_, held)| held.place.clone());
+    let newest = listed
+        .into_iter()
+        .chain(places)
+        .max_by_key(|place| place.epoch);
+    newest.map_or(Outcome::Lost, |place| {
+        Outcome::On(Place {
+            epoch: Epoch(place.epoch.0 + 1),
+            ..place
+        })
+    })
+}
+
+fn none() -> BTreeSet<NodeId> {
+    BTreeSet::new()
+}
+
+#[test]
+fn chains_are_those_of_the_disks_and_the_rest_is_that_of_the_newest_copy() {
+    let inventories = [
+        inventory(1, vec![held(1, 5, &[2, 1])]),
+        inventory(2, vec![held(1, 6, &[2]), held(9, 2, &[2])]),
+        inventory(3, Vec::new()),
+    ];
+    let rebuilt = rebuild(&inventories, &none(), newest).unwrap();
+    assert_eq!(rebuilt.lost, []);
+    assert!(
+        rebuilt.base > Revision(1 << 31),
+        "above what nobody here has seen"
+    );
+    let list: Vec<KeyValue> = rebuilt
+        .records
+        .iter()
+        .map(|(key, value)| put(key.clone(), value.clone()))
+        .collect();
+    let directory = Directory::from_list(&list, Revision(1)).unwrap();
+    let first = directory.container(ContainerId(1)).unwrap();
+    assert_eq!((first.epoch, &first.chain), (Epoch(7), &chain(&[2])));
+    assert_eq!((first.copies, first.home), (3, n(1)));
+    let unlisted = directory.container(ContainerId(9)).unwrap();
+    assert_eq!((unlisted.epoch, unlisted.copies), (Epoch(3), 2));
+    let next = directory.next_container.as_ref().unwrap().record;
+    assert_eq!(next, ContainerId(10), "no number is given twice");
+    assert_eq!(directory.nodes.len(), 3);
+    assert_eq!(directory.cluster.unwrap().record.id, CLUSTER);
+}
+
+#[test]
+fn what_a_node_knows_is_left_out_only_when_the_node_is_given_up() {
+    let two = [
+        inventory(1, vec![held(1, 4, &[1, 2])]),
+        inventory(2, Vec::new()),
+    ];
+    let missing = rebuild(&two, &none(), newest).unwrap_err();
+    assert_eq!(missing.to_string(), "what h3 knows is missing");
+    let lost = BTreeSet::from([n(3)]);
+    let rebuilt = rebuild(&two, &lost, newest).unwrap();
+    let third = rebuilt.nodes.iter().find(|node| node.id == n(3)).unwrap();
+    assert_eq!(third.state, NodeState::Left);
+    let here = BTreeSet::from([n(1), n(3)]);
+    let wrong = rebuild(&two, &here, newest).unwrap_err();
+    assert_eq!(wrong, RebuildError::NotLost { node: n(1) });
+    assert_eq!(rebuild(&[], &none(), newest), Err(RebuildError::Nothing));
+}
+
+#[test]
+fn a_container_that_nobody_has_keeps_its_record_and_its_nodes_stay() {
+    let two = [inventory(2, Vec::new()), inventory(3, Vec::new())];
+    let lost = BTreeSet::from([n(1)]);
+    let rebuilt = rebuild(&two, &lost, |_, _| Outcome::Lost).unwrap();
+    assert_eq!(rebuilt.lost, [ContainerId(1)]);
+    assert_eq!(rebuilt.containers[0].chain, chain(&[1, 2]));
+    let first = rebuilt.nodes.iter().find(|node| node.id == n(1)).unwrap();
+    assert_eq!(first.state, NodeState::Active, "it may come back");
+}
+
+#[test]
+fn two_clusters_are_not_mixed() {
+    let mut other = inventory(2, Vec::new());
+    other.cluster += 1;
+    let mixed = [other, inventory(3, Vec::new())];
+    let wrong = rebuild(&mixed, &none(), newest).unwrap_err();
+    assert_eq!(wrong, RebuildError::OtherCluster { node: n(2) });
+}
+
+#[test]
+fn copies_and_inventories_read_back_and_damage_is_found() {
+    let copy = copy(3);
+    let mut bytes = copy.encode();
+    assert_eq!(Copy::decode(&bytes).as_ref(), Ok(&copy));
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    assert!(Copy::decode(&bytes).is_err());
+    let all = [
+        inventory(1, vec![held(1, 2, &[1])]),
+        inventory(2, Vec::new()),
+    ];
+    let bytes = encode_all(&all);
+    assert_eq!(decode_all(&bytes).as_deref(), Ok(&all[..]));
+    assert!(decode_all(&copy.encode()).is_err(), "another kind of file");
+}

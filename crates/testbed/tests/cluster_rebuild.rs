@@ -1,0 +1,148 @@
+//! The control store is lost for good: a new one is made from what the nodes know, and nothing else is lost.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::{Cluster, program, wait};
+use rustix::process::Signal;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+fn content(number: u32) -> Vec<u8> {
+    (0..60_000 + number * 7)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8 ^ number as u8)
+        .collect()
+}
+
+fn write_synced(dir: &Path, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let path = dir.join(format!("f{number}"));
+        fs::write(&path, content(number)).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+    }
+    fs::File::open(dir).unwrap().sync_all().unwrap();
+}
+
+fn check(dir: &Path, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let found = fs::read(dir.join(format!("f{number}"))).unwrap();
+        assert!(found == content(number), "f{number} has other bytes");
+    }
+}
+
+/// Waits until all four nodes are there, and every container has its copies.
+fn whole(cluster: &mut Cluster) {
+    let looked = wait::until("nothing is missing", Duration::from_secs(60), || {
+        let status = cluster.on_this(&["status"])?;
+        Ok(status.status.success().then_some(()))
+    });
+    looked.unwrap();
+}
+
+/// What a command that fails says.
+fn refusal(cluster: &mut Cluster, arguments: &[&str]) -> String {
+    let ended = cluster.on_this(arguments).unwrap();
+    assert!(!ended.status.success(), "{arguments:?} was done");
+    ended.stderr
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn a_lost_control_store_is_made_anew_from_the_nodes() {
+    if let Some(reason) = program::why_no_cluster() {
+        eprintln!("{reason}");
+        return;
+    }
+    let mut cluster = Cluster::start(3).unwrap();
+    // A fourth node, on what is another machine to all commands.
+    let elsewhere = cluster.path().join("elsewhere");
+    let elsewhere = elsewhere.to_str().unwrap();
+    let file = cluster.path().join("elsewhere.inventory");
+    let file = file.to_str().unwrap();
+    let token = cluster.perigee(&["token", "--json"]).unwrap();
+    let token = json(&token)["token"].as_str().unwrap().to_owned();
+    let there = |arguments: &[&'static str]| -> Vec<String> {
+        let all = arguments.iter().copied().chain(["--dir", elsewhere]);
+        all.map(str::to_owned).collect()
+    };
+    let joined = [
+        "join",
+        &token,
+        "--listen",
+        "127.0.0.1:0",
+        "--name",
+        "far",
+        "--dir",
+        elsewhere,
+    ];
+    assert!(cluster.command(&joined).unwrap().status.success());
+    let mount = cluster.mount(1).unwrap();
+    write_synced(&mount, 0..20);
+    // A container that is younger than the other nodes' first copies, with a policy of its own.
+    fs::create_dir(mount.join("two")).unwrap();
+    let two = mount.join("two").to_str().unwrap().to_owned();
+    let set = cluster.command(&["policy", "set", &two, "copies=2"]);
+    assert!(set.unwrap().status.success());
+    write_synced(&mount.join("two"), 20..30);
+    whole(&mut cluster);
+
+    // Everything dies, and the control store's disk does not come back.
+    for id in cluster.ids() {
+        cluster.kill(id, Signal::KILL).unwrap();
+    }
+    cluster.perigee(&["down"]).unwrap();
+    assert!(cluster.command(&there(&["down"])).unwrap().status.success());
+    fs::remove_dir_all(cluster.dir().join("control")).unwrap();
+
+    let missing = refusal(&mut cluster, &["rebuild"]);
+    assert!(missing.contains("what far knows is missing"), "{missing}");
+    assert!(missing.contains("perigee inventory"), "{missing}");
+    let taken = cluster.command(&["inventory", file, "--dir", elsewhere]);
+    assert!(taken.unwrap().status.success());
+    let wrong = refusal(
+        &mut cluster,
+        &["rebuild", "--with", file, "--lost", "node-1"],
+    );
+    assert!(wrong.contains("was named as lost"), "{wrong}");
+    let rebuilt = json(
+        &cluster
+            .perigee(&["rebuild", "--with", file, "--json"])
+            .unwrap(),
+    );
+    assert_eq!(rebuilt["nodes"], 4, "{rebuilt}");
+    assert_eq!(
+        rebuilt["unserved"].as_array().unwrap().len(),
+        0,
+        "{rebuilt}"
+    );
+    let again = rebuilt["tokens"][0].clone();
+    assert_eq!(again["name"], "far", "{rebuilt}");
+    let twice = refusal(&mut cluster, &["rebuild", "--with", file]);
+    assert!(twice.contains("there is one"), "{twice}");
+
+    cluster.up().unwrap();
+    let token = again["token"].as_str().unwrap();
+    let back = ["join", "--again", token, "--dir", elsewhere];
+    let ended = cluster.command(&back).unwrap();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    for id in [1, 2] {
+        let mount = cluster.mount(id).unwrap();
+        check(&mount, 0..20);
+        check(&mount.join("two"), 20..30);
+        let policy = cluster
+            .command(&["policy", "get", &two, "--json"])
+            .unwrap()
+            .stdout;
+        assert!(json(&policy).to_string().contains("\"2\""), "{policy}");
+    }
+    // The cluster is one like any other: it takes writes, loses a node, and lets new ones in.
+    write_synced(&mount, 30..40);
+    whole(&mut cluster);
+    cluster.kill(3, Signal::KILL).unwrap();
+    check(&cluster.mount_point(2), 0..20);
+    check(&cluster.mount_point(2), 30..40);
+    cluster.perigee(&["up", "--nodes", "4"]).unwrap();
+    assert!(cluster.command(&there(&["down"])).unwrap().status.success());
+}
