@@ -6,6 +6,7 @@
 //! [`transition`], [`placement`] and [`rebuild`]; [`conformance`] says what every control store must do.
 #![forbid(unsafe_code)]
 
+pub mod authority;
 pub mod codec;
 pub mod conformance;
 pub mod directory;

@@ -294,7 +294,7 @@ pub enum Refusal {
     #[error("the control store is full")]
     Full,
     /// The caller's identity does not allow this.
-    #[error("this identity may not do that")]
+    #[error("this node may not do that: it only mounts, or has left the cluster")]
     NotAllowed,
     /// The store does not understand the request.
     #[error("the control store does not understand the request")]

@@ -10,7 +10,7 @@ use crate::wire::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_cluster::codec::Record as _;
-use perigee_cluster::{Node, NodeState, StoreError, WatchError, key};
+use perigee_cluster::{Node, NodeState, StoreError, Txn, WatchError, authority, key};
 use perigee_net::{Answer, BoxFuture, Call, PeerName, Refusal, Service};
 use perigee_proto::{Code, Rpc, decode, encode};
 use std::collections::BTreeMap;
@@ -52,29 +52,28 @@ impl ControlService {
         self.stopping.send_replace(true);
     }
 
-    /// Whether `from` may call `method`: strangers may only join, and a node that left may nothing.
-    fn authorize(&self, from: PeerName, method: u16) -> Result<(), Refusal> {
-        let allowed = match from {
-            PeerName::Control => true,
-            PeerName::Joining => method == Join::METHOD,
+    /// What `from` is, when it may call `method` at all: strangers may only join, a node that only mounts may look and
+    /// say that it lives, and a node that left may nothing.
+    fn authorize(&self, from: PeerName, method: u16) -> Result<Asker, Refusal> {
+        let asker = match from {
+            PeerName::Control => Some(Asker::Trusted),
+            PeerName::Joining => (method == Join::METHOD).then_some(Asker::Trusted),
             PeerName::Node(id) => match self.engine.get(&key::node(id)) {
                 // An engine that cannot be read answers for itself.
-                Err(_) => true,
-                Ok(None) => false,
-                Ok(Some(found)) => {
-                    Node::decode(&found.value).is_ok_and(|node| node.state != NodeState::Left)
-                }
+                Err(_) => Some(Asker::Trusted),
+                Ok(None) => None,
+                Ok(Some(found)) => Node::decode(&found.value).ok().and_then(Asker::of),
             },
         };
-        if allowed {
-            return Ok(());
-        }
-        warn!(%from, method, "refused a call that this peer may not make");
-        Err(refuse(Code::Forbidden))
+        let may = |asker: &Asker| match asker {
+            Asker::Trusted => true,
+            Asker::Client(_) => is_for_clients(method),
+        };
+        asker.filter(may).ok_or_else(|| forbidden(from, method))
     }
 
     async fn run(self, from: PeerName, call: Call, deadline: Instant) -> Result<Answer, Refusal> {
-        self.authorize(from, call.method)?;
+        let asker = self.authorize(from, call.method)?;
         match call.method {
             Get::METHOD => {
                 let get: Get = request(&call)?;
@@ -86,6 +85,9 @@ impl ControlService {
             }
             Commit::METHOD => {
                 let commit: Commit = request(&call)?;
+                if !asker.may_commit(&commit.txn) {
+                    return Err(forbidden(from, call.method));
+                }
                 answer::<Commit>(self.engine.commit(commit.txn).await)
             }
             Poll::METHOD => {
@@ -112,8 +114,14 @@ impl ControlService {
                 let create: CreateToken = request(&call)?;
                 answer::<CreateToken>(self.gatekeeper.create_token(create.ttl).await)
             }
-            ListTokens::METHOD => answer::<ListTokens>(self.gatekeeper.list_tokens()),
-            AskStatus::METHOD => answer::<AskStatus>(self.status()),
+            ListTokens::METHOD => {
+                let ListTokens = request(&call)?;
+                answer::<ListTokens>(self.gatekeeper.list_tokens())
+            }
+            AskStatus::METHOD => {
+                let AskStatus = request(&call)?;
+                answer::<AskStatus>(self.status())
+            }
             Join::METHOD => {
                 let join: Join = request(&call)?;
                 answer::<Join>(self.gatekeeper.admit(join).await)
@@ -179,6 +187,54 @@ impl ControlService {
             nodes: nodes.map(|k| (k.record.id, k.record.state)).collect(),
         })
     }
+}
+
+/// Who asks.
+enum Asker {
+    /// It may do whatever its method does.
+    Trusted,
+    /// A node that only mounts.
+    Client(Box<Node>),
+}
+
+impl Asker {
+    /// None: it has left.
+    fn of(node: Node) -> Option<Self> {
+        match node {
+            Node {
+                state: NodeState::Left,
+                ..
+            } => None,
+            Node { storage: true, .. } => Some(Self::Trusted),
+            client => Some(Self::Client(Box::new(client))),
+        }
+    }
+
+    fn may_commit(&self, txn: &Txn) -> bool {
+        match self {
+            Self::Trusted => true,
+            Self::Client(node) => authority::may_commit(node, txn),
+        }
+    }
+}
+
+/// What a node that only mounts may call. Of its commits, [`authority::may_commit`] decides.
+fn is_for_clients(method: u16) -> bool {
+    matches!(
+        method,
+        Get::METHOD
+            | List::METHOD
+            | Commit::METHOD
+            | Poll::METHOD
+            | Grant::METHOD
+            | KeepAlive::METHOD
+            | AskStatus::METHOD
+    )
+}
+
+fn forbidden(from: PeerName, method: u16) -> Refusal {
+    warn!(%from, method, "refused a call that this peer may not make");
+    refuse(Code::Forbidden)
 }
 
 impl Service for ControlService {

@@ -7,6 +7,7 @@
 //! Reading order: [`node`], `container` (its `mod.rs` first), `router`, `service`.
 #![forbid(unsafe_code)]
 
+mod authority;
 mod clock;
 mod container;
 mod env;

@@ -1,5 +1,6 @@
 //! What other nodes may call here: decoding, authority, and handing over to the right container.
 
+use crate::authority::{self, Denied};
 use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteRequest};
 use crate::env::Env;
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use perigee_proto::message::{chain, data, file, report, session, tx};
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
 use perigee_types::limits::IO_LEN_MAX;
-use perigee_types::{ByteRange, ContainerId, Errno, NodeId, SessionId, Span};
+use perigee_types::{ByteRange, ContainerId, Errno, NodeId, Span};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 use tracing::{debug, warn};
@@ -34,6 +35,12 @@ impl From<Failed> for Refused {
     }
 }
 
+impl From<Denied> for Refused {
+    fn from(denied: Denied) -> Self {
+        Self(denied.code(), denied.to_string())
+    }
+}
+
 impl From<perigee_proto::service::Malformed> for Refused {
     fn from(malformed: perigee_proto::service::Malformed) -> Self {
         Self(Code::Malformed, malformed.to_string())
@@ -52,19 +59,6 @@ fn inner<T>(result: Result<T, Failed>) -> Result<Result<T, Errno>, Refused> {
         Ok(value) => Ok(Ok(value)),
         Err(Failed::Errno(errno)) => Ok(Err(errno)),
         Err(elsewhere) => Err(elsewhere.into()),
-    }
-}
-
-/// Sessions belong to the node that calls: nobody acts in another's name.
-fn own(from: NodeId, session: SessionId) -> Result<(), Refused> {
-    if session.node() == from {
-        Ok(())
-    } else {
-        warn!(%from, %session, "call in the name of another node's session refused");
-        Err(Refused(
-            Code::Forbidden,
-            format!("session {session} is not of node {from}"),
-        ))
     }
 }
 
@@ -105,7 +99,7 @@ fn container(env: &Env, id: ContainerId) -> Result<Arc<Container>, Refused> {
 
 async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
     let request: session::Execute = decode(body)?;
-    own(from, request.session)?;
+    authority::check_request(&env.directory.read(), from, &request)?;
     let container = container(env, crate::router::container_of(&request.operation))?;
     let request = Request {
         session: request.session,
@@ -127,7 +121,7 @@ async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
 
 async fn read(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
     let request: file::Read = decode(body)?;
-    own(from, request.session)?;
+    authority::check_session(from, request.session)?;
     if request.len as usize > IO_LEN_MAX {
         return Err(Refused(
             Code::Malformed,
@@ -159,7 +153,7 @@ async fn read(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
 
 async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Handled {
     let request: file::Write = decode(body)?;
-    own(from, request.session)?;
+    authority::check_session(from, request.session)?;
     if payload.len() > IO_LEN_MAX {
         return Err(Refused(
             Code::Malformed,
@@ -350,6 +344,7 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         body,
         payload,
     } = call;
+    authority::check_call(&env.directory.read(), from, method)?;
     match method {
         session::Execute::METHOD => execute(env, from, &body).await,
         file::Read::METHOD | file::Write::METHOD | file::Sync::METHOD | file::Seek::METHOD => {
@@ -410,7 +405,11 @@ impl Service for NodeService {
                 Ok((body, payload)) => Ok(NetAnswer { body, payload }),
                 Err(Refused(code, why)) => {
                     let name = perigee_proto::service::method_name(method);
-                    debug!(%node, call = name, ?code, why, "call refused");
+                    if code == Code::Forbidden {
+                        warn!(%node, call = name, why, "refused a call that this peer may not make");
+                    } else {
+                        debug!(%node, call = name, ?code, why, "call refused");
+                    }
                     Err(Refusal {
                         code: code.number(),
                         detail: why.into(),
@@ -426,6 +425,9 @@ impl Service for NodeService {
         };
         if call.method != chain::Envelope::METHOD {
             return debug!(%node, method = call.method, "unknown cast dropped");
+        }
+        if let Err(denied) = authority::check_call(&env.directory.read(), node, call.method) {
+            return debug!(%node, %denied, "cast dropped");
         }
         match decode::<chain::Envelope>(&call.body) {
             Ok(envelope) => match env.container(envelope.container) {

@@ -1,0 +1,249 @@
+//! What a peer may ask of this node: by its name, which its certificate proves, and by its record in the control store.
+//!
+//! A node that stores data is trusted with what owners and members say to each other. One that only mounts is a client:
+//! it may ask owners in the name of its own sessions, and look.
+
+use perigee_cluster::{Directory, Node, NodeState};
+use perigee_meta::Op;
+use perigee_proto::message::{data, file, report, session};
+use perigee_proto::{Code, Rpc};
+use perigee_types::{ContainerId, NodeId, SessionId};
+
+/// Why a peer is not served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Denied {
+    /// It joined a moment ago, or this node's picture of the cluster is old.
+    #[error("node {node} is not known here yet")]
+    Unknown {
+        /// The peer.
+        node: NodeId,
+    },
+    /// It was removed.
+    #[error("node {node} has left the cluster")]
+    HasLeft {
+        /// The peer.
+        node: NodeId,
+    },
+    /// It is a client, and the call is one between owners and members.
+    #[error("node {node} stores no data, and may not ask this")]
+    StoresNothing {
+        /// The peer.
+        node: NodeId,
+    },
+    /// A session that is another node's.
+    #[error("session {session} is not of node {node}")]
+    OtherSession {
+        /// The peer.
+        node: NodeId,
+        /// What it named.
+        session: SessionId,
+    },
+    /// What only an owner does to what it owns.
+    #[error("only the owner itself may do that")]
+    OwnersAffair,
+    /// A place for new directories that is not the peer's.
+    #[error("container {container} is not the home of node {node}")]
+    OtherHome {
+        /// The peer.
+        node: NodeId,
+        /// What it named.
+        container: ContainerId,
+    },
+}
+
+impl Denied {
+    /// What the peer is answered.
+    pub(crate) fn code(self) -> Code {
+        match self {
+            // The control store's word is on its way.
+            Self::Unknown { .. } => Code::NotReady,
+            _ => Code::Forbidden,
+        }
+    }
+}
+
+/// Whether a node that only mounts may make a call.
+fn is_for_clients(method: u16) -> bool {
+    matches!(
+        method,
+        session::Execute::METHOD
+            | file::Read::METHOD
+            | file::Write::METHOD
+            | file::Sync::METHOD
+            | file::Seek::METHOD
+            | data::AskValid::METHOD
+            | report::AskReport::METHOD
+            | report::AskHolders::METHOD
+    )
+}
+
+fn record(directory: &Directory, from: NodeId) -> Result<&Node, Denied> {
+    let node = directory.node(from);
+    match node.ok_or(Denied::Unknown { node: from })? {
+        node if node.state == NodeState::Left => Err(Denied::HasLeft { node: from }),
+        node => Ok(node),
+    }
+}
+
+/// Whether `from` may call `method`, or send it as a message.
+pub(crate) fn check_call(directory: &Directory, from: NodeId, method: u16) -> Result<(), Denied> {
+    let node = record(directory, from)?;
+    if node.storage || is_for_clients(method) {
+        Ok(())
+    } else {
+        Err(Denied::StoresNothing { node: from })
+    }
+}
+
+/// Sessions belong to the node that calls: nobody acts in another's name.
+pub(crate) fn check_session(from: NodeId, session: SessionId) -> Result<(), Denied> {
+    if session.node() == from {
+        Ok(())
+    } else {
+        Err(Denied::OtherSession {
+            node: from,
+            session,
+        })
+    }
+}
+
+/// Whether another node's request may have this in it.
+pub(crate) fn check_request(
+    directory: &Directory,
+    from: NodeId,
+    request: &session::Execute,
+) -> Result<(), Denied> {
+    check_session(from, request.session)?;
+    match &request.operation {
+        Op::GetLock { session, .. }
+        | Op::SetLock { session, .. }
+        | Op::WithdrawLock { session, .. }
+        | Op::ReleaseLocks { session, .. }
+        | Op::ReleaseSession { session, .. } => check_session(from, *session)?,
+        Op::Wrote { .. } | Op::Reap { .. } | Op::Orphans { .. } => {
+            return Err(Denied::OwnersAffair);
+        }
+        _ => {}
+    }
+    let Some(container) = request.new_directory_in else {
+        return Ok(());
+    };
+    let home = directory.home_of(from).map(|home| home.id);
+    if home == Some(container) {
+        Ok(())
+    } else {
+        Err(Denied::OtherHome {
+            node: from,
+            container,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_cluster::codec::Record as _;
+    use perigee_cluster::{KeyValue, Revision, key};
+    use perigee_proto::message::{chain, tx};
+    use perigee_types::{InodeId, OpId, WallTime};
+
+    const STORES: NodeId = NodeId(1);
+    const MOUNTS: NodeId = NodeId(2);
+    const LEFT: NodeId = NodeId(3);
+
+    fn directory() -> Directory {
+        let node = |id: NodeId, storage, state| Node {
+            id,
+            name: id.to_string(),
+            address: ([127, 0, 0, 1], 1).into(),
+            site: None,
+            storage,
+            joined: WallTime::default(),
+            cert_serial: Vec::new(),
+            state,
+            capacity: 0,
+        };
+        let nodes = [
+            node(STORES, true, NodeState::Draining),
+            node(MOUNTS, false, NodeState::Active),
+            node(LEFT, true, NodeState::Left),
+        ];
+        let rows = nodes.map(|node| KeyValue {
+            key: key::node(node.id),
+            value: node.encode(),
+            revision: Revision(1),
+        });
+        Directory::from_list(&rows, Revision(1)).expect("records that were just encoded")
+    }
+
+    fn request(operation: Op) -> session::Execute {
+        session::Execute {
+            session: SessionId::new(MOUNTS, 7),
+            op: OpId(1),
+            answered_through: OpId(0),
+            new_directory_in: None,
+            operation,
+        }
+    }
+
+    #[test]
+    fn who_only_mounts_has_no_part_in_what_members_and_owners_say() {
+        let directory = directory();
+        for method in [
+            chain::Envelope::METHOD,
+            data::Fetch::METHOD,
+            data::StatePage::METHOD,
+            data::SyncData::METHOD,
+            tx::Prepare::METHOD,
+            tx::Resolve::METHOD,
+            session::Revoke::METHOD,
+            report::Scrub::METHOD,
+            0xffff,
+        ] {
+            assert_eq!(check_call(&directory, STORES, method), Ok(()));
+            let denied = check_call(&directory, MOUNTS, method);
+            assert_eq!(denied, Err(Denied::StoresNothing { node: MOUNTS }));
+        }
+        let execute = session::Execute::METHOD;
+        assert_eq!(check_call(&directory, MOUNTS, execute), Ok(()));
+        let code = |node| check_call(&directory, node, execute).map_err(Denied::code);
+        assert_eq!(code(LEFT), Err(Code::Forbidden));
+        assert_eq!(code(NodeId(9)), Err(Code::NotReady));
+    }
+
+    #[test]
+    fn nobody_acts_with_another_nodes_session_or_as_the_owner() {
+        let directory = directory();
+        let check = |request: &session::Execute| check_request(&directory, MOUNTS, request);
+        let inode = InodeId::ROOT;
+        let release = |session| Op::ReleaseSession {
+            container: inode.container(),
+            session,
+        };
+        let other = SessionId::new(STORES, 7);
+        assert_eq!(check(&request(Op::GetAttr { inode })), Ok(()));
+        assert_eq!(check(&request(release(SessionId::new(MOUNTS, 8)))), Ok(()));
+        let denied = Err(Denied::OtherSession {
+            node: MOUNTS,
+            session: other,
+        });
+        assert_eq!(check(&request(release(other))), denied);
+        let in_its_name = session::Execute {
+            session: other,
+            ..request(Op::GetAttr { inode })
+        };
+        assert_eq!(check(&in_its_name), denied);
+        assert_eq!(
+            check(&request(Op::Reap { inode })),
+            Err(Denied::OwnersAffair)
+        );
+        let elsewhere = session::Execute {
+            new_directory_in: Some(ContainerId(9)),
+            ..request(Op::GetAttr { inode })
+        };
+        assert_eq!(
+            check(&elsewhere).map_err(Denied::code),
+            Err(Code::Forbidden)
+        );
+    }
+}
