@@ -8,11 +8,11 @@ use perigee_cluster::{
     ChangeError, ControlStore as _, Directory, NodeState, PlanError, Readmission, StoreError,
     Token, TokenUse, change, key,
 };
-use perigee_net::{ClusterCa, ClusterId, JoinToken, PeerName, SecretHash};
+use perigee_net::{AUDIT, ClusterCa, ClusterId, JoinToken, PeerName, Refusals, SecretHash};
 use perigee_types::{ContainerId, NodeId, Span, WallTime};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tracing::{info, warn};
 
 /// The shortest life of a token: a person must be able to carry it to another machine.
@@ -21,6 +21,8 @@ const TOKEN_TTL_MIN: Span = Span::from_millis(60_000);
 const TOKEN_TTL_MAX: Span = Span::from_millis(30 * 24 * 3600 * 1000);
 /// How long void tokens are kept, for those who ask what became of one.
 const TOKEN_KEPT_SECS: i64 = 24 * 3600;
+/// Characters of a name that are logged.
+const NAME_SHOWN: usize = 64;
 /// How often a join begins anew because another change of the record was faster.
 const ATTEMPTS_MAX: usize = 32;
 
@@ -31,6 +33,8 @@ pub struct Gatekeeper {
     ca: ClusterCa,
     /// Where the control store is reached, as tokens say.
     address: SocketAddr,
+    /// Bounds the lines about those who are not let in.
+    refusals: Refusals,
 }
 
 /// The wall clock, which tokens go by.
@@ -52,6 +56,7 @@ impl Gatekeeper {
             store: LocalControl::new(engine),
             ca,
             address,
+            refusals: Refusals::default(),
         }
     }
 
@@ -85,7 +90,8 @@ impl Gatekeeper {
         })
         .await?;
         let id = TokenInfo::of(&hash, expires, None).id;
-        info!(id, expires = expires.secs, "made a join token");
+        let event = "token";
+        info!(target: AUDIT, event, outcome = "made", id, expires = expires.secs);
         let before = WallTime {
             secs: now.secs - TOKEN_KEPT_SECS,
             nanos: 0,
@@ -154,9 +160,16 @@ impl Gatekeeper {
     /// See [`JoinRefusal`].
     pub async fn admit(&self, join: Join) -> Result<Admission, JoinRefusal> {
         let admitted = self.try_admit(&join).await;
+        let event = "join";
+        // a stranger's word, which may be long
+        let name: String = join.request.name.chars().take(NAME_SHOWN).collect();
         match &admitted {
-            Ok(a) => info!(node = %a.node, name = join.request.name, "admitted a node"),
-            Err(error) => warn!(%error, name = join.request.name, "refused a join"),
+            Ok(a) => info!(target: AUDIT, event, outcome = "admitted", node = %a.node, name),
+            Err(why) => {
+                if let Some(left_out) = self.refusals.line(Instant::now()) {
+                    info!(target: AUDIT, event, outcome = "refused", name, %why, left_out);
+                }
+            }
         }
         admitted
     }

@@ -19,7 +19,7 @@ use perigee_cluster::{
     ClusterInfo, ControlStore as _, Directory, WatchError, change, key, transition,
 };
 use perigee_net::{
-    ClusterCa, ClusterId, Identity, IdentityError, JoinToken, NetConfig, NetError, Network,
+    AUDIT, ClusterCa, ClusterId, Identity, IdentityError, JoinToken, NetConfig, NetError, Network,
     NodeKey, PeerName, Serial, TokenError,
 };
 use perigee_types::Span;
@@ -349,8 +349,9 @@ pub async fn run_control(
     result
 }
 
-/// Keeps the network's set of void certificates as the store has it.
+/// Keeps the network's set of void certificates as the store has it, and says which are new.
 async fn revoke(store: LocalControl, network: Network) {
+    let mut known: Option<BTreeSet<Vec<u8>>> = None;
     loop {
         let directory = match store.list(key::REVOKED).await {
             Ok((list, at)) => Directory::from_list(&list, at),
@@ -361,9 +362,16 @@ async fn revoke(store: LocalControl, network: Network) {
             // Whoever reads it next stops as well; a certificate that is not known to be void is not.
             Err(error) => return error!(%error, "cannot read the revoked certificates"),
         };
-        let serials: BTreeSet<_> = directory.revoked.keys().collect();
-        let serials = serials.into_iter().map(|serial| Serial::from_bytes(serial));
+        let serials = directory.revoked.keys().map(|s| Serial::from_bytes(s));
         network.set_revoked(serials.collect());
+        // Those of earlier processes were told by them.
+        let before = known.get_or_insert_with(|| directory.revoked.keys().cloned().collect());
+        for (serial, void) in &directory.revoked {
+            if before.insert(serial.clone()) {
+                let (node, serial) = (void.record.node, Serial::from_bytes(serial));
+                info!(target: AUDIT, event = "certificate", outcome = "revoked", %node, %serial);
+            }
+        }
         let mut watch = store.watch(key::REVOKED, directory.revision.next());
         match watch.next().await {
             Ok(_) | Err(WatchError::Compacted { .. }) => {}

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_cluster::codec::Record as _;
 use perigee_cluster::{Node, NodeState, StoreError, Txn, WatchError, authority, key};
-use perigee_net::{Answer, BoxFuture, Call, PeerName, Refusal, Service};
+use perigee_net::{AUDIT, Answer, BoxFuture, Call, PeerName, Refusal, Refusals, Service};
 use perigee_proto::{Code, Rpc, decode, encode};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{Instrument, info, info_span, warn};
 
 /// Bytes of one page of a list; with one more value it stays far below a frame.
 const LIST_PAGE_LEN: usize = 1 << 20;
@@ -33,6 +33,8 @@ pub struct ControlService {
     gatekeeper: Arc<Gatekeeper>,
     polls: Arc<Mutex<BTreeMap<PeerName, usize>>>,
     stopping: watch::Sender<bool>,
+    /// Bounds the lines about calls that are refused.
+    refusals: Arc<Refusals>,
 }
 
 impl ControlService {
@@ -44,6 +46,7 @@ impl ControlService {
             gatekeeper,
             polls: Arc::default(),
             stopping: watch::Sender::new(false),
+            refusals: Arc::default(),
         }
     }
 
@@ -69,7 +72,16 @@ impl ControlService {
             Asker::Trusted => true,
             Asker::Client(_) => is_for_clients(method),
         };
-        asker.filter(may).ok_or_else(|| forbidden(from, method))
+        asker
+            .filter(may)
+            .ok_or_else(|| self.forbidden(from, method))
+    }
+
+    fn forbidden(&self, from: PeerName, method: u16) -> Refusal {
+        if let Some(left_out) = self.refusals.line(Instant::now()) {
+            info!(target: AUDIT, event = "call", outcome = "refused", peer = %from, method, left_out);
+        }
+        refuse(Code::Forbidden)
     }
 
     async fn run(self, from: PeerName, call: Call, deadline: Instant) -> Result<Answer, Refusal> {
@@ -86,7 +98,7 @@ impl ControlService {
             Commit::METHOD => {
                 let commit: Commit = request(&call)?;
                 if !asker.may_commit(&commit.txn) {
-                    return Err(forbidden(from, call.method));
+                    return Err(self.forbidden(from, call.method));
                 }
                 answer::<Commit>(self.engine.commit(commit.txn).await)
             }
@@ -112,7 +124,9 @@ impl ControlService {
             }
             CreateToken::METHOD => {
                 let create: CreateToken = request(&call)?;
-                answer::<CreateToken>(self.gatekeeper.create_token(create.ttl).await)
+                let asked = info_span!(target: AUDIT, "asked", by = %from);
+                let made = self.gatekeeper.create_token(create.ttl).instrument(asked);
+                answer::<CreateToken>(made.await)
             }
             ListTokens::METHOD => {
                 let ListTokens = request(&call)?;
@@ -232,11 +246,6 @@ fn is_for_clients(method: u16) -> bool {
     )
 }
 
-fn forbidden(from: PeerName, method: u16) -> Refusal {
-    warn!(%from, method, "refused a call that this peer may not make");
-    refuse(Code::Forbidden)
-}
-
 impl Service for ControlService {
     fn call(
         &self,
@@ -248,7 +257,10 @@ impl Service for ControlService {
     }
 
     fn cast(&self, from: PeerName, call: Call) {
-        warn!(%from, method = call.method, "a one-way message, of which this service has none");
+        if let Some(left_out) = self.refusals.line(Instant::now()) {
+            let method = call.method;
+            warn!(%from, method, left_out, "a one-way message, of which this service has none");
+        }
     }
 
     fn link(&self, _peer: PeerName, _up: bool) {

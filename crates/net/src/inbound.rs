@@ -1,6 +1,7 @@
 //! The listening side: who may come in, and what runs for them.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -55,7 +56,7 @@ impl Listener {
                 accepted = self.socket.accept() => accepted,
             };
             match accepted {
-                Ok((socket, _)) => door.admit(socket),
+                Ok((socket, address)) => door.admit(socket, address),
                 Err(error) => {
                     // out of descriptors, or a connection that broke before it was taken
                     warn!(%error, "cannot accept a connection");
@@ -90,12 +91,11 @@ struct Member {
 }
 
 impl Door {
-    fn admit(self: &Arc<Self>, socket: TcpStream) {
+    fn admit(self: &Arc<Self>, socket: TcpStream, address: SocketAddr) {
         let handshake = Handshake(Arc::clone(self));
         if self.handshakes.fetch_add(1, Relaxed) >= self.shared.limits.handshakes_max {
-            self.shared
-                .on_end(PeerName::Joining, &Ended::TooManyHandshakes);
-            return;
+            let (who, reason) = (PeerName::Joining, Ended::TooManyHandshakes);
+            return self.shared.on_refused(who, address, &reason);
         }
         let inside = self.shared.tasks.enter();
         let door = Arc::clone(self);
@@ -103,13 +103,13 @@ impl Door {
             let shared = &door.shared;
             select! {
                 () = shared.stopped() => {}
-                () = door.host(socket, handshake) => {}
+                () = door.host(socket, address, handshake) => {}
             }
             drop(inside);
         });
     }
 
-    async fn host(&self, socket: TcpStream, handshake: Handshake) {
+    async fn host(&self, socket: TcpStream, address: SocketAddr, handshake: Handshake) {
         let shared = &self.shared;
         // before the certificate says who it is, it is counted as somebody who joins
         let mut who = PeerName::Joining;
@@ -119,8 +119,8 @@ impl Door {
         );
         let entered = match entered.await {
             Ok(Ok(entered)) => entered,
-            Ok(Err(ended)) => return shared.on_end(who, &ended),
-            Err(_) => return shared.on_end(who, &Ended::HandshakeTimeout),
+            Ok(Err(ended)) => return shared.on_refused(who, address, &ended),
+            Err(_) => return shared.on_refused(who, address, &Ended::HandshakeTimeout),
         };
         let ended = match entered {
             Entered::Member(member) => {
@@ -128,9 +128,12 @@ impl Door {
                 self.serve(*member).await
             }
             // its place among the handshakes is kept: who joins is not authenticated
-            Entered::Joining(halves) => join::serve(shared, halves.0, halves.1).await,
+            Entered::Joining(halves) => join::serve(shared, address, halves.0, halves.1).await,
         };
-        shared.on_end(who, &ended);
+        match ended {
+            Ended::Revoked => shared.on_refused(who, address, &ended),
+            ended => shared.on_end(who, &ended),
+        }
     }
 
     async fn shake_hands(&self, socket: TcpStream, who: &mut PeerName) -> Result<Entered, Ended> {

@@ -3,6 +3,7 @@
 //! The client knows the cluster by the fingerprint in its token; the cluster knows the client by the token's secret, which
 //! is part of the request and which the service checks. One request and one answer, both bounded, then the end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +11,9 @@ use perigee_proto::Priority;
 use rustls_pki_types::ServerName;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tracing::{Instrument, info_span};
 
+use crate::audit::AUDIT;
 use crate::channel::{FrameReader, FrameWriter};
 use crate::error::{CallError, ConnectError, Ended, Fault, JoinError, Refusal};
 use crate::frame::{Bounds, FLAG_FAULT, FLAG_REFUSED, Frame, Kind};
@@ -34,9 +37,10 @@ const BOUNDS: Bounds = Bounds {
 /// From connecting to the answer.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Serves the request of one connection.
+/// Serves the request of one connection. Lines that the service logs meanwhile say whence it came.
 pub(crate) async fn serve(
     shared: &Shared,
+    address: SocketAddr,
     mut reader: FrameReader,
     mut writer: FrameWriter,
 ) -> Ended {
@@ -56,12 +60,13 @@ pub(crate) async fn serve(
     let service = Arc::clone(&shared.service);
     let inside = shared.runs.enter();
     // a task of its own: a certificate that is being issued is issued, whatever becomes of the connection
-    let work = tokio::spawn(async move {
+    let work = async move {
         let deadline = Instant::now() + TIME_MAX;
         let outcome = service.call(PeerName::Joining, call, deadline).await;
         drop(inside);
         outcome
-    });
+    };
+    let work = tokio::spawn(work.instrument(info_span!(target: AUDIT, "joining", %address)));
     let outcome = match work.await {
         Err(_panicked) => Outcome::Fault(Fault::Failed),
         Ok(Ok(answer)) if answer.body.len() > BOUNDS.body_max || !answer.payload.is_empty() => {

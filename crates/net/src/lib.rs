@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod audit;
 mod budget;
 mod callers;
 mod calls;
@@ -62,6 +63,7 @@ mod stats;
 mod tests;
 mod tls;
 
+pub use audit::{AUDIT, Refusals};
 pub use bytes::Bytes;
 pub use crypto::NoRandomness;
 pub use error::{CallError, ConnectError, JoinError, NetError, Refusal};

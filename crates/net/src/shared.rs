@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use tokio::sync::watch;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
+use crate::audit::{AUDIT, Refusals};
 use crate::error::Ended;
 use crate::gate::Gate;
 use crate::identity::{ClusterId, PeerName, Serial};
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) server_tls: Arc<rustls::ServerConfig>,
     pub(crate) service: Arc<dyn Service>,
     pub(crate) counters: Counters,
+    /// Bounds the lines about peers that are refused or break a rule.
+    refusals: Refusals,
     pub(crate) addresses: RwLock<BTreeMap<PeerName, SocketAddr>>,
     revoked: RwLock<BTreeSet<Serial>>,
     connections: Mutex<Connections>,
@@ -91,6 +94,7 @@ impl Shared {
             server_tls: parts.server_tls,
             service: parts.service,
             counters: Counters::default(),
+            refusals: Refusals::default(),
             addresses: RwLock::default(),
             revoked: RwLock::default(),
             connections: Mutex::default(),
@@ -175,8 +179,21 @@ impl Shared {
         self.counters.on_end(reason);
         if reason.is_ordinary() {
             debug!(%peer, %reason, "connection ended");
-        } else {
-            warn!(%peer, %reason, "disconnected a peer");
+        } else if let Some(left_out) = self.refusals.line(Instant::now()) {
+            warn!(%peer, %reason, left_out, "disconnected a peer");
+        }
+    }
+
+    /// Counts and logs a connection that was not let in, or is cut because its certificate is void. `who` is as far as
+    /// it has proved.
+    pub(crate) fn on_refused(&self, who: PeerName, address: SocketAddr, reason: &Ended) {
+        if reason.is_ordinary() {
+            return self.on_end(who, reason);
+        }
+        self.counters.on_end(reason);
+        if let Some(left_out) = self.refusals.line(Instant::now()) {
+            let event = "connection";
+            info!(target: AUDIT, event, outcome = "refused", peer = %who, %address, %reason, left_out);
         }
     }
 

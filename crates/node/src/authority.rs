@@ -128,14 +128,14 @@ pub(crate) fn check_request(
     let Some(container) = request.new_directory_in else {
         return Ok(());
     };
-    let home = directory.home_of(from).map(|home| home.id);
-    if home == Some(container) {
-        Ok(())
-    } else {
-        Err(Denied::OtherHome {
+    match directory.home_of(from) {
+        Some(home) if home.id == container => Ok(()),
+        // The word of a node's home may come a moment after that of the node.
+        None if record(directory, from)?.storage => Err(Denied::Unknown { node: from }),
+        _ => Err(Denied::OtherHome {
             node: from,
             container,
-        })
+        }),
     }
 }
 

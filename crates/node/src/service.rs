@@ -4,7 +4,7 @@ use crate::authority::{self, Denied};
 use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteRequest};
 use crate::env::Env;
 use bytes::Bytes;
-use perigee_net::{Answer as NetAnswer, Call, PeerName, Refusal, Service};
+use perigee_net::{AUDIT, Answer as NetAnswer, Call, PeerName, Refusal, Refusals, Service};
 use perigee_proto::message::{chain, data, file, report, session, tx};
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
@@ -12,7 +12,7 @@ use perigee_types::limits::IO_LEN_MAX;
 use perigee_types::{ByteRange, ContainerId, Errno, NodeId, Span};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 type BoxFuture<T> = std::pin::Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -20,6 +20,8 @@ type BoxFuture<T> = std::pin::Pin<Box<dyn Future<Output = T> + Send>>;
 #[derive(Default)]
 pub(crate) struct NodeService {
     env: OnceLock<Weak<Env>>,
+    /// Bounds the lines about calls that are refused.
+    refusals: Arc<Refusals>,
 }
 
 /// Why a call is refused, with words for the caller's log.
@@ -380,7 +382,7 @@ impl Service for NodeService {
         call: Call,
         deadline: Instant,
     ) -> BoxFuture<Result<NetAnswer, Refusal>> {
-        let env = self.env();
+        let (env, refusals) = (self.env(), Arc::clone(&self.refusals));
         Box::pin(async move {
             let PeerName::Node(node) = from else {
                 let detail = Bytes::from_static(b"only nodes may call a node");
@@ -405,10 +407,12 @@ impl Service for NodeService {
                 Ok((body, payload)) => Ok(NetAnswer { body, payload }),
                 Err(Refused(code, why)) => {
                     let name = perigee_proto::service::method_name(method);
-                    if code == Code::Forbidden {
-                        warn!(%node, call = name, why, "refused a call that this peer may not make");
-                    } else {
-                        debug!(%node, call = name, ?code, why, "call refused");
+                    debug!(%node, call = name, ?code, why, "call refused");
+                    if code == Code::Forbidden
+                        && let Some(left_out) = refusals.line(Instant::now())
+                    {
+                        let event = "call";
+                        info!(target: AUDIT, event, outcome = "refused", peer = %node, call = name, why, left_out);
                     }
                     Err(Refusal {
                         code: code.number(),

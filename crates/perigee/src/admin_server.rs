@@ -5,16 +5,17 @@
 
 use crate::admin_socket::ShortPath;
 use perigee_cluster::BoxFuture;
+use perigee_net::{AUDIT, Refusals};
 use perigee_proto::admin::{Answer, Failure, REQUEST_BYTES_MAX, Reply, Request, SOCKET_NAME};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 /// More people and scripts than ever ask one node at a time.
 const CONNECTIONS_MAX: usize = 32;
@@ -35,6 +36,8 @@ pub struct AdminServer {
     backend: Arc<dyn AdminBackend>,
     /// Told when somebody asks the node to stop.
     stop: Arc<Notify>,
+    /// Bounds the lines about users who may not ask.
+    refusals: Arc<Refusals>,
 }
 
 impl AdminServer {
@@ -59,6 +62,7 @@ impl AdminServer {
             listener,
             backend,
             stop,
+            refusals: Arc::default(),
         })
     }
 
@@ -85,9 +89,9 @@ impl AdminServer {
                 }
             };
             let backend = Arc::clone(&self.backend);
-            let stop = Arc::clone(&self.stop);
+            let (stop, refusals) = (Arc::clone(&self.stop), Arc::clone(&self.refusals));
             connections.spawn(async move {
-                if let Err(error) = serve(stream, &*backend, &stop).await {
+                if let Err(error) = serve(stream, &*backend, &stop, &refusals).await {
                     debug!(%error, "admin connection ended");
                 }
                 drop(slot);
@@ -100,9 +104,13 @@ async fn serve(
     mut stream: UnixStream,
     backend: &dyn AdminBackend,
     stop: &Notify,
+    refusals: &Refusals,
 ) -> std::io::Result<()> {
-    let peer = stream.peer_cred()?.uid();
-    if !may_ask(peer, rustix::process::geteuid().as_raw()) {
+    let uid = stream.peer_cred()?.uid();
+    if !may_ask(uid, rustix::process::geteuid().as_raw()) {
+        if let Some(left_out) = refusals.line(Instant::now()) {
+            info!(target: AUDIT, event = "command", outcome = "refused", uid, left_out);
+        }
         let failure = Failure::new("cannot ask this node", "it belongs to another user");
         return answer(&mut stream, &Reply::Error(failure)).await;
     }
@@ -125,7 +133,7 @@ async fn serve(
             );
             return answer(&mut write, &Reply::Error(failure)).await;
         }
-        let (reply, stops) = reply_to(&line, backend).await;
+        let (reply, stops) = reply_to(&line, uid, backend).await;
         answer(&mut write, &reply).await?;
         if stops {
             stop.notify_one();
@@ -133,18 +141,46 @@ async fn serve(
     }
 }
 
-async fn reply_to(line: &[u8], backend: &dyn AdminBackend) -> (Reply, bool) {
+/// Whether a request changes who may do what, where data is kept, or how it is reached.
+fn is_audited(request: &Request) -> bool {
+    match request {
+        Request::Mount { .. }
+        | Request::Umount { .. }
+        | Request::PolicySet { .. }
+        | Request::Token { .. }
+        | Request::Drain { .. }
+        | Request::Remove { .. }
+        | Request::Stop => true,
+        Request::Status
+        | Request::Where { .. }
+        | Request::PolicyGet { .. }
+        | Request::Doctor
+        | Request::Scrub { .. }
+        | Request::Quiesce => false,
+    }
+}
+
+async fn reply_to(line: &[u8], uid: u32, backend: &dyn AdminBackend) -> (Reply, bool) {
     match serde_json::from_slice(line) {
         Err(error) => {
             let failure = Failure::new("cannot read the request", error)
                 .hint("the command line and the node may be of different versions");
             (Reply::Error(failure), false)
         }
-        Ok(Request::Stop) => (Reply::Ok(Answer::Done), true),
-        Ok(request) => match backend.admin(request).await {
-            Ok(answer) => (Reply::Ok(answer), false),
-            Err(failure) => (Reply::Error(failure), false),
-        },
+        Ok(request) => {
+            // A request has no secrets in it; an answer may.
+            let shown = is_audited(&request).then(|| format!("{request:?}"));
+            let (answered, stops) = match request {
+                Request::Stop => (Ok(Answer::Done), true),
+                request => (backend.admin(request).await, false),
+            };
+            if let Some(request) = shown {
+                let outcome = if answered.is_ok() { "done" } else { "failed" };
+                let why = answered.as_ref().err().map(|failure| failure.why.as_str());
+                info!(target: AUDIT, event = "command", outcome, uid, request, why);
+            }
+            (answered.map_or_else(Reply::Error, Reply::Ok), stops)
+        }
     }
 }
 

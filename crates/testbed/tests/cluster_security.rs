@@ -17,10 +17,10 @@ use perigee_types::{
     Version,
 };
 use security::guest::{self, Guest, Kind};
-use security::sockets;
 use security::wire::{
     CALL, CAST, JOIN, MEMBER, Papers, REFUSED, Rogue, answer_to, frame, hello, hello_of_tls_12,
 };
+use security::{logs, sockets};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -109,6 +109,12 @@ fn no_port_answers_more_than_a_handshake_to_strangers() {
         }
         who_joins_may_ask_for_nothing_else(address, number);
     }
+    // of each process: four times plain text, five strangers, two who wanted a member's lane
+    wait::until("every refusal is counted", HEARD, || {
+        let found = logs::lines(&cluster, &[r#"event="connection" outcome="refused""#]);
+        Ok((found.len() == 3 * 11).then_some(()))
+    })
+    .unwrap();
 }
 
 fn plain_text_is_not_answered(address: SocketAddr, number: perigee_net::ClusterId) {

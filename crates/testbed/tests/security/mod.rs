@@ -3,5 +3,6 @@
 
 pub mod client;
 pub mod guest;
+pub mod logs;
 pub mod sockets;
 pub mod wire;
