@@ -20,7 +20,7 @@ pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A path, which on Unix is bytes: JSON text where it is UTF-8, else a list of byte values.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "PathForm", into = "PathForm")]
 pub struct AdminPath(pub Vec<u8>);
 
@@ -46,6 +46,13 @@ impl From<AdminPath> for PathForm {
             Ok(text) => Self::Text(text),
             Err(error) => Self::Bytes(error.into_bytes()),
         }
+    }
+}
+
+/// As in a log: in quotes, with what is no printable character escaped.
+impl fmt::Debug for AdminPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_path().fmt(f)
     }
 }
 

@@ -10,6 +10,7 @@ use rustls_pki_types::pem::PemObject;
 use std::fmt;
 use std::path::Path;
 use webpki::EndEntityCert;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::{ClusterId, Fingerprint, IdentityError, PeerName, Serial, pem};
 use crate::crypto;
@@ -54,8 +55,14 @@ impl NodeKey {
         KeyPair::from_pem(text).map(Self).ok()
     }
 
-    pub(super) fn to_der(&self) -> Vec<u8> {
-        self.0.serialize_der()
+    pub(super) fn to_der(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(self.0.serialize_der())
+    }
+}
+
+impl Drop for NodeKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 
@@ -142,7 +149,7 @@ impl ClusterCa {
     /// # Errors
     /// A file cannot be written.
     pub fn save(&self, directory: &Path) -> Result<(), IdentityError> {
-        let key = self.issuer.key().serialize_pem();
+        let key = Zeroizing::new(self.issuer.key().serialize_pem());
         pem::write_key(&directory.join("ca.key.pem"), &key)?;
         pem::write(&directory.join("ca.pem"), &self.certificate)
     }

@@ -2,6 +2,8 @@
 //!
 //! A directory holds `ca.pem` (the authority's certificate), `node.pem` and `node.key.pem` (this process), and at the
 //! control store `ca.key.pem`; `joining.pem` while a node has asked for its certificate and does not have it yet. Keys have mode 0600; a key that others may read is refused.
+//! Memory that held a key or a token's secret is cleared when it is given back, as far as it is this room's: TLS keeps the key
+//! that it signs with as long as the process lives.
 
 mod ca;
 mod name;
@@ -19,6 +21,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use webpki::EndEntityCert;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::crypto::{self, NoRandomness};
 
@@ -170,7 +173,7 @@ impl Identity {
         Self::from_parts(
             pem::certificate("certificate", certificate)?,
             pem::certificate("authority", authority)?,
-            PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.to_der())),
+            PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.to_der().to_vec())),
         )
     }
 
@@ -197,7 +200,7 @@ impl Identity {
     /// # Errors
     /// A file cannot be written.
     pub fn save(&self, directory: &Path) -> Result<(), IdentityError> {
-        let key = pem::encode("PRIVATE KEY", self.key.secret_der());
+        let key = Zeroizing::new(pem::encode("PRIVATE KEY", self.key.secret_der()));
         pem::write_key(&directory.join("node.key.pem"), &key)?;
         let authority = pem::encode("CERTIFICATE", &self.authority);
         pem::write(&directory.join("ca.pem"), &authority)?;
@@ -261,6 +264,12 @@ impl Identity {
 
     pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
         self.key.clone_key()
+    }
+}
+
+impl Drop for Identity {
+    fn drop(&mut self) {
+        self.key.zeroize();
     }
 }
 

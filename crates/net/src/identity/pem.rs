@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use zeroize::Zeroizing;
 
 use super::IdentityError;
 
@@ -25,7 +26,7 @@ pub(super) fn read(path: &Path) -> Result<String, IdentityError> {
 }
 
 /// The text of a key's file, refused when others may read it.
-pub(super) fn read_key(path: &Path) -> Result<String, IdentityError> {
+pub(super) fn read_key(path: &Path) -> Result<Zeroizing<String>, IdentityError> {
     let file = File::open(path).map_err(at(path))?;
     // of the open file, so that it cannot be exchanged between the check and the reading
     let mode = file.metadata().map_err(at(path))?.mode() & 0o7777;
@@ -35,7 +36,7 @@ pub(super) fn read_key(path: &Path) -> Result<String, IdentityError> {
             mode,
         });
     }
-    read_open(path, file)
+    read_open(path, file).map(Zeroizing::new)
 }
 
 fn read_open(path: &Path, file: File) -> Result<String, IdentityError> {

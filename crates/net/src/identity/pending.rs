@@ -5,6 +5,7 @@
 
 use super::{IdentityError, NodeKey, pem};
 use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
 
 /// Its file, beside those of the identity.
 const FILE: &str = "joining.pem";
@@ -28,7 +29,8 @@ impl PendingKey {
         let path = directory.join(FILE);
         let key = NodeKey::generate()?;
         let request = key.request()?;
-        let text = pem::encode("PRIVATE KEY", &key.to_der()) + &request;
+        let mut text = Zeroizing::new(pem::encode("PRIVATE KEY", &key.to_der()));
+        text.push_str(&request);
         pem::write_key(&path, &text)?;
         Ok(Self { path, key, request })
     }

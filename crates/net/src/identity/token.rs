@@ -7,6 +7,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use zeroize::Zeroizing;
 
 use super::{ClusterId, Fingerprint};
 use crate::crypto::{self, NoRandomness};
@@ -29,7 +30,7 @@ pub struct JoinToken {
     pub fingerprint: Fingerprint,
     /// When the token stops working, in seconds since 1970 (UTC).
     pub expires: u64,
-    secret: [u8; 32],
+    secret: Zeroizing<[u8; 32]>,
 }
 
 /// What the control store keeps of a token's secret: enough to recognize it, not to make it.
@@ -89,7 +90,7 @@ impl JoinToken {
             cluster,
             fingerprint,
             expires,
-            secret: crypto::random()?,
+            secret: Zeroizing::new(crypto::random()?),
         })
     }
 
@@ -102,7 +103,7 @@ impl JoinToken {
     /// What the control store keeps.
     #[must_use]
     pub fn secret_hash(&self) -> SecretHash {
-        SecretHash(crypto::sha256(&self.secret))
+        SecretHash(crypto::sha256(&*self.secret))
     }
 
     /// Whether the token no longer works at `now` (seconds since 1970).
@@ -126,11 +127,11 @@ impl fmt::Debug for JoinToken {
 /// The text form, secret included: print it for the user who asked for it, never into a log.
 impl fmt::Display for JoinToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut bytes = Vec::new();
+        let mut bytes = Zeroizing::new(Vec::new());
         bytes.extend_from_slice(&self.expires.to_le_bytes());
         bytes.extend_from_slice(&self.cluster.0.to_le_bytes());
         bytes.extend_from_slice(&self.fingerprint.0);
-        bytes.extend_from_slice(&self.secret);
+        bytes.extend_from_slice(&*self.secret);
         for address in &self.addresses {
             let text = address.to_string();
             // the text of a socket address has fewer than 64 characters
@@ -139,7 +140,7 @@ impl fmt::Display for JoinToken {
         }
         let check = crypto::sha256(&bytes);
         bytes.extend_from_slice(&check[..CHECK_LEN]);
-        write!(f, "{PREFIX}{}", crypto::to_hex(&bytes))
+        write!(f, "{PREFIX}{}", *Zeroizing::new(crypto::to_hex(&bytes)))
     }
 }
 
@@ -162,6 +163,7 @@ impl FromStr for JoinToken {
             return Err(TokenError::Damaged);
         }
         let bytes = crypto::from_hex(digits).ok_or(TokenError::Damaged)?;
+        let bytes = Zeroizing::new(bytes);
         let (content, check) = bytes
             .split_last_chunk::<CHECK_LEN>()
             .ok_or(TokenError::Damaged)?;
@@ -194,7 +196,7 @@ fn parse_content(content: &[u8]) -> Option<Result<JoinToken, TokenError>> {
         cluster: ClusterId(u128::from_le_bytes(*cluster)),
         fingerprint: Fingerprint(*fingerprint),
         expires: u64::from_le_bytes(*expires),
-        secret: *secret,
+        secret: Zeroizing::new(*secret),
     }))
 }
 

@@ -9,22 +9,31 @@ use crate::output::Report;
 use clap::Args;
 use perigee_proto::admin::Failure;
 use serde::Serialize;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, stdin};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// Join this machine to a cluster, and start its node.
 ///
 /// The token comes from `perigee token` or `perigee init` on a machine of the cluster; it lets one
-/// node in, once, for a limited time.
+/// node in, once, for a limited time. On the command line other users of this machine can see it
+/// while the command runs; `-` and --token-file keep it from them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   perigee join TOKEN --listen 10.0.0.5:7400
+  perigee join - --listen 10.0.0.5:7400 < token
   perigee join TOKEN --listen 10.0.0.9:7400 --site south --no-storage
   perigee join --again TOKEN")]
 pub struct Join {
-    /// The token
-    token: String,
+    /// The token; `-` reads it from standard input
+    #[arg(required_unless_present = "token_file")]
+    token: Option<String>,
+    /// A file with the token, which nobody else may read
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
     #[command(flatten)]
     dir: DirArg,
     /// Address and port for other nodes
@@ -49,6 +58,9 @@ pub struct Join {
     json: JsonArg,
 }
 
+/// Longer than any token.
+const TOKEN_BYTES_MAX: u64 = 4 << 10;
+
 #[derive(Debug, Serialize)]
 struct Summary {
     dir: PathBuf,
@@ -70,7 +82,8 @@ impl Join {
             )
             .hint("`perigee up` starts its node; to join another cluster give another --dir"));
         }
-        let control = daemon::control_address(&self.token)?;
+        let token = self.token()?;
+        let control = daemon::control_address(&token)?;
         let name = match self.name {
             Some(name) => name,
             None => host_name()?,
@@ -83,7 +96,7 @@ impl Join {
             storage: !self.no_storage,
             log: "info".to_owned(),
         };
-        daemon::join(&layout.node_dir(1).path, &config, &self.token)?;
+        daemon::join(&layout.node_dir(1).path, &config, &token)?;
         let layout = Layout::open(&layout.dir)?;
         super::up::start_missing(&layout)?;
         let summary = Summary {
@@ -94,8 +107,18 @@ impl Join {
         summary.report(self.json.json, "joined")
     }
 
+    /// The token, from where it is.
+    fn token(&self) -> Result<String, Failure> {
+        match (&self.token, &self.token_file) {
+            (_, Some(file)) => from_file(file),
+            (Some(token), None) if token != "-" => Ok(token.clone()),
+            _ => from(stdin().lock(), "standard input"),
+        }
+    }
+
     /// A node of this machine comes back to a cluster whose control store was made anew.
     fn come_back(self) -> Result<Report, Failure> {
+        let token = self.token()?;
         let layout = self.dir.open()?;
         let nodes = layout.chosen(self.node)?;
         let [node] = nodes.as_slice() else {
@@ -105,7 +128,7 @@ impl Join {
         let config = {
             let _only = super::up::lock(&layout.dir)?;
             super::down::stop_one(node)?;
-            daemon::join_again(&node.path, &self.token)?
+            daemon::join_again(&node.path, &token)?
         };
         super::up::start_node(&layout, node)?;
         let summary = Summary {
@@ -131,4 +154,30 @@ impl Summary {
             )
         })
     }
+}
+
+/// A token from a file, refused when others may read it.
+fn from_file(path: &Path) -> Result<String, Failure> {
+    let shown = format!("`{}`", path.display());
+    let fail = |error: std::io::Error| Failure::new(cannot_read(&shown), error);
+    let file = File::open(path).map_err(fail)?;
+    // of the open file, so that it cannot be exchanged between the check and the reading
+    let mode = file.metadata().map_err(fail)?.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        let why = format!("it has mode {mode:04o}: others may read the token");
+        return Err(Failure::new(cannot_read(&shown), why).hint("set it to 0600"));
+    }
+    from(file, &shown)
+}
+
+fn from(source: impl Read, shown: &str) -> Result<String, Failure> {
+    let mut text = String::new();
+    // one line: somebody may type it
+    let read = BufReader::new(source.take(TOKEN_BYTES_MAX)).read_line(&mut text);
+    read.map_err(|error| Failure::new(cannot_read(shown), error))?;
+    Ok(text.trim().to_owned())
+}
+
+fn cannot_read(shown: &str) -> String {
+    format!("cannot read the token from {shown}")
 }
