@@ -9,7 +9,7 @@ use crate::store::{Txn, Write};
 /// change what it says of itself: its sign of life, its address, its capacity.
 #[must_use]
 pub fn may_commit(node: &Node, txn: &Txn) -> bool {
-    node.storage || txn.writes.iter().all(|write| is_of_itself(node, write))
+    node.role.stores() || txn.writes.iter().all(|write| is_of_itself(node, write))
 }
 
 fn is_of_itself(node: &Node, write: &Write) -> bool {
@@ -33,17 +33,17 @@ fn is_of_itself(node: &Node, write: &Write) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::NodeState;
+    use crate::model::{NodeState, Role};
     use crate::store::LeaseNumber;
     use perigee_types::{NodeId, WallTime};
 
-    fn node(storage: bool) -> Node {
+    fn node(role: Role) -> Node {
         Node {
             id: NodeId(4),
             name: "client".to_owned(),
             address: ([10, 0, 0, 4], 7400).into(),
             site: None,
-            storage,
+            role,
             joined: WallTime::default(),
             cert_serial: vec![1],
             state: NodeState::Draining,
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn who_only_mounts_changes_its_life_and_its_address_alone() {
-        let client = node(false);
+        let client = node(Role::Reads);
         let live = |node| Live {
             node,
             free: 0,
@@ -79,7 +79,7 @@ mod tests {
         assert!(!may_commit(&client, &without_end));
         for changed in [
             Node {
-                storage: true,
+                role: Role::Mounts,
                 ..client.clone()
             },
             Node {
@@ -99,6 +99,6 @@ mod tests {
         }
         let with_more = put(&moved).delete(key::node(NodeId(1)));
         assert!(!may_commit(&client, &with_more));
-        assert!(may_commit(&node(true), &with_more));
+        assert!(may_commit(&node(Role::Stores), &with_more));
     }
 }

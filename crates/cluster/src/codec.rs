@@ -8,9 +8,6 @@ use perigee_types::{ContainerId, NodeId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The version of every record so far.
-const VERSION: u8 = 1;
-
 /// Why bytes from the control store are not the record that their key names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -50,6 +47,13 @@ pub enum DecodeError {
 pub trait Record: Serialize + DeserializeOwned {
     /// The kind, for messages.
     const WHAT: &'static str;
+    /// The version that is written; every one from 1 on is read.
+    const VERSION: u8 = 1;
+
+    /// The body of this version for a body of an earlier one.
+    fn update(_version: u8, body: &[u8]) -> Vec<u8> {
+        body.to_vec()
+    }
 
     /// The rule that it breaks, if any.
     fn broken_rule(&self) -> Option<&'static str> {
@@ -59,7 +63,7 @@ pub trait Record: Serialize + DeserializeOwned {
     /// The record as bytes.
     fn encode(&self) -> Vec<u8> {
         // The records have no map and no sequence of unknown length, all that postcard can refuse.
-        postcard::to_extend(self, vec![VERSION]).expect("records always encode")
+        postcard::to_extend(self, vec![Self::VERSION]).expect("records always encode")
     }
 
     /// Reads bytes that came from outside.
@@ -72,16 +76,20 @@ pub trait Record: Serialize + DeserializeOwned {
         let Some((&version, body)) = bytes.split_first() else {
             return Err(corrupt);
         };
-        if version > VERSION {
+        if version > Self::VERSION {
             return Err(DecodeError::Newer {
                 what,
                 found: version,
-                supported: VERSION,
+                supported: Self::VERSION,
             });
         }
-        if version != VERSION {
+        if version == 0 {
             return Err(corrupt);
         }
+        let body = match version < Self::VERSION {
+            true => &Self::update(version, body),
+            false => body,
+        };
         let Ok((record, rest)) = postcard::take_from_bytes::<Self>(body) else {
             return Err(corrupt);
         };
@@ -143,10 +151,22 @@ impl Record for Policy {
 
 impl Record for Token {
     const WHAT: &'static str = "token";
+    const VERSION: u8 = 2;
+
+    /// Version 1 ended before `admits`, and admitted anybody.
+    fn update(_version: u8, body: &[u8]) -> Vec<u8> {
+        [body, &[0]].concat()
+    }
 }
 
 impl Record for Readmission {
     const WHAT: &'static str = "readmission";
+    const VERSION: u8 = 2;
+
+    /// It ends with its token.
+    fn update(version: u8, body: &[u8]) -> Vec<u8> {
+        Token::update(version, body)
+    }
 }
 
 impl Record for Revoked {
@@ -159,4 +179,54 @@ impl Record for NodeId {
 
 impl Record for ContainerId {
     const WHAT: &'static str = "next container";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Admits, NodeState, Role};
+    use perigee_types::WallTime;
+
+    #[test]
+    fn tokens_and_nodes_of_the_version_before_are_read_and_may_what_they_could() {
+        let token = Token {
+            hash: [7; 32],
+            expires: WallTime { secs: 9, nanos: 0 },
+            used_by: None,
+            admits: Admits::Anybody,
+        };
+        let earlier = (token.hash, token.expires, None::<u8>);
+        let earlier = postcard::to_extend(&earlier, vec![1]).expect("plain data");
+        assert_eq!(Token::decode(&earlier), Ok(token.clone()));
+        assert_eq!(Token::decode(&token.encode()), Ok(token.clone()));
+        let readers = Token {
+            admits: Admits::Readers,
+            ..token
+        };
+        assert_eq!(Token::decode(&readers.encode()), Ok(readers.clone()));
+        let mut cut = readers.encode();
+        cut.pop();
+        assert!(Token::decode(&cut).is_err());
+        assert!(Token::decode(&[earlier, vec![1]].concat()).is_err());
+
+        let address: std::net::SocketAddr = ([10, 0, 0, 1], 1).into();
+        for (storage, role) in [(false, Role::Mounts), (true, Role::Stores)] {
+            let node = Node {
+                id: NodeId(3),
+                name: "n".to_owned(),
+                address,
+                site: None,
+                role,
+                joined: WallTime::default(),
+                cert_serial: vec![1],
+                state: NodeState::Active,
+                capacity: 5,
+            };
+            let site: Option<&str> = None;
+            let body = (NodeId(3), "n", address, site, storage);
+            let rest = (WallTime::default(), vec![1_u8], NodeState::Active, 5_u64);
+            let earlier = postcard::to_extend(&(body, rest), vec![1]).expect("plain data");
+            assert_eq!(Node::decode(&earlier), Ok(node));
+        }
+    }
 }

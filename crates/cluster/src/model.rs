@@ -31,6 +31,45 @@ pub enum NodeState {
     Left,
 }
 
+/// What a node is to the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    // The first two are as earlier programs wrote whether a node stores: no and yes.
+    /// It mounts, and stores nothing.
+    Mounts,
+    /// It stores data, and may mount.
+    #[default]
+    Stores,
+    /// It mounts for reading alone, and stores nothing.
+    Reads,
+}
+
+impl Role {
+    /// Whether it holds containers, and is trusted with what owners and members say to each other.
+    #[must_use]
+    pub fn stores(self) -> bool {
+        self == Self::Stores
+    }
+
+    /// Whether its programs may change files.
+    #[must_use]
+    pub fn may_change_files(self) -> bool {
+        self != Self::Reads
+    }
+}
+
+/// What a node that joins by a token may become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Admits {
+    /// What it asks to be.
+    #[default]
+    Anybody,
+    /// [`Role::Reads`].
+    Readers,
+}
+
 /// A member of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
@@ -42,8 +81,8 @@ pub struct Node {
     pub address: SocketAddr,
     /// The site that it belongs to, if somebody said so.
     pub site: Option<String>,
-    /// Whether it holds containers. One that does not only mounts.
-    pub storage: bool,
+    /// Whether it holds containers, and what its mounts may do.
+    pub role: Role,
     /// When it joined, for people.
     pub joined: WallTime,
     /// The serial number of its current certificate. Earlier ones are [`Revoked`].
@@ -58,7 +97,7 @@ impl Node {
     /// Whether it may become a member of a chain.
     #[must_use]
     pub fn takes_containers(&self) -> bool {
-        self.storage && self.state == NodeState::Active
+        self.role.stores() && self.state == NodeState::Active
     }
 }
 
@@ -151,6 +190,8 @@ pub struct Token {
     pub expires: WallTime,
     /// Who used it. A token lets in one node.
     pub used_by: Option<TokenUse>,
+    /// What that node may be.
+    pub admits: Admits,
 }
 
 /// Lets a node in again whose certificate nobody trusts any more, since the authority was lost with the control store.

@@ -122,6 +122,7 @@ fn other_machine(a: &Node, b: &Node) -> bool {
 mod tests {
     use super::*;
     use crate::directory::Known;
+    use crate::model::Role;
     use crate::model::{Live, NodeState};
     use crate::store::Revision;
     use perigee_types::WallTime;
@@ -132,7 +133,7 @@ mod tests {
             name: format!("h{id}"),
             address: ([10, 0, 0, ip], 7000).into(),
             site: site.map(str::to_owned),
-            storage: true,
+            role: Role::Stores,
             joined: WallTime::default(),
             cert_serial: Vec::new(),
             state: NodeState::Active,
@@ -189,7 +190,7 @@ mod tests {
             ..node(1, 1, None)
         };
         let mount = Node {
-            storage: false,
+            role: Role::Mounts,
             ..node(2, 2, None)
         };
         let all = [candidate(&draining, GIB, 0), candidate(&mount, GIB, 0)];

@@ -302,7 +302,7 @@ fn check_all_there(
     }
     let nodes = directory.nodes.values().map(|known| &known.record);
     let missing: BTreeMap<NodeId, String> = nodes
-        .filter(|node| node.storage && node.state != NodeState::Left)
+        .filter(|node| node.role.stores() && node.state != NodeState::Left)
         .filter(|node| !there.contains(&node.id) && !lost.contains(&node.id))
         .map(|node| (node.id, node.name.clone()))
         .collect();

@@ -5,7 +5,7 @@ use perigee_cluster::key::{self, Name};
 use perigee_cluster::rebuild::{Copy, Held, Inventory, Place, decode_all, encode_all};
 use perigee_cluster::{
     ClusterInfo, Container, KeyValue, Live, Node, NodeState, Policy, Readmission, Revision,
-    Revoked, Token,
+    Revoked, Role, Token,
 };
 use perigee_fuzz::{Verdict, assault, assault_plain};
 use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
@@ -26,7 +26,7 @@ fn fuzz_every_record() {
         name: "three".to_owned(),
         address: ([10, 0, 0, 3], 7400).into(),
         site: Some("north".to_owned()),
-        storage: true,
+        role: Role::Stores,
         joined: WallTime::default(),
         cert_serial: vec![1, 2, 3],
         state: NodeState::Draining,

@@ -49,7 +49,7 @@ fn copy(revision: u64) -> Copy {
             name: format!("h{id}"),
             address: ([10, 0, 0, id as u8], 7400).into(),
             site: None,
-            storage: true,
+            role: perigee_cluster::Role::Stores,
             joined: WallTime::default(),
             cert_serial: vec![id as u8],
             state: NodeState::Active,

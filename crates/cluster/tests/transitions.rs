@@ -5,8 +5,8 @@
 use perigee_cluster::codec::Record;
 use perigee_cluster::transition as t;
 use perigee_cluster::{
-    ClusterInfo, Container, Directory, JoinRequest, KeyValue, Node, NodeState, PlanError, Policy,
-    Revision, TokenUse, Txn, Write, key,
+    Admits, ClusterInfo, Container, Directory, JoinRequest, KeyValue, Node, NodeState, PlanError,
+    Policy, Revision, TokenUse, Txn, Write, key,
 };
 use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
 use proptest::prelude::*;
@@ -244,10 +244,10 @@ fn a_token_lets_in_one_node_in_time() {
         t::join(dir, hash, &certified(name), &request(name), now)
     };
     assert_eq!(join(&dir, "a", NOW), Err(PlanError::UnknownToken));
-    model.apply(t::create_token(&dir, hash, LATER));
+    model.apply(t::create_token(&dir, hash, LATER, Admits::Anybody));
     let dir = model.directory();
     assert_eq!(
-        t::create_token(&dir, hash, LATER),
+        t::create_token(&dir, hash, LATER, Admits::Anybody),
         Err(PlanError::TokenExists)
     );
     assert_eq!(join(&dir, "a", LATER), Err(PlanError::TokenExpired));
@@ -370,7 +370,9 @@ fn plan(dir: &Directory, at: usize, step: &Step) -> Option<Txn> {
         Step::Drain(node) => t::drain(dir, n(*node)).map(|p| p.txn),
         Step::Undrain(node) => t::undrain(dir, n(*node)).map(|p| p.txn),
         Step::Leave(node) => t::leave(dir, n(*node)).map(|p| p.txn),
-        Step::Token(token) => t::create_token(dir, [*token; 32], LATER).map(|p| p.txn),
+        Step::Token(token) => {
+            t::create_token(dir, [*token; 32], LATER, Admits::Anybody).map(|p| p.txn)
+        }
         Step::Look => return None,
     };
     txn.ok()
@@ -427,7 +429,7 @@ proptest! {
     fn invariants_hold_under_plans_that_are_out_of_date(steps in prop::collection::vec(step(), 1..60)) {
         let mut model = with_nodes(3);
         for token in 0..4 {
-            let planned = t::create_token(&model.directory(), [token; 32], LATER);
+            let planned = t::create_token(&model.directory(), [token; 32], LATER, Admits::Anybody);
             model.apply(planned);
         }
         let mut ever = BTreeSet::new();

@@ -5,7 +5,7 @@ use crate::wire::{
     JoinRefusal, KeepAlive, List, ListTokens, NewToken, Poll, Polled, Revoke, TokenInfo,
 };
 use perigee_cluster::{
-    BoxFuture, Committed, ControlStore, Event, JoinRequest, KeyValue, LeaseNumber, Refusal,
+    Admits, BoxFuture, Committed, ControlStore, Event, JoinRequest, KeyValue, LeaseNumber, Refusal,
     Revision, StoreError, Txn, Watch, WatchError,
 };
 use perigee_net::{Answer, Call, CallError, CallOptions, JoinError, JoinToken, Network, PeerName};
@@ -178,8 +178,8 @@ impl RemoteControl {
     ///
     /// # Errors
     /// See [`AdminError`].
-    pub async fn create_token(&self, ttl: Span) -> Result<NewToken, AdminError> {
-        self.admin(&CreateToken { ttl }).await
+    pub async fn create_token(&self, ttl: Span, admits: Admits) -> Result<NewToken, AdminError> {
+        self.admin(&CreateToken { ttl, admits }).await
     }
 
     /// The tokens that can be used, and those that were or expired of late.

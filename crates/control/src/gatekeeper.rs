@@ -5,8 +5,8 @@ use crate::local::LocalControl;
 use crate::wire::{AdminError, Admission, Join, JoinRefusal, NewToken, TokenInfo};
 use perigee_cluster::transition::{self, Certified};
 use perigee_cluster::{
-    ChangeError, ControlStore as _, Directory, NodeState, PlanError, Readmission, StoreError,
-    Token, TokenUse, change, key,
+    Admits, ChangeError, ControlStore as _, Directory, NodeState, PlanError, Readmission,
+    StoreError, Token, TokenUse, change, key,
 };
 use perigee_net::{AUDIT, ClusterCa, ClusterId, JoinToken, PeerName, Refusals, SecretHash};
 use perigee_types::{ContainerId, NodeId, Span, WallTime};
@@ -81,17 +81,17 @@ impl Gatekeeper {
     ///
     /// # Errors
     /// [`AdminError::BadTerm`], or the store's.
-    pub async fn create_token(&self, ttl: Span) -> Result<NewToken, AdminError> {
+    pub async fn create_token(&self, ttl: Span, admits: Admits) -> Result<NewToken, AdminError> {
         let now = wall_now();
         let (token, expires) = self.new_token(now, ttl)?;
         let hash = token.secret_hash().0;
         change(&self.store, |dir| {
-            transition::create_token(dir, hash, expires)
+            transition::create_token(dir, hash, expires, admits)
         })
         .await?;
         let id = TokenInfo::of(&hash, expires, None).id;
         let event = "token";
-        info!(target: AUDIT, event, outcome = "made", id, expires = expires.secs);
+        info!(target: AUDIT, event, outcome = "made", id, expires = expires.secs, ?admits);
         let before = WallTime {
             secs: now.secs - TOKEN_KEPT_SECS,
             nanos: 0,
@@ -116,7 +116,8 @@ impl Gatekeeper {
             transition::create_readmission(dir, id, hash, expires)
         })
         .await?;
-        info!(node = %id, expires = expires.secs, "made a token to let a node in again");
+        let event = "readmission";
+        info!(target: AUDIT, event, outcome = "made", node = %id, expires = expires.secs);
         Ok(NewToken {
             text: token.to_string(),
         })

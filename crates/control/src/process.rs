@@ -16,7 +16,7 @@ use crate::local::LocalControl;
 use crate::server::ControlService;
 use crate::wire::AdminError;
 use perigee_cluster::{
-    ClusterInfo, ControlStore as _, Directory, WatchError, change, key, transition,
+    Admits, ClusterInfo, ControlStore as _, Directory, WatchError, change, key, transition,
 };
 use perigee_net::{
     AUDIT, ClusterCa, ClusterId, Identity, IdentityError, JoinToken, NetConfig, NetError, Network,
@@ -204,7 +204,9 @@ async fn fill(dir: &Path, address: SocketAddr) -> Result<(ClusterId, JoinToken),
     let made = change(&store, |d| transition::create_cluster(d, info.clone())).await;
     made.map_err(AdminError::from)?;
     let gatekeeper = Gatekeeper::new(engine, ca, address);
-    let token = gatekeeper.create_token(FIRST_TOKEN_TTL).await?;
+    let token = gatekeeper
+        .create_token(FIRST_TOKEN_TTL, Admits::Anybody)
+        .await?;
     sync_dir(dir)?;
     Ok((cluster, token.text.parse()?))
 }

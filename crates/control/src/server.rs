@@ -125,7 +125,8 @@ impl ControlService {
             CreateToken::METHOD => {
                 let create: CreateToken = request(&call)?;
                 let asked = info_span!(target: AUDIT, "asked", by = %from);
-                let made = self.gatekeeper.create_token(create.ttl).instrument(asked);
+                let made = self.gatekeeper.create_token(create.ttl, create.admits);
+                let made = made.instrument(asked);
                 answer::<CreateToken>(made.await)
             }
             ListTokens::METHOD => {
@@ -219,7 +220,7 @@ impl Asker {
                 state: NodeState::Left,
                 ..
             } => None,
-            Node { storage: true, .. } => Some(Self::Trusted),
+            node if node.role.stores() => Some(Self::Trusted),
             client => Some(Self::Client(Box::new(client))),
         }
     }

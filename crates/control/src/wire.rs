@@ -4,7 +4,7 @@
 //! refusals ([`Code`]) are for callers who may not ask, or who cannot be understood.
 
 use perigee_cluster::{
-    Committed, Event, JoinRequest, KeyValue, LeaseNumber, NodeState, PlanError, Revision,
+    Admits, Committed, Event, JoinRequest, KeyValue, LeaseNumber, NodeState, PlanError, Revision,
     StoreError, TokenUse, Txn, WatchError,
 };
 use perigee_net::Refusal;
@@ -120,6 +120,8 @@ pub struct Revoke {
 pub struct CreateToken {
     /// How long it can be used; 1 minute to 30 days.
     pub ttl: Span,
+    /// What the node may be that it lets in.
+    pub admits: Admits,
 }
 
 /// A new join token.

@@ -6,8 +6,8 @@ mod cluster;
 
 use cluster::{World, loopback, request};
 use perigee_cluster::{
-    ControlStore as _, JoinRequest, Node, NodeState, PlanError, Refusal, StoreError, change,
-    codec::Record as _, key, transition,
+    Admits, ControlStore as _, JoinRequest, Node, NodeState, PlanError, Refusal, StoreError,
+    change, codec::Record as _, key, transition,
 };
 use perigee_control::{
     AdminError, Control, ControlError, EnterError, JoinRefusal, RemoteControl, enter, init_control,
@@ -46,7 +46,10 @@ async fn the_first_token_lets_in_the_first_node() {
     assert_eq!(status.cluster, world.made.cluster.0);
     assert_eq!(status.nodes, [(NodeId(1), NodeState::Active)]);
     // a node may make tokens, and sees which were used, never a secret
-    let second = store.create_token(Span::from_millis(60_000)).await.unwrap();
+    let second = store
+        .create_token(Span::from_millis(60_000), Admits::Anybody)
+        .await
+        .unwrap();
     let tokens = store.list_tokens().await.unwrap();
     let used: Vec<_> = tokens.iter().filter_map(|t| t.used_by).collect();
     assert_eq!((tokens.len(), used), (2, vec![NodeId(1)]));
@@ -58,7 +61,7 @@ async fn the_first_token_lets_in_the_first_node() {
         (NodeId(2), Some(ContainerId(2)))
     );
     let too_long = store
-        .create_token(Span::from_millis(31 * 24 * 3_600_000))
+        .create_token(Span::from_millis(31 * 24 * 3_600_000), Admits::Anybody)
         .await;
     assert!(matches!(too_long, Err(AdminError::BadTerm { .. })));
 }

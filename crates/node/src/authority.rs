@@ -88,7 +88,7 @@ fn record(directory: &Directory, from: NodeId) -> Result<&Node, Denied> {
 /// Whether `from` may call `method`, or send it as a message.
 pub(crate) fn check_call(directory: &Directory, from: NodeId, method: u16) -> Result<(), Denied> {
     let node = record(directory, from)?;
-    if node.storage || is_for_clients(method) {
+    if node.role.stores() || is_for_clients(method) {
         Ok(())
     } else {
         Err(Denied::StoresNothing { node: from })
@@ -105,6 +105,22 @@ pub(crate) fn check_session(from: NodeId, session: SessionId) -> Result<(), Deni
             session,
         })
     }
+}
+
+/// Whether `from` may run `operation` of its sessions; one that may not is answered as on a file system that is mounted
+/// for reading. Shared locks are for readers, too; one that keeps writers out for good is not.
+pub(crate) fn may_run(directory: &Directory, from: NodeId, operation: &Op) -> bool {
+    let changes = match operation {
+        Op::SetLock { lock, .. } => lock.exclusive == Some(true),
+        Op::ReleaseLocks { .. } | Op::ReleaseSession { .. } => false,
+        operation => crate::container::changes(operation),
+    };
+    !changes || may_write(directory, from)
+}
+
+/// Whether `from` may write into files.
+pub(crate) fn may_write(directory: &Directory, from: NodeId) -> bool {
+    record(directory, from).is_ok_and(|node| node.role.may_change_files())
 }
 
 /// Whether another node's request may have this in it.
@@ -131,7 +147,7 @@ pub(crate) fn check_request(
     match directory.home_of(from) {
         Some(home) if home.id == container => Ok(()),
         // The word of a node's home may come a moment after that of the node.
-        None if record(directory, from)?.storage => Err(Denied::Unknown { node: from }),
+        None if record(directory, from)?.role.stores() => Err(Denied::Unknown { node: from }),
         _ => Err(Denied::OtherHome {
             node: from,
             container,
@@ -143,30 +159,33 @@ pub(crate) fn check_request(
 mod tests {
     use super::*;
     use perigee_cluster::codec::Record as _;
-    use perigee_cluster::{KeyValue, Revision, key};
+    use perigee_cluster::{KeyValue, Revision, Role, key};
+    use perigee_meta::{FileLock, LockKind, Patience, SetAttr};
     use perigee_proto::message::{chain, tx};
-    use perigee_types::{InodeId, OpId, WallTime};
+    use perigee_types::{ByteRange, InodeId, OpId, WallTime};
 
     const STORES: NodeId = NodeId(1);
     const MOUNTS: NodeId = NodeId(2);
     const LEFT: NodeId = NodeId(3);
+    const READS: NodeId = NodeId(4);
 
     fn directory() -> Directory {
-        let node = |id: NodeId, storage, state| Node {
+        let node = |id: NodeId, role, state| Node {
             id,
             name: id.to_string(),
             address: ([127, 0, 0, 1], 1).into(),
             site: None,
-            storage,
+            role,
             joined: WallTime::default(),
             cert_serial: Vec::new(),
             state,
             capacity: 0,
         };
         let nodes = [
-            node(STORES, true, NodeState::Draining),
-            node(MOUNTS, false, NodeState::Active),
-            node(LEFT, true, NodeState::Left),
+            node(STORES, Role::Stores, NodeState::Draining),
+            node(MOUNTS, Role::Mounts, NodeState::Active),
+            node(READS, Role::Reads, NodeState::Active),
+            node(LEFT, Role::Stores, NodeState::Left),
         ];
         let rows = nodes.map(|node| KeyValue {
             key: key::node(node.id),
@@ -245,5 +264,38 @@ mod tests {
             check(&elsewhere).map_err(Denied::code),
             Err(Code::Forbidden)
         );
+    }
+
+    #[test]
+    fn who_may_only_read_changes_nothing_and_keeps_no_writer_out() {
+        let directory = directory();
+        let inode = InodeId::ROOT;
+        let change = Op::SetAttr {
+            inode,
+            set: SetAttr::default(),
+            cred: Default::default(),
+        };
+        let lock = |exclusive| Op::SetLock {
+            inode,
+            session: SessionId::new(READS, 1),
+            lock: FileLock {
+                kind: LockKind::Flock,
+                owner: 1,
+                range: ByteRange::new(0, u64::MAX),
+                exclusive,
+                pid: 1,
+            },
+            patience: Patience::Refuse,
+        };
+        for refused in [&change, &lock(Some(true))] {
+            assert!(!may_run(&directory, READS, refused));
+            assert!(may_run(&directory, MOUNTS, refused));
+        }
+        for fine in [Op::GetAttr { inode }, lock(Some(false)), lock(None)] {
+            assert!(may_run(&directory, READS, &fine));
+        }
+        assert!(!may_write(&directory, READS) && may_write(&directory, MOUNTS));
+        // who is not known may nothing
+        assert!(!may_write(&directory, NodeId(9)));
     }
 }

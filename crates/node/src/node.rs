@@ -10,7 +10,7 @@ use crate::usage::Usage;
 use futures_util::future::join_all;
 use perigee_client::Session;
 use perigee_cluster::codec::Record;
-use perigee_cluster::{ControlStore, Directory, Event, LeaseNumber, Live, Txn, key};
+use perigee_cluster::{ControlStore, Directory, Event, LeaseNumber, Live, Role, Txn, key};
 use perigee_control::RemoteControl;
 use perigee_net::identity::{Identity, Serial};
 use perigee_net::{NetConfig, NetError, Network, PeerName};
@@ -194,6 +194,15 @@ impl Node {
     #[must_use]
     pub fn id(&self) -> NodeId {
         self.env.me
+    }
+
+    /// What this node is to the cluster, as the control store last told.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        let directory = self.env.directory.read();
+        directory
+            .node(self.env.me)
+            .map_or_else(Role::default, |node| node.role)
     }
 
     /// A new mount's session.

@@ -78,7 +78,7 @@ impl Node {
             }
         };
         let nodes = directory.nodes.values().map(|known| &known.record);
-        let storing = nodes.filter(|node| node.storage);
+        let storing = nodes.filter(|node| node.role.stores());
         let asks = storing.map(|node| ask(node.id, node.name.clone()));
         futures_util::future::join_all(asks).await
     }
@@ -279,10 +279,14 @@ impl Node {
     ///
     /// # Errors
     /// The control store's reason.
-    pub async fn token(&self, ttl: perigee_types::Span) -> Result<String, String> {
+    pub async fn token(
+        &self,
+        ttl: perigee_types::Span,
+        admits: perigee_cluster::Admits,
+    ) -> Result<String, String> {
         let token = self
             .remote
-            .create_token(ttl)
+            .create_token(ttl, admits)
             .await
             .map_err(|error| error.to_string())?;
         Ok(token.text)
@@ -316,6 +320,7 @@ fn nodes(directory: &Directory, me: NodeId, reports: &Reports) -> Vec<NodeStatus
                 state,
                 address: node.address.to_string(),
                 site: node.site.clone().unwrap_or_default(),
+                role: node.role,
                 used_bytes: report.and_then(|report| report.used),
                 free_bytes: report.and_then(|report| report.free),
                 mounts: Vec::new(),
@@ -398,7 +403,7 @@ mod tests {
             name: "n".to_owned(),
             address: std::net::SocketAddr::from(([127, 0, 0, 1], 1)),
             site: None,
-            storage: true,
+            role: perigee_cluster::Role::Stores,
             joined: WallTime { secs: 0, nanos: 0 },
             cert_serial: Vec::new(),
             state,

@@ -102,6 +102,12 @@ fn container(env: &Env, id: ContainerId) -> Result<Arc<Container>, Refused> {
 async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
     let request: session::Execute = decode(body)?;
     authority::check_request(&env.directory.read(), from, &request)?;
+    if !authority::may_run(&env.directory.read(), from, &request.operation) {
+        return reply::<session::Execute>(&session::Executed {
+            result: Err(Errno::EROFS),
+            ttl_us: 0,
+        });
+    }
     let container = container(env, crate::router::container_of(&request.operation))?;
     let request = Request {
         session: request.session,
@@ -156,6 +162,10 @@ async fn read(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
 async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Handled {
     let request: file::Write = decode(body)?;
     authority::check_session(from, request.session)?;
+    if !authority::may_write(&env.directory.read(), from) {
+        let result = Err(Errno::EROFS);
+        return reply::<file::Write>(&file::Written { result });
+    }
     if payload.len() > IO_LEN_MAX {
         return Err(Refused(
             Code::Malformed,

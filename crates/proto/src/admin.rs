@@ -5,6 +5,7 @@
 //! is refused with a [`Failure`], and fields may be added where they have a default.
 
 pub use crate::message::report::{Hold, ScrubFound, ScrubPass, ScrubState, ScrubWish};
+use perigee_cluster::{Admits, Role};
 use perigee_types::{ContainerId, Epoch, InodeId, NodeId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -127,6 +128,9 @@ pub enum Request {
     Token {
         /// How long it is good for, in seconds.
         ttl_secs: u64,
+        /// What the node may be that it lets in.
+        #[serde(default)]
+        admits: Admits,
     },
     /// Asks that what a node keeps moves to others, or takes that back. Answer: [`Answer::Node`]; the work is done after
     /// it, as [`Request::Status`] shows.
@@ -294,6 +298,9 @@ pub struct NodeStatus {
     /// How far its wall clock is ahead of that of the node that was asked, in milliseconds.
     #[serde(default)]
     pub clock_ahead_ms: Option<i64>,
+    /// Whether it stores data, and what its mounts may do.
+    #[serde(default)]
+    pub role: Role,
     /// Containers that take no changes there, since its disk failed.
     #[serde(default)]
     pub read_only: Vec<ContainerId>,

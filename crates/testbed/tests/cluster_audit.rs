@@ -33,7 +33,10 @@ fn who_came_in_who_was_refused_and_who_changed_what_is_logged_in_one_line_each()
     let guest = Guest::join(&mut cluster, "visitor", Kind::OnlyMounts);
     let command = r#"event="command" outcome="done" uid=0 request="#;
     one_line(&cluster, &[command, "Mount {", "m1"]);
-    one_line(&cluster, &[command, "Token { ttl_secs: 3600 }"]);
+    one_line(
+        &cluster,
+        &[command, "Token { ttl_secs: 3600, admits: Anybody }"],
+    );
     one_line(
         &cluster,
         &["asked{by=n1}", r#"event="token" outcome="made" id="#],

@@ -4,7 +4,7 @@
 
 mod security;
 
-use perigee_cluster::{Txn, key};
+use perigee_cluster::{Admits, Txn, key};
 use perigee_control::wire;
 use perigee_meta::lock::{FileLock, LockKind, Patience};
 use perigee_meta::{Credential, NewNode, Op};
@@ -443,6 +443,7 @@ fn changes_the_record(guest: &Guest) {
     }
     let token = wire::CreateToken {
         ttl: Span::from_millis(60_000),
+        admits: Admits::Anybody,
     };
     assert_eq!(guest.refusal(control, &token, &[]), Code::Forbidden);
 }

@@ -5,7 +5,9 @@ use super::{PlanError, Planned, revision, use_token};
 use crate::codec::{Record, is_name};
 use crate::directory::Directory;
 use crate::key;
-use crate::model::{Container, Node, NodeState, Readmission, Revoked, Token, TokenUse};
+use crate::model::{
+    Admits, Container, Node, NodeState, Readmission, Revoked, Role, Token, TokenUse,
+};
 use crate::store::Txn;
 use perigee_types::{NodeId, WallTime};
 use serde::{Deserialize, Serialize};
@@ -69,6 +71,27 @@ pub fn register_node(
     cert_serial: Vec<u8>,
     now: WallTime,
 ) -> Result<Planned<Joined>, PlanError> {
+    let role = role_of(request, Admits::Anybody)?;
+    enrol(dir, request, role, cert_serial, now)
+}
+
+/// What a node will be that asks for this by a token that admits so.
+fn role_of(request: &JoinRequest, admits: Admits) -> Result<Role, PlanError> {
+    match (admits, request.storage) {
+        (Admits::Anybody, true) => Ok(Role::Stores),
+        (Admits::Anybody, false) => Ok(Role::Mounts),
+        (Admits::Readers, false) => Ok(Role::Reads),
+        (Admits::Readers, true) => Err(PlanError::TokenForReaders),
+    }
+}
+
+fn enrol(
+    dir: &Directory,
+    request: &JoinRequest,
+    role: Role,
+    cert_serial: Vec<u8>,
+    now: WallTime,
+) -> Result<Planned<Joined>, PlanError> {
     check_request(dir, request)?;
     let id = next_node(dir)?;
     let node = Node {
@@ -76,7 +99,7 @@ pub fn register_node(
         name: request.name.clone(),
         address: request.address,
         site: request.site.clone(),
-        storage: request.storage,
+        role,
         joined: now,
         cert_serial,
         state: NodeState::Active,
@@ -87,7 +110,7 @@ pub fn register_node(
         .when(key::node(id), None)
         .put(key::NEXT_NODE, NodeId(id.0 + 1).encode())
         .put(key::node(id), node.encode());
-    let home = if node.storage {
+    let home = if role.stores() {
         let (with, home) = add_container(dir, txn, vec![id], dir.default_policy().copies, id)?;
         txn = with;
         Some(home)
@@ -144,7 +167,8 @@ pub fn join(
         certificate: certified.certificate.clone(),
     };
     let spent = use_token(dir, token, used_by, now)?;
-    let mut planned = register_node(dir, request, certified.serial.clone(), now)?;
+    let role = role_of(request, spent.made.admits)?;
+    let mut planned = enrol(dir, request, role, certified.serial.clone(), now)?;
     planned.txn.compare.extend(spent.txn.compare);
     planned.txn.writes.extend(spent.txn.writes);
     Ok(planned)
@@ -198,7 +222,6 @@ pub fn renew_certificate(
     Ok(revoke_certificate(dir, id, planned))
 }
 
-/// Adds the certificate that the node has in `dir` to the void ones.
 /// Writes down that the holder of a secret may have the certificate of node `id`.
 ///
 /// # Errors
@@ -220,6 +243,7 @@ pub fn create_readmission(
             hash,
             expires,
             used_by: None,
+            admits: Admits::Anybody,
         },
     };
     let txn = planned
@@ -272,6 +296,7 @@ pub fn readmit(
     Ok(Planned { txn, made })
 }
 
+/// Adds the certificate that the node has in `dir` to the void ones.
 fn revoke_certificate(dir: &Directory, id: NodeId, mut planned: Planned<Node>) -> Planned<Node> {
     if let Some(node) = dir.node(id).filter(|node| !node.cert_serial.is_empty()) {
         let void = Revoked { node: id }.encode();

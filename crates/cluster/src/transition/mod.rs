@@ -156,6 +156,9 @@ pub enum PlanError {
         /// The node that joined by it.
         node: NodeId,
     },
+    /// The token lets in nodes that mount for reading alone.
+    #[error("the token lets in a node that mounts for reading alone, and stores nothing")]
+    TokenForReaders,
     /// A token with this hash exists.
     #[error("the token exists already")]
     TokenExists,

@@ -4,7 +4,7 @@ use super::{PlanError, Planned};
 use crate::codec::Record;
 use crate::directory::{Directory, Known};
 use crate::key;
-use crate::model::{Token, TokenUse};
+use crate::model::{Admits, Token, TokenUse};
 use crate::store::Txn;
 use perigee_types::WallTime;
 
@@ -16,6 +16,7 @@ pub fn create_token(
     dir: &Directory,
     hash: [u8; 32],
     expires: WallTime,
+    admits: Admits,
 ) -> Result<Planned<Token>, PlanError> {
     if dir.tokens.contains_key(&hash) {
         return Err(PlanError::TokenExists);
@@ -24,6 +25,7 @@ pub fn create_token(
         hash,
         expires,
         used_by: None,
+        admits,
     };
     let txn = Txn::default()
         .when(key::token(&hash), None)

@@ -1,7 +1,7 @@
 //! A control process and nodes, each with its own network.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use perigee_cluster::JoinRequest;
+use perigee_cluster::{Admits, JoinRequest};
 use perigee_control::{
     Admission, Control, EnterError, NewControl, RemoteControl, enter, init_control,
 };
@@ -72,7 +72,12 @@ impl World {
 
     pub async fn token(&self) -> JoinToken {
         let ttl = perigee_types::Span::from_millis(60_000);
-        let token = self.control.gatekeeper().create_token(ttl).await.unwrap();
+        let token = self
+            .control
+            .gatekeeper()
+            .create_token(ttl, Admits::Anybody)
+            .await
+            .unwrap();
         token.text.parse().unwrap()
     }
 

@@ -316,7 +316,7 @@ mod tests {
                 name: id.to_string(),
                 address: ([127, 0, 0, 1], 7).into(),
                 site: None,
-                storage: true,
+                role: perigee_cluster::Role::Stores,
                 joined: WallTime::default(),
                 cert_serial: Vec::new(),
                 state: NodeState::Active,

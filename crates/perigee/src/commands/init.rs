@@ -7,6 +7,7 @@ use crate::layout::{Layout, make_private_dir};
 use crate::output::Report;
 use crate::{daemon, human, process};
 use clap::Args;
+use perigee_cluster::Admits;
 use perigee_proto::admin::{Answer, Failure, Request};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -80,6 +81,7 @@ impl Init {
         let layout = make_cluster(&layout, &config).inspect_err(|_| unmake(&layout))?;
         let request = Request::Token {
             ttl_secs: TOKEN_TIME.as_secs(),
+            admits: Admits::Anybody,
         };
         let token = match crate::admin_client::ask_any(&layout.nodes, &request)? {
             Answer::Token(token) => token,

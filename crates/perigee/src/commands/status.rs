@@ -8,6 +8,7 @@ use crate::layout::Layout;
 use crate::output::{Outcome, Report};
 use crate::{mounts, pid_file};
 use clap::Args;
+use perigee_cluster::Role;
 use perigee_proto::admin::{
     AdminPath, Answer, ContainerStatus, ControlState, Failure, NodeState, Request, Status,
 };
@@ -180,7 +181,7 @@ fn nodes_table(status: &Status) -> String {
         table.row(vec![
             node.id.0.to_string(),
             node.name.clone(),
-            state.to_owned(),
+            format!("{state}{}", role_of(node.role)),
             node.pid
                 .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             node.address.clone(),
@@ -190,6 +191,15 @@ fn nodes_table(status: &Status) -> String {
         ]);
     }
     table.render(0)
+}
+
+/// What is special about a node, beside its state.
+fn role_of(role: Role) -> &'static str {
+    match role {
+        Role::Stores => "",
+        Role::Mounts => ", only mounts",
+        Role::Reads => ", only reads",
+    }
 }
 
 /// Bytes, or that nobody said.

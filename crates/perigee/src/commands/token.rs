@@ -5,6 +5,7 @@ use crate::admin_client::{ask_any, unexpected};
 use crate::human;
 use crate::output::Report;
 use clap::Args;
+use perigee_cluster::Admits;
 use perigee_proto::admin::{Answer, Failure, Request};
 use std::time::Duration;
 
@@ -18,13 +19,17 @@ const TTL_MAX: Duration = Duration::from_secs(30 * 86_400);
 #[command(after_help = "\
 Examples:
   perigee token
-  perigee token --ttl 1d")]
+  perigee token --ttl 1d
+  perigee token --read-only")]
 pub struct Token {
     #[command(flatten)]
     dir: DirArg,
     /// How long it is good for: 90s, 15m, 2h; from 1m to 30d
     #[arg(long, default_value = "1h", value_parser = parse_ttl)]
     ttl: Duration,
+    /// Let in a machine that mounts for reading alone: it joins with --no-storage
+    #[arg(long)]
+    read_only: bool,
     #[command(flatten)]
     json: JsonArg,
 }
@@ -35,6 +40,10 @@ impl Token {
         let layout = self.dir.open()?;
         let request = Request::Token {
             ttl_secs: self.ttl.as_secs(),
+            admits: match self.read_only {
+                true => Admits::Readers,
+                false => Admits::Anybody,
+            },
         };
         match ask_any(&layout.nodes, &request)? {
             Answer::Token(token) => Report::either(self.json.json, &token, || {

@@ -12,6 +12,7 @@ use crate::mounts::{self, Entries};
 use crate::output::Report;
 use crate::{daemon, human, pid_file, process};
 use clap::Args;
+use perigee_cluster::Admits;
 use perigee_proto::admin::{Answer, Failure, Request};
 use serde::Serialize;
 use std::fs::{File, TryLockError};
@@ -342,6 +343,7 @@ fn first_token(layout: &Layout) -> Result<String, Failure> {
 fn ask_token(asked: &NodeDir) -> Result<String, Failure> {
     let request = Request::Token {
         ttl_secs: TOKEN_TIME.as_secs(),
+        admits: Admits::Anybody,
     };
     match ask(&asked.path, &request, CHANGE_TIME)? {
         Answer::Token(token) => Ok(token.token),

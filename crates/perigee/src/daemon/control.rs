@@ -1,6 +1,7 @@
 //! The control store: made once, then run. It lies in `control` of the cluster's directory.
 
 use super::{block_on, failure};
+use perigee_cluster::Admits;
 use perigee_control::process::{Control, init_control as make_control};
 use perigee_proto::admin::Failure;
 use perigee_types::Span;
@@ -46,7 +47,10 @@ pub fn first_token(cluster: &Path) -> Result<String, Failure> {
         let control = Control::start(cluster)
             .await
             .map_err(|error| failure(what(), &error))?;
-        let made = control.gatekeeper().create_token(FIRST_TOKEN_TTL).await;
+        let made = control
+            .gatekeeper()
+            .create_token(FIRST_TOKEN_TTL, Admits::Anybody)
+            .await;
         control.stop().await;
         made.map(|token| token.text)
             .map_err(|error| failure(what(), &error))

@@ -36,7 +36,8 @@ impl World {
 
     fn token(&self) -> String {
         let keeper = self.control.gatekeeper();
-        let made = keeper.create_token(Span::from_millis(600_000));
+        let made =
+            keeper.create_token(Span::from_millis(600_000), perigee_cluster::Admits::Anybody);
         self.runtime.block_on(made).unwrap().text
     }
 

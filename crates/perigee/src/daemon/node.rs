@@ -7,7 +7,7 @@ use crate::admin_server::AdminBackend;
 use crate::config::NodeConfig;
 use crate::mount_options::Options;
 use crate::mounts::SOURCE_PREFIX;
-use perigee_cluster::BoxFuture;
+use perigee_cluster::{Admits, BoxFuture};
 use perigee_gateway::fuse::{
     self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
 };
@@ -128,7 +128,7 @@ impl Inner {
                 set_policy(node, &path, pairs).await?;
                 policy(node, &path).await
             }
-            Request::Token { ttl_secs } => token(node, ttl_secs).await,
+            Request::Token { ttl_secs, admits } => token(node, ttl_secs, admits).await,
             Request::Drain {
                 node: name,
                 undo,
@@ -165,10 +165,13 @@ impl Inner {
         options: &[String],
     ) -> Result<Answer, Failure> {
         let what = format!("cannot mount on `{}`", mountpoint.display());
+        let asked = Options::parse(options)?.mount;
         let options = MountOptions {
+            // The owners refuse its changes anyway: here the kernel says so, and programs know before they try.
+            read_only: asked.read_only || !node.role().may_change_files(),
             source: self.source.clone(),
             watchdog: Some(watchdog()),
-            ..Options::parse(options)?.mount
+            ..asked
         };
         let Some(session) = node.open_session() else {
             return Err(Failure::new(what, "the node is stopping"));
@@ -252,9 +255,9 @@ fn about(path: &AdminPath, errno: Errno) -> Failure {
     Failure::new(format!("cannot look at `{path}` in the file system"), errno)
 }
 
-async fn token(node: &Node, ttl_secs: u64) -> Result<Answer, Failure> {
+async fn token(node: &Node, ttl_secs: u64, admits: Admits) -> Result<Answer, Failure> {
     let ttl = Span::from_millis(ttl_secs.saturating_mul(1000));
-    match node.token(ttl).await {
+    match node.token(ttl, admits).await {
         Ok(token) => Ok(Answer::Token(Token { token, ttl_secs })),
         Err(why) => Err(Failure::new("cannot make a token", why)),
     }

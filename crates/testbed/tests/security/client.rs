@@ -1,5 +1,6 @@
 //! A machine whose node only mounts.
 
+use super::guest::Kind;
 use perigee_testbed::Cluster;
 use perigee_testbed::cluster::Ended;
 use std::fs;
@@ -14,8 +15,8 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn join(cluster: &mut Cluster, name: &str) -> Self {
-        let token = super::guest::token(cluster);
+    pub fn join(cluster: &mut Cluster, name: &str, kind: Kind) -> Self {
+        let token = kind.token(cluster);
         let dir = cluster.path().join(name).to_string_lossy().into_owned();
         let mount = cluster.path().join(format!("mount-{name}"));
         fs::create_dir(&mount).unwrap();

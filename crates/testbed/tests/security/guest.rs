@@ -17,11 +17,22 @@ use tokio::runtime::Runtime;
 /// A call to a process of the same machine has its answer within this.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Whether a node stores data.
+/// What a node is to the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Stores,
     OnlyMounts,
+    OnlyReads,
+}
+
+impl Kind {
+    /// A token for it.
+    pub fn token(self, cluster: &mut Cluster) -> String {
+        match self {
+            Self::OnlyReads => token_by(cluster, &["--read-only"]),
+            Self::Stores | Self::OnlyMounts => token_by(cluster, &[]),
+        }
+    }
 }
 
 /// It offers nothing.
@@ -57,7 +68,12 @@ pub fn number(cluster: &mut Cluster) -> ClusterId {
 
 /// A token, as a person gets it.
 pub fn token(cluster: &mut Cluster) -> String {
-    let text = cluster.perigee(&["token", "--json"]).unwrap();
+    token_by(cluster, &[])
+}
+
+fn token_by(cluster: &mut Cluster, options: &[&str]) -> String {
+    let arguments = [&["token", "--json"], options].concat();
+    let text = cluster.perigee(&arguments).unwrap();
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
     answer["token"].as_str().unwrap().to_owned()
 }
@@ -75,13 +91,13 @@ pub struct Guest {
 impl Guest {
     /// Joins as `name`, stops the daemon, and takes its place.
     pub fn join(cluster: &mut Cluster, name: &str, kind: Kind) -> Self {
-        let token = token(cluster);
+        let token = kind.token(cluster);
         let dir = cluster.path().join(name);
         let place = dir.to_string_lossy().into_owned();
         let listen = ["--listen", "127.0.0.1:0"];
         let mut join = vec!["join", &token, "--dir", &place, "--name", name];
         join.extend(listen);
-        if kind == Kind::OnlyMounts {
+        if kind != Kind::Stores {
             join.push("--no-storage");
         }
         for arguments in [&join[..], &["down", "--dir", &place]] {
