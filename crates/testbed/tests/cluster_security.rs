@@ -169,13 +169,19 @@ fn a_removed_node_can_do_nothing_with_its_old_certificate() {
     let mut cluster = Cluster::start(1).unwrap();
     let number = guest::number(&mut cluster);
     let guest = Guest::join(&mut cluster, "leaver", Kind::OnlyMounts);
-    let ask_node = || guest.ask(node(1), &report::AskReport, &[]).map(drop);
+    let ask_node = |patience| {
+        let asked = guest.ask_within(patience, node(1), &report::AskReport, &[]);
+        asked.map(drop)
+    };
     let get = wire::Get {
         key: key::node(guest.id),
     };
-    let ask_control = || guest.ask(PeerName::Control, &get, &[]).map(drop);
-    ask_node().unwrap();
-    ask_control().unwrap();
+    let ask_control = |patience| {
+        let asked = guest.ask_within(patience, PeerName::Control, &get, &[]);
+        asked.map(drop)
+    };
+    ask_node(HEARD).unwrap();
+    ask_control(HEARD).unwrap();
 
     let papers = guest.papers();
     let asks = [
@@ -213,7 +219,9 @@ fn a_removed_node_can_do_nothing_with_its_old_certificate() {
         let rest = again.rest();
         assert!(rest.closed && rest.bytes.is_empty(), "{rest:?}");
     }
-    let (of_node, of_control) = (ask_node(), ask_control());
+    // they are open or not by now
+    let soon = Duration::from_secs(2);
+    let (of_node, of_control) = (ask_node(soon), ask_control(soon));
     assert!(of_node.is_err() && of_control.is_err());
     assert_eq!(cluster.status().unwrap().len(), 1);
 }

@@ -141,13 +141,24 @@ impl Guest {
         request: &R,
         payload: &[u8],
     ) -> Result<R::Reply, CallError> {
+        self.ask_within(ANSWER, to, request, payload)
+    }
+
+    /// The same with another patience: calls to whom no connection can be made end with it.
+    pub fn ask_within<R: Rpc>(
+        &self,
+        deadline: Duration,
+        to: PeerName,
+        request: &R,
+        payload: &[u8],
+    ) -> Result<R::Reply, CallError> {
         let call = Call {
             method: R::METHOD,
             body: encode(request),
             payload: Bytes::copy_from_slice(payload),
         };
         let options = CallOptions {
-            deadline: ANSWER,
+            deadline,
             priority: R::PRIORITY,
             retry: R::RETRY,
         };
