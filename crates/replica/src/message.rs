@@ -331,6 +331,15 @@ pub enum Role {
     Returning,
 }
 
+impl Role {
+    /// Whether what this node's own programs keep unasked holds: only while this node has the members' leases. One that
+    /// reconciles has none of its new epoch, may never get them, and nobody says when those of the old one end.
+    #[must_use]
+    pub const fn serves(self) -> bool {
+        matches!(self, Self::Owner { .. })
+    }
+}
+
 /// A broken promise of the disk, of the control store, or of this protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {

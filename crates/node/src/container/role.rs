@@ -138,7 +138,7 @@ impl Container {
         }
         info!(container = %self.id, from = ?st.role, to = ?role, "role");
         st.role = role;
-        if !matches!(role, Role::Owner { .. } | Role::Reconciling { .. }) {
+        if !role.serves() {
             self.forget_at_home(st, after);
         }
         match role {
