@@ -26,4 +26,6 @@ perigee_types::plants! {
     RecentNotForgotten = "an owner keeps a committed row that it has read when the row is deleted";
     RecentOutlivesReign = "an owner keeps committed rows that it has read over another owner's time";
     PartRevokesNothing = "the end of a participant's part calls no lease back";
+    RepeatRevokesNothing = "a part that has ended is confirmed again while leases on it stand";
+    KeptOverEpoch = "an owner's own sessions keep names while it reconciles in a new epoch";
 }

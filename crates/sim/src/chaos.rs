@@ -1,15 +1,24 @@
 //! What goes wrong, and when: drawn from the seed. Plain chaos strikes at random; aimed chaos strikes when a chain is
 //! about to change, which is where replication protocols are wrong.
 
+use crate::clock::Drift;
 use crate::control::StoreReply;
 use crate::law;
 use crate::network::Network;
 use crate::node::Node;
+use crate::numbered::{Dice, Kind, Numbered};
 use crate::oracle::Mark;
+use crate::strike::{ControlStore, Strike, Way, number_lasting};
 use crate::world::{Event, SECOND, Scenario, World, host_of, id_of};
 use perigee_replica::rebuild::go_on;
 use perigee_replica::{ChainView, Goes, Witness};
 use perigee_types::Rng;
+
+/// A process that is killed soon ends between two of its messages.
+const KILL_SOON_US: u64 = 8_000;
+
+/// The longest jump of a clock: beyond every lease, and below every patience.
+pub(crate) const JUMP_US: u64 = 8 * SECOND;
 
 /// What a seed is fond of: some faults need things to come together that rarely do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,13 +75,21 @@ impl Chaos {
         }
     }
 
-    /// Sets the network's lasting faults.
-    pub fn spoil(&self, net: &mut Network, rng: &mut Rng) {
+    /// Sets the lasting faults, which are strikes, too.
+    pub(crate) fn spoil(&mut self, net: &mut Network, rng: &mut Rng, numbered: &mut Numbered) {
         net.loss = [0, 0, 20, 100][rng.below(4) as usize];
         net.repeat = [0, 30, 200][rng.below(3) as usize];
         net.tail = [0, 0, 20, 120][rng.below(4) as usize];
         net.tail_us = [200_000, 2_000_000, 8_000_000][rng.below(3) as usize];
         net.base_us = [100, 500, 10_000][rng.below(3) as usize];
+        number_lasting(net, numbered);
+        let number = numbered.by_clock().number;
+        let strike = Strike::StoreFails(self.store_loss, self.store_late);
+        let what = || strike.to_string();
+        if self.store_loss > 0 && !numbered.takes_place((Kind::Strike, number), 0, what) {
+            self.store_loss = 0;
+            self.store_late = 0;
+        }
     }
 
     /// The time to the next strike.
@@ -95,46 +112,63 @@ impl World {
             self.store.away_until = u64::MAX;
             return;
         }
-        let pause = self.chaos.pause(&mut self.rng);
+        let mut dice = self.numbered.by_clock();
+        let pause = self.chaos.pause(&mut dice.rng);
         self.after(pause, Event::Chaos);
-        let node = self.rng.below(self.nodes.len() as u64) as usize;
+        if let Some(strike) = self.any_strike(&mut dice.rng) {
+            self.strike(&dice, strike);
+        }
+    }
+
+    fn any_strike(&self, rng: &mut Rng) -> Option<Strike> {
+        let node = self.any_node(rng);
+        if self.drift == Drift::Beyond && rng.chance(1, 6) {
+            return Some(Strike::ClockJumps(node, rng.below(JUMP_US)));
+        }
         match self.chaos.taste {
-            Taste::Laggards if self.rng.chance(1, 3) => return self.slow_disk(node),
-            Taste::HotBlock if self.rng.chance(1, 3) => return self.half_told(),
+            Taste::Laggards if rng.chance(1, 3) => return Some(self.slow_disk(node, rng)),
+            Taste::HotBlock if rng.chance(1, 3) => return self.half_told(rng),
             Taste::Even | Taste::Laggards | Taste::HotBlock => {}
         }
-        match self.rng.below(29) {
-            0..=3 => self.kill(node),
-            4 => {
-                self.kill_all();
-                if self.rng.chance(1, 2) {
-                    self.lose_store();
-                }
-            }
-            5 | 6 => self.isolate(node),
-            7 => self.cut_one_way(node),
-            8 => self.cut_pair(node),
-            9..=12 => self.net.heal(),
-            13 => self.store_away(),
-            14 | 15 => self.pause_node(node),
-            16 => self.slow_disk(node),
-            17 => self.nodes[node].fail_next_write = true,
-            18 => self.wipe(node),
-            19 => self.cut_from_store(node),
-            20 | 23 | 24 => self.old_guard(),
-            25 | 26 => self.half_told(),
-            27 | 28 => self.drain_owner(),
-            21 => {
-                if let Some(owner) = self.store.view.owner().map(host_of) {
-                    self.isolate(owner);
-                }
-            }
-            _ => {
-                if let Some(owner) = self.store.view.owner().map(host_of) {
-                    self.kill(owner);
-                }
-            }
-        }
+        let owner = self.store.view.owner().map(host_of);
+        Some(match rng.below(29) {
+            0..=3 => Strike::Kill(node),
+            4 if rng.chance(1, 2) => Strike::LoseStore,
+            4 => Strike::KillAll,
+            5 | 6 => Strike::CutOff(node, cut_from_store(rng)),
+            7 if rng.chance(1, 2) => Strike::CutOneWay(node, Way::Out),
+            7 => Strike::CutOneWay(node, Way::In),
+            8 => Strike::CutPair(node, self.any_node(rng), any_way(rng)),
+            9..=12 => Strike::Heal,
+            13 => Strike::StoreAway(rng.below(12 * SECOND)),
+            14 | 15 => pause(node, rng),
+            16 => self.slow_disk(node, rng),
+            17 => Strike::FailWrite(node),
+            18 => Strike::Wipe(node),
+            19 => Strike::CutFromStore(node),
+            20 | 23 | 24 => Strike::OldGuard(owner?, 3 * SECOND + rng.below(3 * SECOND)),
+            25 | 26 => self.half_told(rng)?,
+            27 | 28 => Strike::HandOver(owner?, SECOND + rng.below(3 * SECOND)),
+            21 => Strike::CutOff(owner?, cut_from_store(rng)),
+            _ => Strike::Kill(owner?),
+        })
+    }
+
+    fn any_node(&self, rng: &mut Rng) -> usize {
+        rng.below(self.nodes.len() as u64) as usize
+    }
+
+    /// An owner ends when only some members have its last records.
+    fn half_told(&self, rng: &mut Rng) -> Option<Strike> {
+        let owner = host_of(self.store.view.owner()?);
+        let (other, after) = (self.any_node(rng), rng.below(2 * SECOND));
+        Some(Strike::HalfTold(owner, other, after))
+    }
+
+    fn slow_disk(&self, node: usize, rng: &mut Rng) -> Strike {
+        let most = 100_000 + rng.below(2_000_000);
+        let slow = self.nodes[node].slow_disk_us == 0;
+        Strike::Slow(node, slow.then_some(most))
     }
 
     /// Whether nothing is to go wrong.
@@ -147,35 +181,43 @@ impl World {
         if self.is_kind() {
             return;
         }
-        if self.rng.chance(1, 6) {
-            self.cut_briefly();
+        let mut dice = self.numbered.aimed();
+        if dice.rng.chance(1, 6)
+            && let Some(owner) = self.store.view.owner().map(host_of)
+        {
+            // A new owner's first words to one member are lost.
+            let (to, span) = (self.any_node(&mut dice.rng), dice.rng.below(400_000));
+            self.strike(&dice, Strike::CutBriefly(owner, to, 5_000 + span));
         }
-        if !self.rng.chance(self.chaos.aim, 1000) {
+        let mut dice = self.numbered.aimed();
+        if !dice.rng.chance(self.chaos.aim, 1000) {
             return;
         }
         let view = &self.store.view;
-        let pick = self.rng.below(view.chain.len() as u64) as usize;
+        let pick = dice.rng.below(view.chain.len() as u64) as usize;
         let Some(member) = view.chain.get(pick).copied().map(host_of) else {
             return;
         };
-        match self.rng.below(6) {
-            0 => self.kill_soon(member),
-            1 => self.kill(member),
-            2 => self.isolate(member),
-            3 => self.pause_node(member),
-            4 => self.kill_all(),
-            _ => self.net.heal(),
-        }
+        let rng = &mut dice.rng;
+        let strike = match rng.below(6) {
+            0 => Strike::KillSoon(member, rng.below(KILL_SOON_US)),
+            1 => Strike::Kill(member),
+            2 => Strike::CutOff(member, cut_from_store(rng)),
+            3 => pause(member, rng),
+            4 => Strike::KillAll,
+            _ => Strike::Heal,
+        };
+        self.strike(&dice, strike);
     }
 
     /// A member proposes itself: the old owner may be back before the proposal arrives. Returns whether it is late.
     pub(crate) fn aim_at_takeover(&mut self, node: usize, view: &ChainView) -> bool {
         let takeover = view.owner() == Some(id_of(node)) && self.store.view.owner() != view.owner();
-        let late = takeover && !self.is_kind() && self.rng.chance(1, 8);
-        if late {
-            self.net.heal();
+        if !takeover || self.is_kind() {
+            return false;
         }
-        late
+        let mut dice = self.numbered.aimed();
+        dice.rng.chance(1, 8) && self.strike(&dice, Strike::LateTakeover(node))
     }
 
     /// A node proposes a chain: a good moment to cut it off, or to end it.
@@ -183,26 +225,27 @@ impl World {
         if self.is_kind() {
             return;
         }
+        let mut dice = self.numbered.aimed();
+        let rng = &mut dice.rng;
         if let Some(joiner) = joiner
-            && self.rng.chance(1, 12)
+            && rng.chance(1, 12)
         {
             // It may be listed at any time from now on, and nobody can find out: it must not lose anything.
-            self.store.away_until = self.now + SECOND + self.rng.below(5 * SECOND);
-            if self.rng.chance(2, 3) {
-                let delay = self.rng.below(3 * SECOND);
-                self.after(delay, Event::Wipe { node: joiner });
-            }
+            let away = SECOND + rng.below(5 * SECOND);
+            let wiped = rng.chance(2, 3).then(|| rng.below(3 * SECOND));
+            self.strike(&dice, Strike::JoinerUnheard(joiner, away, wiped));
             return;
         }
-        if !self.rng.chance(self.chaos.aim / 2, 1000) {
+        if !rng.chance(self.chaos.aim / 2, 1000) {
             return;
         }
-        match self.rng.below(4) {
-            0 => self.kill_soon(node),
-            1 => self.net.heal(),
-            2 => self.cut_from_store(node),
-            _ => self.pause_node(node),
-        }
+        let strike = match rng.below(4) {
+            0 => Strike::KillSoon(node, rng.below(KILL_SOON_US)),
+            1 => Strike::Heal,
+            2 => Strike::CutFromStore(node),
+            _ => pause(node, rng),
+        };
+        self.strike(&dice, strike);
     }
 
     /// Whom a proposal would list that is not listed.
@@ -211,7 +254,69 @@ impl World {
         gained.next().copied().map(host_of)
     }
 
-    fn kill(&mut self, node: usize) {
+    /// Lets a strike take place, unless it is left out; says which.
+    fn strike(&mut self, dice: &Dice, strike: Strike) -> bool {
+        let name = (Kind::Strike, dice.number);
+        let what = || strike.to_string();
+        if !self.numbered.takes_place(name, self.now, what) {
+            return false;
+        }
+        self.log(1_000 + dice.number, 0, || {
+            format!("-- strike {}: {strike}", dice.number)
+        });
+        match strike {
+            // These last.
+            Strike::Loses(_) | Strike::Repeats(_) | Strike::Delays(..) | Strike::StoreFails(..) => {
+            }
+            Strike::Kill(node) => self.kill_now(node),
+            Strike::KillSoon(node, after) => self.kill_later(node, after),
+            Strike::KillAll => (0..self.nodes.len()).for_each(|node| self.kill_now(node)),
+            Strike::LoseStore => {
+                (0..self.nodes.len()).for_each(|node| self.kill_now(node));
+                self.lose_store();
+            }
+            Strike::CutOff(node, store) => self.net.isolate(node, store),
+            Strike::CutOneWay(node, way) => self.net.cut_one_way(node, way),
+            Strike::CutPair(a, b, way) => self.net.cut_pair(a, b, way),
+            Strike::CutBriefly(from, to, span) => {
+                self.net.cut[from][to] = true;
+                self.after(span, Event::Mend { from, to });
+            }
+            Strike::CutFromStore(node) => self.net.store_cut[node] = true,
+            Strike::Heal | Strike::LateTakeover(_) => self.net.heal(),
+            Strike::StoreAway(span) => {
+                self.store.away_until = self.now + span;
+                self.note(Mark::StoreAway);
+            }
+            Strike::Pause(node, span) => self.pause_node(node, span),
+            Strike::Slow(node, most) => self.nodes[node].slow_disk_us = most.unwrap_or(0),
+            Strike::FailWrite(node) => self.nodes[node].fail_next_write = true,
+            Strike::Wipe(node) => self.wipe(node),
+            Strike::OldGuard(owner, after) => self.old_guard(owner, after),
+            Strike::HalfTold(owner, other, after) => {
+                self.net.cut[owner][other] = true;
+                self.kill_later(owner, after);
+            }
+            Strike::HandOver(owner, span) => self.drain(owner, span),
+            Strike::ClockJumps(node, span) => {
+                self.note(Mark::ClockJump);
+                self.nodes[node].clock.jump(span);
+                if self.nodes[node].run.is_some() {
+                    self.wake(node);
+                }
+            }
+            Strike::JoinerUnheard(joiner, away, wiped) => {
+                self.store.away_until = self.now + away;
+                if let Some(after) = wiped {
+                    self.after(after, Event::Wipe { node: joiner });
+                }
+            }
+        }
+        true
+    }
+
+    /// A process ends, and starts again.
+    pub(crate) fn kill_now(&mut self, node: usize) {
         if self.nodes[node].run.is_none() {
             return;
         }
@@ -224,39 +329,17 @@ impl World {
     }
 
     /// Ends a node a moment later: between two of its messages.
-    fn kill_soon(&mut self, node: usize) {
-        let until = self.now + self.rng.below(8_000);
+    fn kill_later(&mut self, node: usize, after: u64) {
         let life = self.nodes[node].incarnation;
-        self.at(until, Event::Kill { node, life });
-    }
-
-    pub(crate) fn kill_now(&mut self, node: usize) {
-        self.kill(node);
+        self.after(after, Event::Kill { node, life });
     }
 
     /// An owner that hears of nothing is replaced; then those who replaced it start again, or hear a view of long
     /// ago, and find the old owner and nobody else.
-    fn old_guard(&mut self) {
-        let Some(owner) = self.store.view.owner().map(host_of) else {
-            return;
-        };
-        self.isolate(owner);
-        self.net.store_cut[owner] = true;
-        let later = 3 * SECOND + self.rng.below(3 * SECOND);
+    fn old_guard(&mut self, owner: usize, after: u64) {
+        self.net.isolate(owner, ControlStore::CutOff);
         let view = self.store.view.clone();
-        self.after(later, Event::Amnesia { owner, view });
-    }
-
-    /// An owner ends when only some members have its last records.
-    fn half_told(&mut self) {
-        let Some(owner) = self.store.view.owner().map(host_of) else {
-            return;
-        };
-        let other = self.rng.below(self.nodes.len() as u64) as usize;
-        self.net.cut[owner][other] = true;
-        let life = self.nodes[owner].incarnation;
-        let delay = self.rng.below(2 * SECOND);
-        self.after(delay, Event::Kill { node: owner, life });
+        self.after(after, Event::Amnesia { owner, view });
     }
 
     /// See [`Self::old_guard`].
@@ -286,25 +369,6 @@ impl World {
         }
     }
 
-    /// The owner is to leave: it takes no changes, and hands over as soon as it may.
-    fn drain_owner(&mut self) {
-        let Some(node) = self.store.view.owner().map(host_of) else {
-            return;
-        };
-        let until = self.now + SECOND + self.rng.below(3 * SECOND);
-        let life = self.nodes[node].incarnation;
-        if let Some(run) = &mut self.nodes[node].run {
-            run.leaves_until = until;
-            self.after(1, Event::HandOver { node, life });
-        }
-    }
-
-    fn kill_all(&mut self) {
-        for node in 0..self.nodes.len() {
-            self.kill(node);
-        }
-    }
-
     /// The control store is lost while no node runs, and made anew from what their disks say. A copy of the store is as
     /// old as can be.
     fn lose_store(&mut self) {
@@ -331,74 +395,21 @@ impl World {
         }
     }
 
-    fn isolate(&mut self, node: usize) {
-        for other in 0..self.nodes.len() {
-            self.net.cut[node][other] = true;
-            self.net.cut[other][node] = true;
+    /// The owner is to leave: it takes no changes, and hands over as soon as it may.
+    fn drain(&mut self, node: usize, span: u64) {
+        let until = self.now + span;
+        let life = self.nodes[node].incarnation;
+        if let Some(run) = &mut self.nodes[node].run {
+            run.leaves_until = until;
+            self.after(1, Event::HandOver { node, life });
         }
-        self.net.store_cut[node] = self.rng.chance(1, 3);
-        self.log(50, node, || "is cut off".into());
     }
 
-    fn cut_one_way(&mut self, node: usize) {
-        let outward = self.rng.chance(1, 2);
-        for other in 0..self.nodes.len() {
-            let (from, to) = if outward {
-                (node, other)
-            } else {
-                (other, node)
-            };
-            self.net.cut[from][to] = true;
+    fn pause_node(&mut self, node: usize, span: u64) {
+        if self.nodes[node].run.is_some() {
+            self.nodes[node].paused_until = self.now + span;
+            self.note(Mark::Pause);
         }
-        self.log(51, node, || format!("is cut one way, outward: {outward}"));
-    }
-
-    /// A new owner's first words to one member are lost.
-    fn cut_briefly(&mut self) {
-        let Some(from) = self.store.view.owner().map(host_of) else {
-            return;
-        };
-        let to = self.rng.below(self.nodes.len() as u64) as usize;
-        self.net.cut[from][to] = true;
-        let delay = 5_000 + self.rng.below(400_000);
-        self.after(delay, Event::Mend { from, to });
-    }
-
-    fn cut_pair(&mut self, node: usize) {
-        let other = self.rng.below(self.nodes.len() as u64) as usize;
-        self.net.cut[node][other] = true;
-        self.net.cut[other][node] = self.rng.chance(1, 2);
-        self.log(52, node, || format!("and n{} are cut", other + 1));
-    }
-
-    fn cut_from_store(&mut self, node: usize) {
-        self.net.store_cut[node] = true;
-        self.log(53, node, || "is cut from the store".into());
-    }
-
-    fn store_away(&mut self) {
-        self.store.away_until = self.now + self.rng.below(12 * SECOND);
-        self.note(Mark::StoreAway);
-        self.log(54, 0, || "the store is away".into());
-    }
-
-    fn pause_node(&mut self, node: usize) {
-        if self.nodes[node].run.is_none() {
-            return;
-        }
-        self.nodes[node].paused_until = self.now + self.rng.below(5 * SECOND);
-        self.note(Mark::Pause);
-        self.log(55, node, || "is paused".into());
-    }
-
-    fn slow_disk(&mut self, node: usize) {
-        let slow = self.nodes[node].slow_disk_us == 0;
-        self.nodes[node].slow_disk_us = if slow {
-            100_000 + self.rng.below(2_000_000)
-        } else {
-            0
-        };
-        self.log(56, node, || format!("has a slow disk: {slow}"));
     }
 
     /// Loses a disk for good, if another member of every chain that may come has what this one had.
@@ -429,5 +440,23 @@ impl World {
         let life = host.incarnation;
         let delay = 100_000 + self.rng.below(4_000_000);
         self.after(delay, Event::Start { node, life });
+    }
+}
+
+fn pause(node: usize, rng: &mut Rng) -> Strike {
+    Strike::Pause(node, rng.below(5 * SECOND))
+}
+
+fn cut_from_store(rng: &mut Rng) -> ControlStore {
+    match rng.below(3) {
+        0 => ControlStore::CutOff,
+        _ => ControlStore::Reached,
+    }
+}
+
+fn any_way(rng: &mut Rng) -> Way {
+    match rng.below(2) {
+        0 => Way::Both,
+        _ => Way::Out,
     }
 }

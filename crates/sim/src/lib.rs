@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chaos;
+pub mod clock;
 pub mod control;
 pub mod disk;
 pub mod law;
@@ -15,10 +16,15 @@ pub mod model;
 pub mod names;
 pub mod network;
 pub mod node;
+pub mod numbered;
 pub mod oracle;
 pub mod queue;
+pub mod shrink;
+pub mod strike;
 mod wire;
 pub mod world;
 
+pub use clock::Drift;
+pub use numbered::{Detail, Happening, LeftOut, Numbers};
 pub use oracle::{Mark, Marks, Violation};
 pub use world::{Options, Report, Scenario, run};

@@ -1,7 +1,9 @@
 //! `sim`: runs histories by seed, and says which ones break a law and how to replay them.
 
 use clap::Parser;
-use perigee_sim::{Scenario, Violation, names};
+use perigee_sim::numbered::Kind;
+use perigee_sim::shrink::{Broken, shrink};
+use perigee_sim::{Detail, Drift, Happening, LeftOut, Numbers, Scenario, Violation, names};
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -31,12 +33,31 @@ struct Arguments {
     /// Print each event.
     #[arg(long)]
     trace: bool,
+    /// Find a smaller history of this seed that breaks the same law, and print it.
+    #[arg(long, requires = "seed", conflicts_with_all = ["without", "without_operations", "calm_from_us", "weather"])]
+    shrink: bool,
+    /// Leave out strikes by their numbers, such as 3,5-9,20-
+    #[arg(long, default_value_t, requires = "seed", hide_default_value = true)]
+    without: Numbers,
+    /// Leave out operations of sessions by their numbers.
+    #[arg(long, default_value_t, requires = "seed", hide_default_value = true)]
+    without_operations: Numbers,
+    /// End the chaos so early.
+    #[arg(long, requires = "seed")]
+    calm_from_us: Option<u64>,
+    /// Draw delays, and all that has no number, anew.
+    #[arg(long, requires = "seed", default_value_t)]
+    weather: u64,
     /// Switch on a deliberate fault.
     #[arg(long)]
     plant: Option<String>,
     /// Nothing goes wrong, but that the control store is away.
     #[arg(long)]
     store_away: bool,
+    /// In all histories clocks run several times faster or slower than the protocol reckons with, and jump, as in each
+    /// eighth otherwise; only what fencing protects is checked there.
+    #[arg(long, conflicts_with = "store_away")]
+    drift: bool,
     /// Find each deliberate fault, and print a table.
     #[arg(long)]
     plants: bool,
@@ -49,6 +70,34 @@ struct Arguments {
     /// Simulate a namespace over several containers, not one container with its bytes.
     #[arg(long)]
     names: bool,
+}
+
+/// How wrong the clocks are.
+#[derive(Debug, Clone, Copy)]
+enum Clocks {
+    /// As the seed says.
+    BySeed,
+    /// The same in all histories.
+    All(Drift),
+}
+
+impl Clocks {
+    const fn drift(self, seed: u64) -> Drift {
+        match self {
+            Self::BySeed => Drift::of(seed),
+            Self::All(drift) => drift,
+        }
+    }
+}
+
+impl Arguments {
+    const fn clocks(&self) -> Clocks {
+        match (self.store_away, self.drift) {
+            (true, _) => Clocks::All(Drift::Within),
+            (false, true) => Clocks::All(Drift::Beyond),
+            (false, false) => Clocks::BySeed,
+        }
+    }
 }
 
 /// A deliberate fault of either world.
@@ -84,9 +133,9 @@ impl Fault {
 #[derive(Debug, Clone, Copy)]
 enum World {
     /// One container with its bytes.
-    Chain(Scenario, Option<perigee_replica::Plant>),
+    Chain(Scenario, Option<perigee_replica::Plant>, Clocks),
     /// A namespace over several containers.
-    Names(Option<perigee_meta::Plant>),
+    Names(Option<perigee_meta::Plant>, Clocks),
 }
 
 /// How one history went.
@@ -97,24 +146,32 @@ struct Went {
     events: u64,
     /// What was met, and how often.
     marks: Vec<(&'static str, u64)>,
+    /// Strikes and operations that took place.
+    happened: Vec<Happening>,
 }
 
 impl World {
-    fn of(fault: Fault) -> Self {
+    fn of(fault: Fault, clocks: Clocks) -> Self {
         match fault {
-            Fault::Chain(plant) => Self::Chain(Scenario::Chaos, Some(plant)),
-            Fault::Names(plant) => Self::Names(Some(plant)),
+            Fault::Chain(plant) => Self::Chain(Scenario::Chaos, Some(plant), clocks),
+            Fault::Names(plant) => Self::Names(Some(plant), clocks),
         }
     }
 
-    fn run(self, seed: u64, trace: bool) -> Went {
+    fn run(self, seed: u64) -> Went {
+        self.run_without(seed, LeftOut::default(), Detail::Quiet)
+    }
+
+    fn run_without(self, seed: u64, left_out: LeftOut, detail: Detail) -> Went {
         match self {
-            Self::Chain(scenario, plant) => {
+            Self::Chain(scenario, plant, clocks) => {
                 let report = perigee_sim::run(perigee_sim::Options {
                     scenario,
                     seed,
                     plant,
-                    trace,
+                    drift: clocks.drift(seed),
+                    left_out,
+                    detail,
                 });
                 let marks = perigee_sim::Mark::ALL.iter();
                 Went {
@@ -124,10 +181,17 @@ impl World {
                     marks: marks
                         .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
                         .collect(),
+                    happened: report.happened,
                 }
             }
-            Self::Names(plant) => {
-                let report = names::run(names::Options { seed, plant, trace });
+            Self::Names(plant, clocks) => {
+                let report = names::run(names::Options {
+                    seed,
+                    plant,
+                    drift: clocks.drift(seed),
+                    left_out,
+                    detail,
+                });
                 let marks = names::Mark::ALL.iter();
                 Went {
                     violation: report.violation,
@@ -136,6 +200,7 @@ impl World {
                     marks: marks
                         .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
                         .collect(),
+                    happened: report.happened,
                 }
             }
         }
@@ -143,12 +208,16 @@ impl World {
 
     /// The arguments that simulate it again.
     fn words(self) -> String {
-        match self {
-            Self::Chain(_, Some(plant)) => format!(" --plant {}", plant.name()),
-            Self::Chain(Scenario::StoreAway, None) => " --store-away".to_owned(),
-            Self::Chain(Scenario::Chaos, None) => String::new(),
-            Self::Names(Some(plant)) => format!(" --plant {}", plant.name()),
-            Self::Names(None) => " --names".to_owned(),
+        let (words, clocks) = match self {
+            Self::Chain(_, Some(plant), clocks) => (format!(" --plant {}", plant.name()), clocks),
+            Self::Chain(Scenario::StoreAway, None, clocks) => (" --store-away".to_owned(), clocks),
+            Self::Chain(Scenario::Chaos, None, clocks) => (String::new(), clocks),
+            Self::Names(Some(plant), clocks) => (format!(" --plant {}", plant.name()), clocks),
+            Self::Names(None, clocks) => (" --names".to_owned(), clocks),
+        };
+        match clocks {
+            Clocks::BySeed | Clocks::All(Drift::Within) => words,
+            Clocks::All(Drift::Beyond) => words + " --drift",
         }
     }
 }
@@ -173,6 +242,7 @@ fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<Exit
     if arguments.plants {
         return plants(arguments, out);
     }
+    let clocks = arguments.clocks();
     let world = match &arguments.plant {
         Some(name) => {
             let Some(fault) = Fault::all().into_iter().find(|f| f.name() == name) else {
@@ -181,11 +251,11 @@ fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<Exit
                 writeln!(out, "hint: {}", names.join(", "))?;
                 return Ok(ExitCode::from(2));
             };
-            World::of(fault)
+            World::of(fault, clocks)
         }
-        None if arguments.names => World::Names(None),
-        None if arguments.store_away => World::Chain(Scenario::StoreAway, None),
-        None => World::Chain(Scenario::Chaos, None),
+        None if arguments.names => World::Names(None, clocks),
+        None if arguments.store_away => World::Chain(Scenario::StoreAway, None, clocks),
+        None => World::Chain(Scenario::Chaos, None, clocks),
     };
     match arguments.seed {
         Some(seed) => one(seed, world, arguments, out),
@@ -199,7 +269,21 @@ fn one(
     arguments: &Arguments,
     out: &mut impl Write,
 ) -> std::io::Result<ExitCode> {
-    let went = world.run(seed, arguments.trace);
+    if arguments.shrink {
+        return smaller(seed, world, out);
+    }
+    let left_out = LeftOut {
+        strikes: arguments.without.clone(),
+        operations: arguments.without_operations.clone(),
+        calm_from_us: arguments.calm_from_us,
+        weather: arguments.weather,
+    };
+    let detail = if arguments.trace {
+        Detail::Traced
+    } else {
+        Detail::Quiet
+    };
+    let went = world.run_without(seed, left_out, detail);
     writeln!(
         out,
         "seed {seed}: {} events, hash {:016x}",
@@ -207,6 +291,63 @@ fn one(
     )?;
     tell(&went, seed, world, out)?;
     Ok(verdict(went.violation.is_some()))
+}
+
+/// Shrinks a history that breaks a law, and prints what is left of it.
+fn smaller(seed: u64, world: World, out: &mut impl Write) -> std::io::Result<ExitCode> {
+    let broken = |left_out: &LeftOut| {
+        let went = world.run_without(seed, left_out.clone(), Detail::Listed);
+        let happened = went.happened;
+        let violation = went.violation;
+        violation.map(|violation| Broken {
+            violation,
+            happened,
+        })
+    };
+    let Some(first) = broken(&LeftOut::default()) else {
+        writeln!(out, "seed {seed} breaks no law")?;
+        return Ok(verdict(false));
+    };
+    let [strikes, operations] = [Kind::Strike, Kind::Operation].map(|kind| first.count(kind));
+    let shrunk = shrink(first, broken);
+    let left = &shrunk.broken;
+    writeln!(
+        out,
+        "seed {seed}: {} of {strikes} strikes and {} of {operations} operations are left after {} runs",
+        left.count(Kind::Strike),
+        left.count(Kind::Operation),
+        shrunk.runs
+    )?;
+    for happening in &left.happened {
+        writeln!(out, "{happening}")?;
+    }
+    let Violation { law, what, at } = &left.violation;
+    writeln!(
+        out,
+        "{:>10.6}  law `{law}` is broken: {what}",
+        *at as f64 / 1e6
+    )?;
+    let LeftOut {
+        strikes,
+        operations,
+        calm_from_us,
+        weather,
+    } = &shrunk.left_out;
+    write!(out, "  replay: sim --seed {seed}{}", world.words())?;
+    if !strikes.is_empty() {
+        write!(out, " --without {strikes}")?;
+    }
+    if !operations.is_empty() {
+        write!(out, " --without-operations {operations}")?;
+    }
+    if let Some(us) = calm_from_us {
+        write!(out, " --calm-from-us {us}")?;
+    }
+    if *weather > 0 {
+        write!(out, " --weather {weather}")?;
+    }
+    writeln!(out, " --trace")?;
+    Ok(verdict(true))
 }
 
 /// What many histories came to.
@@ -260,8 +401,8 @@ fn run_seeds(arguments: &Arguments, world: World, mut take: impl FnMut(Ran)) {
                     if seed >= end {
                         break;
                     }
-                    let went = world.run(seed, false);
-                    let repeats = !arguments.twice || world.run(seed, false) == went;
+                    let went = world.run(seed);
+                    let repeats = !arguments.twice || world.run(seed) == went;
                     let one = Ran {
                         seed,
                         went,
@@ -334,7 +475,7 @@ fn plants(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCo
         count += 1;
         let mut seeds = arguments.from..arguments.from + arguments.seeds;
         let first = seeds.find_map(|seed| {
-            let went = World::of(fault).run(seed, false);
+            let went = World::of(fault, arguments.clocks()).run(seed);
             went.violation.map(|violation| (seed, violation))
         });
         match first {
@@ -370,8 +511,12 @@ fn medians(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitC
             .map(|start| {
                 let from = arguments.from + start * arguments.seeds;
                 let mut seeds = from..from + arguments.seeds;
-                let found =
-                    seeds.find(|seed| World::of(fault).run(*seed, false).violation.is_some());
+                let found = seeds.find(|seed| {
+                    World::of(fault, arguments.clocks())
+                        .run(*seed)
+                        .violation
+                        .is_some()
+                });
                 found.map_or(u64::MAX, |seed| seed - from + 1)
             })
             .collect();
@@ -410,7 +555,9 @@ fn tell(went: &Went, seed: u64, world: World, out: &mut impl Write) -> std::io::
         "seed {seed}: law `{}` broken at {at:.6} s: {}",
         violation.law, violation.what
     )?;
-    writeln!(out, "  replay: sim --seed {seed}{} --trace", world.words())
+    let words = world.words();
+    writeln!(out, "  replay: sim --seed {seed}{words} --trace")?;
+    writeln!(out, "  smaller: sim --seed {seed}{words} --shrink")
 }
 
 fn verdict(broken: bool) -> ExitCode {

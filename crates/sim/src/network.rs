@@ -1,5 +1,6 @@
 //! What the network does to a message: cut, lose, repeat, delay. Reordering follows from delay.
 
+use crate::strike::{ControlStore, Way};
 use perigee_types::Rng;
 
 /// The network's state, and the seed's taste in faults.
@@ -42,6 +43,25 @@ impl Network {
             row.fill(false);
         }
         self.store_cut.fill(false);
+    }
+
+    /// Cuts a host off from all others.
+    pub(crate) fn isolate(&mut self, host: usize, store: ControlStore) {
+        self.cut_one_way(host, Way::Both);
+        self.store_cut[host] = store == ControlStore::CutOff;
+    }
+
+    /// Cuts a host's links to all others.
+    pub(crate) fn cut_one_way(&mut self, host: usize, way: Way) {
+        for other in 0..self.cut.len() {
+            self.cut_pair(host, other, way);
+        }
+    }
+
+    /// Cuts a link.
+    pub(crate) fn cut_pair(&mut self, a: usize, b: usize, way: Way) {
+        self.cut[a][b] |= way != Way::In;
+        self.cut[b][a] |= way != Way::Out;
     }
 
     /// One delay.

@@ -87,6 +87,8 @@ marks! {
     Pause = "a node was paused";
     StoreAway = "the control store was away";
     StoreMadeAnew = "the control store was lost, and made anew";
+    ClockJump = "a clock jumped";
+    TwoLeases = "two nodes believed in their leases, of clocks beyond their bound";
     Crash = "a node crashed";
     Trim = "a log was trimmed";
     HomeOk = "an operation at home was done";

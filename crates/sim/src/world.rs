@@ -1,12 +1,14 @@
 //! The simulated world: time, hosts, network, control store, and the loop that lets one thing happen after another.
 
 use crate::chaos::{Chaos, Taste};
+use crate::clock::{Clock, Drift};
 use crate::control::{Store, StoreReply, StoreRequest};
 use crate::disk::Disk;
 use crate::law;
 use crate::model::{Op, Outcome};
 use crate::network::Network;
-use crate::node::{Clock, Node, Packet, Session};
+use crate::node::{Node, Packet, Session};
+use crate::numbered::{Detail, Happening, LeftOut, Numbered};
 use crate::oracle::{Mark, Marks, Oracle, Violation};
 use crate::queue::Queue;
 use perigee_replica::{ChainView, Limits, Plant, Timing};
@@ -25,7 +27,7 @@ pub enum Scenario {
 }
 
 /// What to simulate.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// What happens.
     pub scenario: Scenario,
@@ -33,8 +35,12 @@ pub struct Options {
     pub seed: u64,
     /// A deliberate fault.
     pub plant: Option<Plant>,
-    /// Whether each event is printed.
-    pub trace: bool,
+    /// How wrong the clocks are.
+    pub drift: Drift,
+    /// What does not take place.
+    pub left_out: LeftOut,
+    /// What is told of it.
+    pub detail: Detail,
 }
 
 /// How it went.
@@ -48,6 +54,8 @@ pub struct Report {
     pub events: u64,
     /// What was met.
     pub marks: Marks,
+    /// Strikes and operations that took place, if they were asked for.
+    pub happened: Vec<Happening>,
 }
 
 /// Something that happens.
@@ -147,6 +155,7 @@ pub struct World {
     pub(crate) oracle: Oracle,
     pub(crate) marks: Marks,
     pub(crate) scenario: Scenario,
+    pub(crate) drift: Drift,
     pub(crate) chaos: Chaos,
     pub(crate) plant: Option<Plant>,
     pub(crate) timing: Timing,
@@ -158,7 +167,7 @@ pub struct World {
     pub(crate) probes_done: u32,
     /// Proposals that have not reached the store, or may be made again.
     pub(crate) under_way: Vec<ChainView>,
-    trace: bool,
+    pub(crate) numbered: Numbered,
     hash: u64,
     events: u64,
 }
@@ -184,6 +193,7 @@ pub fn run(options: Options) -> Report {
         hash: world.hash,
         events: world.events,
         marks: world.marks,
+        happened: world.numbered.into_happened(),
     }
 }
 
@@ -197,7 +207,13 @@ impl World {
             chaos.store_late = 0;
         }
         let timing = Timing::default();
-        let nodes = (0..count).map(|_| Self::host(&mut rng, &timing)).collect();
+        let mut numbered = Numbered::new(options.seed, options.left_out, options.detail);
+        let nodes = (0..count)
+            .map(|node| {
+                let clock = Clock::new(&mut rng, &timing, options.drift);
+                Self::host(clock, numbered.session(node as u64))
+            })
+            .collect();
         let small = rng.chance(1, 2);
         let tiny = chaos.taste == Taste::Laggards;
         let limits = Limits {
@@ -222,7 +238,7 @@ impl World {
         let chain = (1..=members).map(|n| NodeId(n as u32)).collect();
         let mut net = Network::healthy(count);
         if options.scenario == Scenario::Chaos {
-            chaos.spoil(&mut net, &mut rng);
+            chaos.spoil(&mut net, &mut rng, &mut numbered);
         }
         let first_view = ChainView {
             epoch: Epoch(1),
@@ -240,6 +256,7 @@ impl World {
             },
             first_view,
             scenario: options.scenario,
+            drift: options.drift,
             oracle: Oracle::default(),
             marks: Marks::default(),
             chaos,
@@ -252,25 +269,16 @@ impl World {
             next_request: 0,
             probes_done: 0,
             under_way: Vec::new(),
-            trace: options.trace,
+            rng: numbered.weather(rng),
+            numbered,
             hash: options.seed,
             events: 0,
-            rng,
         }
     }
 
-    fn host(rng: &mut Rng, timing: &Timing) -> Node {
-        let drift = timing.drift_percent * 10_000;
-        let rate = match rng.below(3) {
-            0 => 1_000_000 - drift,
-            1 => 1_000_000 + drift,
-            _ => 1_000_000 - drift + rng.below(2 * drift),
-        };
+    fn host(clock: Clock, session: Rng) -> Node {
         Node {
-            clock: Clock {
-                offset: rng.below(1 << 40),
-                rate,
-            },
+            clock,
             disk: Disk::default(),
             incarnation: 0,
             hears_since: 0,
@@ -279,7 +287,7 @@ impl World {
             slow_disk_us: 0,
             fail_next_write: false,
             disk_free_at: 0,
-            session: Session::default(),
+            session: Session::new(session),
         }
     }
 
@@ -293,7 +301,7 @@ impl World {
         }
         let first = self.chaos.pause(&mut self.rng);
         self.at(first, Event::Chaos);
-        let end = self.chaos.length_us;
+        let end = self.numbered.chaos_length(self.chaos.length_us);
         self.at(end, Event::CalmBegins);
     }
 
@@ -319,7 +327,7 @@ impl World {
         let mixed = (self.hash ^ what ^ ((node as u64) << 56) ^ self.now.rotate_left(20))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.hash = mixed ^ (mixed >> 29);
-        if self.trace {
+        if self.numbered.is_traced() {
             let line = format!("{:>10.6} n{} {}", self.now as f64 / 1e6, node + 1, text());
             print_line(&line);
         }
@@ -412,6 +420,9 @@ impl World {
             host.paused_until = 0;
             host.slow_disk_us = 0;
             host.fail_next_write = false;
+            if self.drift == Drift::Beyond {
+                host.clock.correct(self.now);
+            }
             if host.run.is_none() {
                 let life = host.incarnation;
                 self.after(1, Event::Start { node, life });
@@ -428,37 +439,37 @@ impl World {
     }
 
     /// A random operation.
-    pub(crate) fn random_op(&mut self) -> Op {
+    pub(crate) fn random_op(&mut self, rng: &mut Rng) -> Op {
         use crate::model::{BLOCKS, FILES, KEYS};
         let token = self.fresh_token();
-        if self.chaos.taste == Taste::HotBlock && self.rng.chance(2, 3) {
-            return match self.rng.below(4) {
+        if self.chaos.taste == Taste::HotBlock && rng.chance(2, 3) {
+            return match rng.below(4) {
                 0 => Op::Fsync { file: 0 },
-                1 if self.rng.chance(1, 2) => Op::Punch { block: 0, token },
+                1 if rng.chance(1, 2) => Op::Punch { block: 0, token },
                 _ => Op::Write { block: 0, token },
             };
         }
-        match self.rng.below(10) {
+        match rng.below(10) {
             0 | 1 => Op::Put {
-                key: self.rng.below(KEYS as u64) as u8,
+                key: rng.below(KEYS as u64) as u8,
                 value: token,
             },
             2 => Op::Get {
-                key: self.rng.below(KEYS as u64) as u8,
+                key: rng.below(KEYS as u64) as u8,
             },
-            3 if self.rng.chance(1, 3) => Op::Punch {
-                block: self.rng.below(BLOCKS as u64) as u8,
+            3 if rng.chance(1, 3) => Op::Punch {
+                block: rng.below(BLOCKS as u64) as u8,
                 token,
             },
             3..=5 => Op::Write {
-                block: self.rng.below(BLOCKS as u64) as u8,
+                block: rng.below(BLOCKS as u64) as u8,
                 token,
             },
             6 | 7 => Op::Read {
-                block: self.rng.below(BLOCKS as u64) as u8,
+                block: rng.below(BLOCKS as u64) as u8,
             },
             _ => Op::Fsync {
-                file: self.rng.below(FILES as u64) as u8,
+                file: rng.below(FILES as u64) as u8,
             },
         }
     }

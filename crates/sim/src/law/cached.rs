@@ -1,5 +1,6 @@
 //! Law 4, for names: once a change was answered, no other session keeps what it changed.
 
+use crate::clock::Drift;
 use crate::names::history::Executed;
 use crate::names::leases::Name;
 use crate::names::world::Names;
@@ -32,6 +33,10 @@ fn names(executed: &Executed) -> Vec<Name> {
 
 /// A session was told that its change is done.
 pub(crate) fn on_answered(world: &mut Names, executed: &Executed) {
+    if world.drift == Drift::Beyond {
+        // A session's clock says for how long it keeps a name.
+        return;
+    }
     for name in names(executed) {
         let change = (executed.place, executed.session);
         let answered = world.history.answered.entry(name.clone()).or_insert(change);
@@ -62,6 +67,7 @@ pub(crate) fn on_answered(world: &mut Names, executed: &Executed) {
 /// A session keeps a name, as of an operation's place.
 pub(crate) fn on_kept(world: &mut Names, session: SessionId, name: Name, place: usize) {
     let answered = world.history.answered.get(&name);
+    let answered = answered.filter(|_| world.drift == Drift::Within);
     if answered.is_some_and(|(change, by)| *change > place && *by != session) {
         let host = crate::names::session::session_host(session);
         accuse(world, session, &name, host);

@@ -7,9 +7,10 @@ use super::chain::Haste;
 use super::host::Then;
 use super::session::changes;
 use super::world::{Event, Names};
+use perigee_meta::lease::leased_by;
 use perigee_meta::owner_view::{Foreign, Wanted};
 use perigee_meta::tx::{Count, Plan, Tell, Turn, Verdict, Vote};
-use perigee_meta::{Outcome, Plant, Reply, RunId};
+use perigee_meta::{Outcome, Plant, Reply, RunId, Touched};
 use perigee_types::{ContainerId, Errno, Seq, Span, TxId, Version};
 
 /// The first and the longest pause after a conflict.
@@ -32,6 +33,8 @@ pub struct Attempt {
     plan: Option<(Plan, Outcome)>,
     /// What the program gets once the participants are told.
     reply: Option<Reply>,
+    /// What sessions must forget before that: participants are told, too.
+    touched: Vec<Touched>,
     pause: u64,
     deadline: u64,
 }
@@ -68,6 +71,7 @@ impl Names {
             missing: 0,
             plan: None,
             reply: None,
+            touched: Vec::new(),
             pause: PAUSE_US.0,
             deadline: self.now + PATIENCE_US,
         };
@@ -334,6 +338,7 @@ impl Names {
             .decided(local, plan.tx);
         if let Some(attempt) = self.process(host).attempts.get_mut(&id) {
             attempt.reply = Some(outcome.reply);
+            attempt.touched.clone_from(&touched);
         }
         self.aim_at_transaction(host);
         let then = Then::Tell(step.say, Some(id));
@@ -356,10 +361,12 @@ impl Names {
         tell: Tell,
         attempt: Option<u64>,
     ) {
+        let mut touched = Vec::new();
         if let Some(id) = attempt
             && let Some(attempt) = self.process(host).attempts.get_mut(&id)
         {
             attempt.missing = tell.participants.len();
+            touched.clone_from(&attempt.touched);
         }
         if tell.participants.is_empty() {
             if tell.verdict == Verdict::Commit {
@@ -371,7 +378,9 @@ impl Names {
             return;
         }
         for participant in tell.participants {
-            let end = Asked::End(tell.tx, tell.verdict);
+            let mut touched = touched.clone();
+            touched.retain(|touched| leased_by(touched).container() == participant);
+            let end = Asked::End(tell.tx, tell.verdict, touched);
             self.ask(host, participant, end, For::Told(tell.tx, attempt));
         }
     }

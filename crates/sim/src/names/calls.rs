@@ -6,7 +6,7 @@ use super::leases::Asking;
 use super::world::{Event, Names};
 use perigee_meta::owner_view::Wanted;
 use perigee_meta::tx::{Intent, Known, Verdict, Vote};
-use perigee_meta::{Context, Op, Reply};
+use perigee_meta::{Context, Op, Reply, Touched};
 use perigee_types::{ContainerId, Errno, OpId, SessionId, Span, TxId};
 
 /// Names a question, everywhere and for good.
@@ -42,8 +42,8 @@ pub enum Asked {
     Read(Wanted),
     /// To prepare its part.
     Prepare(Intent),
-    /// To end its part.
-    End(TxId, Verdict),
+    /// To end its part, and to have leases on what was touched back, also if it has ended.
+    End(TxId, Verdict, Vec<Touched>),
     /// How a transaction ended.
     Decision(TxId),
 }
@@ -225,7 +225,11 @@ impl Names {
         if origin.host == host {
             return self.answered(host, origin, answer);
         }
+        let leased = matches!(answer, Answer::Executed(_, ttl) if ttl > Span::ZERO);
         self.send(host, origin.host, Packet::Answer(origin, answer));
+        if leased {
+            self.aim_at_lease(host, origin.host);
+        }
     }
 
     /// An answer has come.

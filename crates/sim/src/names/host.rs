@@ -4,7 +4,7 @@ use super::attempt::Attempt;
 use super::calls::{Asked, Call, CallId, Origin};
 use super::leases::Debt;
 use super::session::Session;
-use crate::node::Clock;
+use crate::clock::Clock;
 use bytes::Bytes;
 use perigee_meta::owner_view::Base;
 use perigee_meta::tx::{Transactions, Verdict};
@@ -189,6 +189,8 @@ pub struct Host {
     pub(crate) slow_disk_us: u64,
     pub(crate) fail_next_write: bool,
     pub(crate) disk_free_at: u64,
+    /// How often its sessions might have begun something.
+    pub(crate) turns: u64,
 }
 
 /// What travels between hosts.

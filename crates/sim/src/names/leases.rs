@@ -1,6 +1,6 @@
 //! Leases on names: given with the answer to a lookup, called back before a change is acknowledged, or waited for.
 
-use super::calls::Request;
+use super::calls::{Origin, Request};
 use super::host::{Packet, Then};
 use super::world::{Event, Names};
 use crate::law;
@@ -57,6 +57,14 @@ pub struct Debt {
     when: When,
     seq: Seq,
     then: Then,
+}
+
+impl Debt {
+    /// Whether it is of the same call.
+    pub(super) fn is_of(&self, origin: Origin) -> bool {
+        let same = |other: &Origin| (other.host, other.call) == (origin.host, origin.call);
+        matches!(&self.then, Then::Answer(other, _) if same(other))
+    }
 }
 
 impl Names {

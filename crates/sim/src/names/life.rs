@@ -9,7 +9,7 @@ use crate::world::id_of;
 use perigee_meta::lease::TERM;
 use perigee_meta::owner_view::Foreign;
 use perigee_meta::tx::{Transactions, decisions, intents};
-use perigee_meta::{Answers, Leases, Overlay, OwnerView};
+use perigee_meta::{Answers, Leases, Overlay, OwnerView, Plant};
 use perigee_replica::{Chain, Config, Input, Role};
 use perigee_types::{ContainerId, Epoch, Seq, Tick};
 use std::collections::BTreeMap;
@@ -31,9 +31,13 @@ impl Names {
                 .members
                 .insert(container, self.open(host, container, kept));
         }
-        for _ in 0..SESSIONS {
+        for place in 0..SESSIONS {
             self.sessions += 1;
-            let session = Session::new(id_of(host), self.sessions);
+            let lives = u64::from(self.hosts[host].incarnation) << 32;
+            let own = self
+                .numbered
+                .session(lives + (host * SESSIONS + place) as u64);
+            let session = Session::new(id_of(host), self.sessions, own);
             process.sessions.push(session);
         }
         self.hosts[host].run = Some(process);
@@ -110,7 +114,8 @@ impl Names {
     /// A host has another part in a chain from here on.
     pub(super) fn enter(&mut self, host: usize, container: ContainerId, role: Role) {
         self.log(17, host, || format!("{container} {role:?}"));
-        if !matches!(role, Role::Owner { .. } | Role::Reconciling { .. }) {
+        let kept = matches!(role, Role::Reconciling { .. }) && self.planted(Plant::KeptOverEpoch);
+        if !role.serves() && !kept {
             // This host does not speak for the container now: its own sessions keep nothing unasked.
             for session in &mut self.process(host).sessions {
                 session.cache.forget_all();

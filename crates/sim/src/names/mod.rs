@@ -23,6 +23,7 @@ use crate::marks::marks;
 
 marks! {
     Takeover = "a container got another owner";
+    ClockJump = "a clock jumped";
     Crash = "a host crashed";
     FailedWrite = "a write to a disk failed";
     StateTransfer = "a joiner installed a state";

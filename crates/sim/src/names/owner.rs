@@ -9,7 +9,7 @@ use super::session::{changes, session_host};
 use super::world::{Event, Names};
 use perigee_meta::owner_view::{Foreign, Read, Wanted};
 use perigee_meta::tx::{Intent, Known, Turn, Verdict, Vote, When};
-use perigee_meta::{Outcome, OwnerView, Plant, Refusal, Reply, Seen, View};
+use perigee_meta::{Outcome, OwnerView, Plant, Refusal, Reply, Seen, Touched, View};
 use perigee_types::{Batch, ContainerId, Errno, Seq, SessionId, Span, TxId, Version};
 
 /// How long a reader waits before it looks again whether a key is free.
@@ -47,8 +47,8 @@ impl Names {
             Asked::Execute(request) => self.execute(host, origin, container, request),
             Asked::Read(wanted) => self.read_rows(host, origin, container, wanted),
             Asked::Prepare(intent) => self.prepare(host, origin, container, &intent),
-            Asked::End(tx, verdict) => {
-                if self.end_part(host, container, tx, verdict, Some(origin)) {
+            Asked::End(tx, verdict, touched) => {
+                if self.end_part(host, container, (tx, verdict), touched, Some(origin)) {
                     return;
                 }
                 self.reply(host, origin, Answer::Elsewhere);
@@ -126,6 +126,15 @@ impl Names {
 
     fn execute(&mut self, host: usize, origin: Origin, container: ContainerId, request: Request) {
         let home = Self::is_home(host, &request);
+        if self
+            .process(host)
+            .debts
+            .values()
+            .any(|debt| debt.is_of(origin))
+        {
+            // A connection carries a call once, and whoever repeats it to the same process waits for the same answer.
+            return self.reply(host, origin, Answer::Elsewhere);
+        }
         if let Some(answer) = self.repeated(host, container, &request) {
             if self.planted(Plant::RepeatNotReplicated) {
                 return self.reply(host, origin, answer);
@@ -357,8 +366,8 @@ impl Names {
         &mut self,
         host: usize,
         container: ContainerId,
-        tx: TxId,
-        verdict: Verdict,
+        (tx, verdict): (TxId, Verdict),
+        mut touched: Vec<Touched>,
         origin: Option<Origin>,
     ) -> bool {
         let member = self.member(host, container);
@@ -387,7 +396,12 @@ impl Names {
         let origin = origin.unwrap_or(NOBODY);
         let then = Then::Answer(origin, Answer::Ended);
         let due = (step.when, last);
-        self.pay(host, container, SessionId(0), step.say, due, then);
+        // A repeat finds no part any more, and may come before the first has had its leases back.
+        if self.planted(Plant::PartRevokesNothing) || self.planted(Plant::RepeatRevokesNothing) {
+            touched.clear();
+        }
+        touched.extend(step.say);
+        self.pay(host, container, SessionId(0), touched, due, then);
         true
     }
 
@@ -441,7 +455,7 @@ impl Names {
             Verdict::Abort => Mark::DoubtAborted,
         });
         if self.reign(host, container).is_some() {
-            self.end_part(host, container, tx, verdict, None);
+            self.end_part(host, container, (tx, verdict), Vec::new(), None);
         }
     }
 }

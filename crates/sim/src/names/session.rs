@@ -8,9 +8,10 @@ use super::history::Told;
 use super::leases::{Asking, Cache};
 use super::world::{Event, Names};
 use crate::law;
+use crate::numbered::Kind;
 use crate::world::host_of;
 use perigee_meta::{Context, Credential, NewNode, Op, RenameMode, Reply};
-use perigee_types::{ContainerId, Errno, InodeId, NodeId, OpId, SessionId, Span, WallTime};
+use perigee_types::{ContainerId, Errno, InodeId, NodeId, OpId, Rng, SessionId, Span, WallTime};
 
 /// Names that the sessions fight for.
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
@@ -23,17 +24,20 @@ pub struct Session {
     id: SessionId,
     next: u64,
     waiting: Option<Request>,
+    /// Its own: what others draw does not change what it does.
+    rng: Rng,
     pub(crate) cache: Cache,
 }
 
 impl Session {
-    /// A session of a node, of this number.
+    /// A session of a node, of this number, with its randomness.
     #[must_use]
-    pub fn new(node: NodeId, number: u32) -> Self {
+    pub fn new(node: NodeId, number: u32, rng: Rng) -> Self {
         Self {
             id: SessionId::new(node, number),
             next: 1,
             waiting: None,
+            rng,
             cache: Cache::default(),
         }
     }
@@ -79,7 +83,12 @@ impl Names {
         if self.calm {
             return;
         }
-        let think = 5_000 + self.rng.below(self.chaos.think_us);
+        let hosts = self.hosts.len() as u64;
+        let turns = &mut self.hosts[host].turns;
+        let number = *turns * hosts + host as u64 + 1;
+        *turns += 1;
+        let mut rng = self.process(host).sessions[session].rng.fork();
+        let think = 5_000 + rng.below(self.chaos.think_us);
         let life = self.hosts[host].incarnation;
         let turn = Event::Session {
             host,
@@ -87,16 +96,25 @@ impl Names {
             session,
         };
         self.after(think, turn);
-        self.begin(host, session);
-    }
-
-    /// A session begins an operation, unless it waits for one.
-    pub(super) fn begin(&mut self, host: usize, session: usize) {
-        if self.process(host).sessions[session].waiting.is_some() {
+        let this = &self.process(host).sessions[session];
+        if this.waiting.is_some() {
             return;
         }
-        let operation = self.random_operation();
-        let elsewhere = self.rng.below(self.stores.len() as u64) as u32 + 1;
+        let id = this.id;
+        let next = self.any_operation(&mut rng);
+        let what = || format!("{id}: {:?}", next.0);
+        if self
+            .numbered
+            .takes_place((Kind::Operation, number), self.now, what)
+        {
+            self.begin(host, session, next);
+        }
+    }
+
+    /// What a session may do next.
+    pub(super) fn any_operation(&self, rng: &mut Rng) -> (Op, Context) {
+        let operation = self.random_operation(rng);
+        let elsewhere = rng.below(self.stores.len() as u64) as u32 + 1;
         let now = WallTime {
             secs: i64::try_from(self.now / 1_000_000).unwrap_or(0),
             nanos: (self.now % 1_000_000 * 1_000) as u32,
@@ -105,6 +123,19 @@ impl Names {
             now,
             new_directory_in: Some(ContainerId(elsewhere)),
         };
+        (operation, context)
+    }
+
+    /// A session begins an operation, unless it waits for one.
+    pub(super) fn begin(
+        &mut self,
+        host: usize,
+        session: usize,
+        (operation, context): (Op, Context),
+    ) {
+        if self.process(host).sessions[session].waiting.is_some() {
+            return;
+        }
         let this = &mut self.process(host).sessions[session];
         let op = OpId(this.next);
         this.next += 1;
@@ -193,28 +224,28 @@ impl Names {
         }
     }
 
-    fn any_name(&mut self) -> Vec<u8> {
-        NAMES[self.rng.below(NAMES.len() as u64) as usize].to_vec()
+    fn any_name(rng: &mut Rng) -> Vec<u8> {
+        NAMES[rng.below(NAMES.len() as u64) as usize].to_vec()
     }
 
-    fn any_directory(&mut self) -> InodeId {
-        let pick = self.rng.below(self.directories.len() as u64 + 1) as usize;
+    fn any_directory(&self, rng: &mut Rng) -> InodeId {
+        let pick = rng.below(self.directories.len() as u64 + 1) as usize;
         self.directories.get(pick).copied().unwrap_or(InodeId::ROOT)
     }
 
     /// A name that may be there.
-    fn any_place(&mut self) -> (InodeId, Vec<u8>) {
-        let pick = self.rng.below(self.places.len() as u64 * 2 + 1) as usize;
+    fn any_place(&self, rng: &mut Rng) -> (InodeId, Vec<u8>) {
+        let pick = rng.below(self.places.len() as u64 * 2 + 1) as usize;
         match self.places.get(pick) {
             Some(place) => place.clone(),
-            None => (self.any_directory(), self.any_name()),
+            None => (self.any_directory(rng), Self::any_name(rng)),
         }
     }
 
-    fn random_operation(&mut self) -> Op {
+    fn random_operation(&self, rng: &mut Rng) -> Op {
         let cred = Credential::default();
-        let parent = self.any_directory();
-        let name = self.any_name();
+        let parent = self.any_directory(rng);
+        let name = Self::any_name(rng);
         let make = |node| Op::Make {
             parent,
             name: name.clone(),
@@ -226,42 +257,42 @@ impl Names {
         };
         // Deep trees of directories that move: where loops could come from.
         let roll = match self.chaos.taste {
-            Taste::Even => self.rng.below(20),
-            Taste::Directories => 3 + self.rng.below(10),
+            Taste::Even => rng.below(20),
+            Taste::Directories => 3 + rng.below(10),
         };
         match roll {
             0..=2 => make(NewNode::File),
             3..=6 => make(NewNode::Directory),
-            7..=12 => self.random_rename(),
+            7..=12 => self.random_rename(rng),
             13 | 14 => Op::Link {
                 inode: match self.files.len() as u64 {
                     0 => InodeId::ROOT,
-                    count => self.files[self.rng.below(count) as usize],
+                    count => self.files[rng.below(count) as usize],
                 },
                 new_parent: parent,
                 new_name: name,
                 cred,
             },
             15 | 16 => {
-                let (parent, name) = self.any_place();
+                let (parent, name) = self.any_place(rng);
                 Op::Unlink { parent, name, cred }
             }
             17 => {
-                let (parent, name) = self.any_place();
+                let (parent, name) = self.any_place(rng);
                 Op::Rmdir { parent, name, cred }
             }
             _ => Op::Lookup { parent, name },
         }
     }
 
-    fn random_rename(&mut self) -> Op {
-        let (parent, name) = self.any_place();
+    fn random_rename(&self, rng: &mut Rng) -> Op {
+        let (parent, name) = self.any_place(rng);
         Op::Rename {
             parent,
             name,
-            new_parent: self.any_directory(),
-            new_name: self.any_name(),
-            mode: match self.rng.below(4) {
+            new_parent: self.any_directory(rng),
+            new_name: Self::any_name(rng),
+            mode: match rng.below(4) {
                 0 => RenameMode::NoReplace,
                 1 => RenameMode::Exchange,
                 _ => RenameMode::Replace,

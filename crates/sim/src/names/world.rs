@@ -5,10 +5,11 @@ use super::chaos::Chaos;
 use super::history::History;
 use super::host::{Disk, Host, Kept, Packet, Process, Rows, Then, apply};
 use super::{Mark, Marks};
+use crate::clock::{Clock, Drift};
 use crate::control::{Store, StoreReply, StoreRequest};
 use crate::law;
 use crate::network::Network;
-use crate::node::Clock;
+use crate::numbered::{Detail, Happening, LeftOut, Numbered};
 use crate::oracle::Violation;
 use crate::queue::Queue;
 use crate::world::{SECOND, print_line};
@@ -23,14 +24,18 @@ const CALM_US: u64 = 20 * SECOND;
 const PROBE_US: u64 = 5 * SECOND;
 
 /// What to simulate.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Everything follows from it.
     pub seed: u64,
     /// A deliberate fault.
     pub plant: Option<Plant>,
-    /// Whether each event is printed.
-    pub trace: bool,
+    /// How wrong the clocks are.
+    pub drift: Drift,
+    /// What does not take place.
+    pub left_out: LeftOut,
+    /// What is told of it.
+    pub detail: Detail,
 }
 
 /// How it went.
@@ -46,6 +51,8 @@ pub struct Report {
     pub answered: u64,
     /// What was met.
     pub marks: Marks,
+    /// Strikes and operations that took place, if they were asked for.
+    pub happened: Vec<Happening>,
 }
 
 /// Something that happens. Those with a life happen to one process alone.
@@ -159,6 +166,7 @@ pub struct Names {
     pub(super) marks: Marks,
     pub(super) chaos: Chaos,
     pub(super) plant: Option<Plant>,
+    pub(crate) drift: Drift,
     pub(super) timing: Timing,
     pub(super) limits: Limits,
     pub(super) calm: bool,
@@ -176,7 +184,7 @@ pub struct Names {
     /// When the last operation that was sent arrives.
     last_operation: BTreeMap<(usize, usize), u64>,
     next_id: u64,
-    trace: bool,
+    pub(super) numbered: Numbered,
     hash: u64,
     events: u64,
 }
@@ -203,6 +211,7 @@ pub fn run(options: Options) -> Report {
         events: world.events,
         answered: world.history.told.len() as u64,
         marks: world.marks,
+        happened: world.numbered.into_happened(),
     }
 }
 
@@ -230,10 +239,14 @@ impl Names {
             apply(&mut rows, &format_container(container, first, root));
             first_rows.insert(container, rows);
         }
-        let hosts = (0..count).map(|_| Self::host(&mut rng, &timing, &first_rows));
+        let hosts = (0..count).map(|_| {
+            let clock = Clock::any(&mut rng, &timing, options.drift);
+            Self::host(clock, &first_rows)
+        });
         let hosts = hosts.collect();
         let mut net = Network::healthy(count);
-        Chaos::spoil(&mut net, &mut rng);
+        let mut numbered = Numbered::new(options.seed, options.left_out, options.detail);
+        Chaos::spoil(&mut net, &mut rng, &mut numbered);
         Self {
             now: 0,
             queue: Queue::default(),
@@ -247,6 +260,7 @@ impl Names {
             marks: Marks::default(),
             chaos,
             plant: options.plant,
+            drift: options.drift,
             timing,
             limits,
             calm: false,
@@ -259,10 +273,10 @@ impl Names {
             probes: 0,
             last_operation: BTreeMap::new(),
             next_id: 0,
-            trace: options.trace,
+            rng: numbered.weather(rng),
+            numbered,
             hash: options.seed,
             events: 0,
-            rng,
         }
     }
 
@@ -281,8 +295,7 @@ impl Names {
         }
     }
 
-    fn host(rng: &mut Rng, timing: &Timing, first: &BTreeMap<ContainerId, Rows>) -> Host {
-        let drift = timing.drift_percent * 10_000;
+    fn host(clock: Clock, first: &BTreeMap<ContainerId, Rows>) -> Host {
         let kept = first.iter().map(|(container, rows)| {
             let kept = Kept {
                 hard: HardState::default(),
@@ -291,10 +304,7 @@ impl Names {
             (*container, kept)
         });
         Host {
-            clock: Clock {
-                offset: rng.below(1 << 40),
-                rate: 1_000_000 - drift + rng.below(2 * drift),
-            },
+            clock,
             disk: Disk {
                 kept: kept.collect(),
                 ..Disk::default()
@@ -305,6 +315,7 @@ impl Names {
             slow_disk_us: 0,
             fail_next_write: false,
             disk_free_at: 0,
+            turns: 0,
         }
     }
 
@@ -314,7 +325,8 @@ impl Names {
             self.at(at, Event::Start { host, life: 0 });
         }
         self.at(2 * SECOND, Event::Chaos);
-        self.at(self.chaos.length_us, Event::Calm);
+        let end = self.numbered.chaos_length(self.chaos.length_us);
+        self.at(end, Event::Calm);
     }
 
     pub(super) fn at(&mut self, at: u64, event: Event) {
@@ -354,7 +366,7 @@ impl Names {
         let mixed = (self.hash ^ what ^ ((host as u64) << 56) ^ self.now.rotate_left(20))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.hash = mixed ^ (mixed >> 29);
-        if self.trace {
+        if self.numbered.is_traced() {
             let line = format!("{:>10.6} n{} {}", self.now as f64 / 1e6, host + 1, text());
             print_line(&line);
         }
@@ -514,6 +526,9 @@ impl Names {
             let machine = &mut self.hosts[host];
             machine.slow_disk_us = 0;
             machine.fail_next_write = false;
+            if self.drift == Drift::Beyond {
+                machine.clock.correct(self.now);
+            }
             if machine.run.is_none() {
                 let life = machine.incarnation;
                 self.after(1, Event::Start { host, life });
@@ -530,7 +545,9 @@ impl Names {
             let sessions = sessions.map_or(0, |process| process.sessions.len());
             for session in 0..sessions {
                 self.probes += 1;
-                self.begin(host, session);
+                let mut rng = self.rng.fork();
+                let next = self.any_operation(&mut rng);
+                self.begin(host, session, next);
             }
         }
     }

@@ -7,36 +7,12 @@ pub mod life;
 pub mod service;
 pub mod store;
 
+use crate::clock::Clock;
 use crate::disk::{Disk, ObjectMap};
 use crate::model::{Blocks, Op, Outcome, Record, Registers};
 use perigee_replica::{Chain, ChainView, FetchId, Message, Pull};
-use perigee_types::{ByteRange, Epoch, InodeId, Seq, Tick, Version};
+use perigee_types::{ByteRange, Epoch, InodeId, Rng, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// A clock that runs at its own rate from its own start.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    /// Microseconds at true time 0.
-    pub offset: u64,
-    /// Parts in a million of true time.
-    pub rate: u64,
-}
-
-impl Clock {
-    /// What it shows at a true time.
-    #[must_use]
-    pub fn at(self, now: u64) -> Tick {
-        Tick(self.offset + now / 1_000_000 * self.rate + now % 1_000_000 * self.rate / 1_000_000)
-    }
-
-    /// The first true time at which it shows at least `tick`.
-    #[must_use]
-    pub fn when(self, tick: Tick) -> u64 {
-        let local = u128::from(tick.0.saturating_sub(self.offset));
-        let at = (local * 1_000_000).div_ceil(u128::from(self.rate));
-        u64::try_from(at).unwrap_or(u64::MAX)
-    }
-}
 
 /// What travels between hosts.
 #[derive(Debug, Clone, PartialEq)]
@@ -249,12 +225,30 @@ pub struct Node {
 }
 
 /// The session of a host: one operation at a time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Session {
+    /// Its own: other hosts' draws do not change what it does.
+    pub(crate) rng: Rng,
+    /// How often it might have begun something.
+    pub(crate) turns: u64,
     pub(crate) waiting_for: Option<u64>,
     pub(crate) began_at: u64,
     /// Whether it was executed on this host, and needs no other one's disk.
     pub(crate) at_home: bool,
+}
+
+impl Session {
+    /// One that has done nothing, with its randomness.
+    #[must_use]
+    pub fn new(rng: Rng) -> Self {
+        Self {
+            rng,
+            turns: 0,
+            waiting_for: None,
+            began_at: 0,
+            at_home: false,
+        }
+    }
 }
 
 impl Running {

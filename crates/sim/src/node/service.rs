@@ -3,6 +3,7 @@
 use super::{Packet, Waiter, Waiting};
 use crate::law;
 use crate::model::{Op, Outcome, Record, blocks_of_file, file_of, inode, range_of};
+use crate::numbered::Kind;
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of, id_of};
 use perigee_replica::{Input, Plant, Role};
@@ -18,13 +19,23 @@ impl World {
         if self.calm {
             return;
         }
-        let think = 20_000 + self.rng.below(self.chaos.think_us);
+        let hosts = self.nodes.len() as u64;
+        let session = &mut self.nodes[node].session;
+        // The same number and the same operation, whatever the others do.
+        let number = session.turns * hosts + node as u64 + 1;
+        session.turns += 1;
+        let mut rng = session.rng.fork();
+        let think = 20_000 + rng.below(self.chaos.think_us);
         self.after(think, Event::Step { node });
+        let op = self.random_op(&mut rng);
         if self.nodes[node].run.is_none() || self.nodes[node].session.waiting_for.is_some() {
             return;
         }
-        let op = self.random_op();
-        self.begin_op(node, op);
+        let what = || format!("n{}: {op:?}", node + 1);
+        let name = (Kind::Operation, number);
+        if self.numbered.takes_place(name, self.now, what) {
+            self.begin_op(node, op);
+        }
     }
 
     fn begin_op(&mut self, node: usize, op: Op) {
