@@ -35,10 +35,10 @@ const ARROWS: [(&str, &[&str]); 12] = [
 ];
 
 /// For developers only: may use anything; used by tests and by each other, never by the product.
-const DEVELOPER: [&str; 5] = ["sim", "bench", "testbed", "fuzz", "xtask"];
+const DEVELOPER: [&str; 6] = ["history", "sim", "bench", "testbed", "fuzz", "xtask"];
 
 /// Decisions without effects.
-const PURE: [&str; 5] = ["types", "meta", "replica", "cluster", "proto"];
+const PURE: [&str; 6] = ["types", "meta", "replica", "cluster", "proto", "history"];
 
 /// What a pure room may not reach.
 const IMPURE: [&str; 21] = [

@@ -1,0 +1,150 @@
+//! Names in directories: made, moved, removed, looked up.
+
+use super::{Model, Told};
+use std::collections::BTreeMap;
+
+/// A namespace of a root directory, and of directories that were made.
+#[derive(Debug, Clone, Copy)]
+pub struct Names {
+    /// The directory that is there at first, empty, and always.
+    pub root: Inode,
+}
+
+/// The number of a file or directory; no other one ever has it.
+pub type Inode = u64;
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The directory.
+    pub dir: Inode,
+    /// The name in it.
+    pub name: Vec<u8>,
+}
+
+/// How a name moves to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    /// What was there before has that name no more.
+    Replace,
+    /// Nothing may be there: else [`Answer::Exists`].
+    NoReplace,
+    /// Both change places.
+    Exchange,
+}
+
+/// What can be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Gives an inode this name: [`Answer::Done`] or [`Answer::Exists`].
+    Add(Place, Inode),
+    /// Removes a name: [`Answer::Done`], [`Answer::Missing`] or [`Answer::NotEmpty`].
+    Remove(Place),
+    /// Moves a name: [`Answer::Done`], [`Answer::Missing`] or one of the mode.
+    Rename(Place, Place, Move),
+    /// [`Answer::Is`] or [`Answer::Missing`].
+    Find(Place),
+}
+
+/// What is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// The name leads there.
+    Is(Inode),
+    /// There is no such name.
+    Missing,
+    /// There is such a name.
+    Exists,
+    /// The name is that of a directory with names in it.
+    NotEmpty,
+}
+
+/// What each name leads to.
+pub type State = BTreeMap<Place, Inode>;
+
+impl Model for Names {
+    type Object = ();
+    type Op = Op;
+    type Answer = Answer;
+    type State = State;
+
+    fn object(&self, _: &Op) {}
+
+    fn first(&self, (): &()) -> State {
+        State::new()
+    }
+
+    fn step(&self, state: &State, op: &Op, told: Told<'_, Answer>) -> Option<State> {
+        match told {
+            Told::Answer(Answer::Done) | Told::Nothing => self.change(state, op),
+            Told::Answer(answer) => says(state, op, *answer).then(|| state.clone()),
+        }
+    }
+}
+
+fn has_names(state: &State, inode: Inode) -> bool {
+    state.keys().any(|place| place.dir == inode)
+}
+
+/// Whether an answer that comes without a change is right.
+fn says(state: &State, op: &Op, answer: Answer) -> bool {
+    let is = |place: &Place| state.get(place).copied();
+    match (op, answer) {
+        (Op::Find(place), Answer::Is(inode)) => is(place) == Some(inode),
+        (Op::Find(place) | Op::Remove(place), Answer::Missing) => is(place).is_none(),
+        (Op::Rename(from, to, how), Answer::Missing) => {
+            is(from).is_none() || (*how == Move::Exchange && is(to).is_none())
+        }
+        (Op::Add(place, _) | Op::Rename(_, place, Move::NoReplace), Answer::Exists) => {
+            is(place).is_some()
+        }
+        (Op::Remove(place) | Op::Rename(_, place, Move::Replace), Answer::NotEmpty) => {
+            is(place).is_some_and(|inode| has_names(state, inode))
+        }
+        _ => false,
+    }
+}
+
+impl Names {
+    fn change(self, state: &State, op: &Op) -> Option<State> {
+        let mut after = state.clone();
+        let is_there = |dir: Inode| dir == self.root || state.values().any(|inode| *inode == dir);
+        match op {
+            Op::Find(_) => return None,
+            Op::Add(place, inode) => {
+                if !is_there(place.dir) || after.insert(place.clone(), *inode).is_some() {
+                    return None;
+                }
+            }
+            Op::Remove(place) => {
+                let inode = after.remove(place)?;
+                if has_names(state, inode) {
+                    return None;
+                }
+            }
+            Op::Rename(from, to, how) => {
+                let (moved, there) = (*state.get(from)?, state.get(to).copied());
+                if !is_there(to.dir) {
+                    return None;
+                }
+                match (how, there) {
+                    // Two names of one file, or one name: nothing is done.
+                    (Move::Replace | Move::Exchange, Some(there)) if there == moved => {}
+                    (Move::NoReplace, Some(_)) | (Move::Exchange, None) => return None,
+                    (Move::Replace, Some(there)) if has_names(state, there) => return None,
+                    (Move::Replace | Move::NoReplace, _) => {
+                        after.remove(from);
+                        after.insert(to.clone(), moved);
+                    }
+                    (Move::Exchange, Some(there)) => {
+                        after.insert(from.clone(), there);
+                        after.insert(to.clone(), moved);
+                    }
+                }
+            }
+        }
+        Some(after)
+    }
+}
