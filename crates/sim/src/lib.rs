@@ -25,6 +25,7 @@ mod wire;
 pub mod world;
 
 pub use clock::Drift;
+pub use law::Laws;
 pub use numbered::{Detail, Happening, LeftOut, Numbers};
 pub use oracle::{Mark, Marks, Violation};
-pub use world::{Options, Report, Scenario, run};
+pub use world::{Options, Report, Scenario, run, run_under};

@@ -1,5 +1,6 @@
 //! What the simulator knows and no node does: the one committed history, what was acknowledged, and what happened.
 
+use crate::law::Laws;
 use crate::marks::marks;
 use crate::model::{BLOCKS, Committed, Record};
 use perigee_types::{Epoch, Seq, Version};
@@ -31,6 +32,8 @@ pub struct Oracle {
     pub reigns: BTreeMap<Epoch, (usize, u32)>,
     /// The first broken law.
     pub violation: Option<Violation>,
+    /// Which are looked at.
+    pub laws: Laws,
 }
 
 impl Oracle {
@@ -43,7 +46,7 @@ impl Oracle {
 
     /// Notes a broken law, if it is the first.
     pub fn accuse(&mut self, at: u64, law: &'static str, what: String) {
-        if self.violation.is_none() {
+        if self.violation.is_none() && self.laws.include(law) {
             self.violation = Some(Violation { law, what, at });
         }
     }

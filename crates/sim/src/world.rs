@@ -4,13 +4,15 @@ use crate::chaos::{Chaos, Taste};
 use crate::clock::{Clock, Drift};
 use crate::control::{Store, StoreReply, StoreRequest};
 use crate::disk::Disk;
-use crate::law;
+use crate::law::{self, Laws};
 use crate::model::{Op, Outcome};
 use crate::network::Network;
 use crate::node::{Node, Packet, Session};
 use crate::numbered::{Detail, Happening, LeftOut, Numbered};
 use crate::oracle::{Mark, Marks, Oracle, Violation};
 use crate::queue::Queue;
+use perigee_history::Recorder;
+use perigee_history::model::register::Registers;
 use perigee_replica::{ChainView, Limits, Plant, Timing};
 use perigee_types::{Epoch, NodeId, Rng, Span};
 
@@ -153,6 +155,7 @@ pub struct World {
     pub(crate) store: Store,
     pub(crate) first_view: ChainView,
     pub(crate) oracle: Oracle,
+    pub(crate) calls: Recorder<Registers>,
     pub(crate) marks: Marks,
     pub(crate) scenario: Scenario,
     pub(crate) drift: Drift,
@@ -175,7 +178,14 @@ pub struct World {
 /// Simulates one history.
 #[must_use]
 pub fn run(options: Options) -> Report {
+    run_under(options, Laws::All)
+}
+
+/// The same under some of the laws.
+#[must_use]
+pub fn run_under(options: Options, laws: Laws) -> Report {
     let mut world = World::new(options);
+    world.oracle.laws = laws;
     world.start();
     while world.oracle.violation.is_none() {
         let Some((at, event)) = world.queue.pop() else {
@@ -184,6 +194,7 @@ pub fn run(options: Options) -> Report {
         world.now = at;
         if matches!(event, Event::End) {
             law::well_again::check(&mut world);
+            law::explained::check(&mut world);
             break;
         }
         world.handle(event);
@@ -258,6 +269,7 @@ impl World {
             scenario: options.scenario,
             drift: options.drift,
             oracle: Oracle::default(),
+            calls: Recorder::default(),
             marks: Marks::default(),
             chaos,
             plant: options.plant,

@@ -36,7 +36,7 @@ pub enum Move {
 /// What can be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
-    /// Gives an inode this name: [`Answer::Done`] or [`Answer::Exists`].
+    /// Gives an inode this name: [`Answer::Done`], [`Answer::Exists`], or [`Answer::Missing`] of the directory.
     Add(Place, Inode),
     /// Removes a name: [`Answer::Done`], [`Answer::Missing`] or [`Answer::NotEmpty`].
     Remove(Place),
@@ -79,7 +79,7 @@ impl Model for Names {
     fn step(&self, state: &State, op: &Op, told: Told<'_, Answer>) -> Option<State> {
         match told {
             Told::Answer(Answer::Done) | Told::Nothing => self.change(state, op),
-            Told::Answer(answer) => says(state, op, *answer).then(|| state.clone()),
+            Told::Answer(answer) => self.says(state, op, *answer).then(|| state.clone()),
         }
     }
 }
@@ -88,33 +88,39 @@ fn has_names(state: &State, inode: Inode) -> bool {
     state.keys().any(|place| place.dir == inode)
 }
 
-/// Whether an answer that comes without a change is right.
-fn says(state: &State, op: &Op, answer: Answer) -> bool {
-    let is = |place: &Place| state.get(place).copied();
-    match (op, answer) {
-        (Op::Find(place), Answer::Is(inode)) => is(place) == Some(inode),
-        (Op::Find(place) | Op::Remove(place), Answer::Missing) => is(place).is_none(),
-        (Op::Rename(from, to, how), Answer::Missing) => {
-            is(from).is_none() || (*how == Move::Exchange && is(to).is_none())
-        }
-        (Op::Add(place, _) | Op::Rename(_, place, Move::NoReplace), Answer::Exists) => {
-            is(place).is_some()
-        }
-        (Op::Remove(place) | Op::Rename(_, place, Move::Replace), Answer::NotEmpty) => {
-            is(place).is_some_and(|inode| has_names(state, inode))
-        }
-        _ => false,
-    }
-}
-
 impl Names {
+    fn is_there(self, state: &State, dir: Inode) -> bool {
+        dir == self.root || state.values().any(|inode| *inode == dir)
+    }
+
+    /// Whether an answer that comes without a change is right.
+    fn says(self, state: &State, op: &Op, answer: Answer) -> bool {
+        let is = |place: &Place| state.get(place).copied();
+        match (op, answer) {
+            (Op::Find(place), Answer::Is(inode)) => is(place) == Some(inode),
+            (Op::Find(place) | Op::Remove(place), Answer::Missing) => is(place).is_none(),
+            (Op::Add(place, _), Answer::Missing) => !self.is_there(state, place.dir),
+            (Op::Rename(from, to, how), Answer::Missing) => {
+                let no_target = *how == Move::Exchange && is(to).is_none();
+                is(from).is_none() || no_target || !self.is_there(state, to.dir)
+            }
+            (Op::Add(place, _) | Op::Rename(_, place, Move::NoReplace), Answer::Exists) => {
+                is(place).is_some()
+            }
+            (Op::Remove(place) | Op::Rename(_, place, Move::Replace), Answer::NotEmpty) => {
+                is(place).is_some_and(|inode| has_names(state, inode))
+            }
+            _ => false,
+        }
+    }
+
     fn change(self, state: &State, op: &Op) -> Option<State> {
         let mut after = state.clone();
-        let is_there = |dir: Inode| dir == self.root || state.values().any(|inode| *inode == dir);
         match op {
             Op::Find(_) => return None,
             Op::Add(place, inode) => {
-                if !is_there(place.dir) || after.insert(place.clone(), *inode).is_some() {
+                if !self.is_there(state, place.dir) || after.insert(place.clone(), *inode).is_some()
+                {
                     return None;
                 }
             }
@@ -126,7 +132,7 @@ impl Names {
             }
             Op::Rename(from, to, how) => {
                 let (moved, there) = (*state.get(from)?, state.get(to).copied());
-                if !is_there(to.dir) {
+                if !self.is_there(state, to.dir) {
                     return None;
                 }
                 match (how, there) {

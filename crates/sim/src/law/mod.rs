@@ -3,6 +3,7 @@
 
 pub mod coherent;
 pub mod control_store;
+pub mod explained;
 pub mod handed_over;
 pub mod home;
 pub mod no_wrong_bytes;
@@ -13,6 +14,7 @@ pub mod well_again;
 pub mod as_if_alone;
 pub mod at_most_once;
 pub mod cached;
+pub mod explained_names;
 pub mod history;
 pub mod namespace;
 pub mod settled;
@@ -23,4 +25,20 @@ pub(crate) fn check_names(world: &mut crate::names::world::Names) {
     namespace::check(world);
     at_most_once::check(world);
     as_if_alone::check(world);
+}
+
+/// The laws that a history is looked at under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Laws {
+    /// All.
+    #[default]
+    All,
+    /// Those alone that know no more than the answers that sessions got: what they find counts without the others.
+    OfAnswers,
+}
+
+impl Laws {
+    pub(crate) fn include(self, law: &str) -> bool {
+        self == Self::All || law == explained::LAW
+    }
 }

@@ -9,6 +9,7 @@ use super::calls::Request;
 use super::host::Rows;
 use super::leases::Name;
 use super::world::Names;
+use crate::law::Laws;
 use crate::oracle::Violation;
 use perigee_meta::tx::Plan;
 use perigee_meta::{Context, Op, Outcome, RenameMode, Reply};
@@ -53,6 +54,15 @@ pub struct Told {
     pub home: bool,
 }
 
+/// What a session does, as seen from outside.
+#[derive(Debug, Clone)]
+pub enum Heard {
+    /// It asks for this.
+    Began(SessionId, OpId, Op),
+    /// It has this answer of [`History::told`].
+    Told(usize),
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct History {
@@ -66,8 +76,12 @@ pub struct History {
     pub answered: BTreeMap<Name, (usize, SessionId)>,
     /// Answers.
     pub told: Vec<Told>,
+    /// How calls began and were answered, in this order.
+    pub heard: Vec<Heard>,
     /// The first broken law.
     pub violation: Option<Violation>,
+    /// Which are looked at.
+    pub laws: Laws,
 }
 
 impl History {
@@ -103,9 +117,11 @@ impl History {
 impl Names {
     pub(crate) fn accuse(&mut self, law: &'static str, what: String) {
         let at = self.now;
-        self.history
-            .violation
-            .get_or_insert(Violation { law, what, at });
+        if self.history.laws.include(law) {
+            self.history
+                .violation
+                .get_or_insert(Violation { law, what, at });
+        }
     }
 
     /// Notes what a transaction does, as worth seeing.

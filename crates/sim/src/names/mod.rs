@@ -17,7 +17,7 @@ pub mod owner;
 pub mod session;
 pub mod world;
 
-pub use world::{Options, Report, run};
+pub use world::{Options, Report, run, run_under};
 
 use crate::marks::marks;
 

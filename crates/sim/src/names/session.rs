@@ -4,7 +4,7 @@
 use super::Mark;
 use super::calls::{Asked, For, Request};
 use super::chaos::Taste;
-use super::history::Told;
+use super::history::{Heard, Told};
 use super::leases::{Asking, Cache};
 use super::world::{Event, Names};
 use crate::law;
@@ -147,6 +147,8 @@ impl Names {
             operation,
         };
         this.waiting = Some(request.clone());
+        let began = Heard::Began(request.session, op, request.operation.clone());
+        self.history.heard.push(began);
         self.log(40, host, || {
             format!("{} {op}: {:?}", request.session, request.operation)
         });
@@ -185,6 +187,9 @@ impl Names {
             law::cached::on_answered(self, &done);
         }
         let home = asking.owner == Some(host);
+        self.history
+            .heard
+            .push(Heard::Told(self.history.told.len()));
         self.history.told.push(Told {
             session: request.session,
             op: request.op,

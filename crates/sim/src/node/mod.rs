@@ -9,6 +9,7 @@ pub mod store;
 
 use crate::clock::Clock;
 use crate::disk::{Disk, ObjectMap};
+use crate::law::explained::Witness;
 use crate::model::{Blocks, Op, Outcome, Record, Registers};
 use perigee_replica::{Chain, ChainView, FetchId, Message, Pull};
 use perigee_types::{ByteRange, Epoch, InodeId, Rng, Seq, Version};
@@ -235,6 +236,8 @@ pub struct Session {
     pub(crate) began_at: u64,
     /// Whether it was executed on this host, and needs no other one's disk.
     pub(crate) at_home: bool,
+    /// What the law of overlapping calls knows of it.
+    pub(crate) witness: Witness,
 }
 
 impl Session {
@@ -247,6 +250,7 @@ impl Session {
             waiting_for: None,
             began_at: 0,
             at_home: false,
+            witness: Witness::default(),
         }
     }
 }

@@ -46,6 +46,7 @@ impl World {
         session.waiting_for = Some(id);
         session.began_at = self.now;
         session.at_home = false;
+        law::explained::on_begun(self, node, op);
         self.after(OP_PATIENCE_US, Event::OpTimeout { node, id });
         let local = self.local(node);
         let run = self.running_ref(node);
@@ -243,6 +244,7 @@ impl World {
         }
         session.waiting_for = None;
         law::home::check(self, node);
+        law::explained::on_ended(self, node, outcome);
         law::control_store::check_outcome(self, node, outcome);
         self.log(41, node, || format!("request {id}: {outcome:?}"));
         match outcome {
