@@ -344,7 +344,9 @@ fn missing(reports: &Reports, node: NodeId, id: perigee_types::ContainerId) -> O
 /// About how long a member fetches until it lacks nothing of any container.
 fn seconds_left(reports: &Reports, node: NodeId) -> Option<u64> {
     let report = &reports.get(&node)?.report;
-    let bytes: u64 = report.missing.iter().map(|(_, bytes)| bytes).sum();
+    // Up to an end that the member does not know yet, it lacks nearly all that there can be.
+    let bytes = report.missing.iter().map(|(_, bytes)| *bytes);
+    let bytes = bytes.fold(0, u64::saturating_add);
     bytes.checked_div(report.bytes_per_second)
 }
 
@@ -442,5 +444,24 @@ mod tests {
         assert_eq!(missing(&reports, NodeId(3), ContainerId(2)), Some(77));
         assert_eq!(missing(&reports, NodeId(3), ContainerId(9)), None);
         assert_eq!(missing(&reports, NodeId(4), ContainerId(2)), None);
+    }
+
+    #[test]
+    fn a_member_that_lacks_files_to_ends_that_it_does_not_know_is_told_of() {
+        let report = NodeReport {
+            used: None,
+            free: None,
+            missing: vec![(ContainerId(2), u64::MAX - 5), (ContainerId(3), u64::MAX)],
+            bytes_per_second: 1,
+            read_only: Vec::new(),
+            clock_ms: 0,
+        };
+        let answered = Answered {
+            report,
+            took: None,
+            clock_ahead_ms: 0,
+        };
+        let reports = Reports::from([(NodeId(3), answered)]);
+        assert_eq!(seconds_left(&reports, NodeId(3)), Some(u64::MAX));
     }
 }
