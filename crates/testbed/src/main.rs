@@ -1,6 +1,7 @@
 //! `perigee-testbed`: runs the checks by hand, and is the other side of those that need processes.
 
 use perigee_testbed::chaos::nemesis::Kind;
+use perigee_testbed::chaos::private;
 use perigee_testbed::checks::two_mounts::{self, Pair, exclusion};
 use perigee_testbed::checks::{crash_names, kill_write, model, tree};
 use perigee_testbed::{Call, CheckError, Checked, Cluster, campaign, chaos, tree as trees};
@@ -82,6 +83,10 @@ fn child(words: &[&str]) -> Checked<bool> {
         ["writer", path, size, seed, sync_every] => {
             let [size, seed, sync_every] = [size, seed, sync_every].map(|n| number(Some(&n), 0));
             kill_write::writing_side(Path::new(path), size?, seed?, sync_every?)?;
+        }
+        ["store", path, at, len, seed] => {
+            let [at, len, seed] = [at, len, seed].map(|n| number(Some(&n), 0));
+            private::storing_side(Path::new(path), at?, len?, seed?)?;
         }
         ["names", directory, seed] => {
             crash_names::making_side(Path::new(directory), number(Some(&seed), 0)?)?;
@@ -169,8 +174,8 @@ fn run_chaos(words: &[&str]) -> Checked {
         ));
     }
     tell(&format!(
-        "{} kept through every node, nothing missing",
-        outcome.kept
+        "{} kept through every node, nothing missing; {}",
+        outcome.kept, outcome.looked
     ));
     Ok(())
 }

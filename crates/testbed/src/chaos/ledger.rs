@@ -3,6 +3,8 @@
 //! A promise is made by an fsync that returned, or by what another host has seen (law 3). What was begun and not
 //! promised may be there or not, but nothing else may: each entry holds all that is possible.
 
+use super::private::PrivateFiles;
+use super::rounds::Rounds;
 use crate::error::{Call, CheckError, Checked};
 use crate::{ensure, pattern};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,6 +98,10 @@ pub struct Ledger {
     registers: Mutex<BTreeMap<u32, Register>>,
     /// Where the log was [`LOST`].
     lost: Mutex<BTreeSet<usize>>,
+    /// What the programs fight for.
+    pub rounds: Rounds,
+    /// Their own files.
+    pub private: PrivateFiles,
 }
 
 /// How much was promised and found.
@@ -105,11 +111,21 @@ pub struct Kept {
     pub files: usize,
     /// Records of the log.
     pub records: usize,
+    /// Programs' own files with content that was synced.
+    pub private: usize,
 }
 
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} files and {} records", self.files, self.records)
+        let Self {
+            files,
+            records,
+            private,
+        } = self;
+        write!(
+            f,
+            "{files} files, {records} records and {private} private files"
+        )
     }
 }
 
@@ -127,6 +143,8 @@ impl Ledger {
             records: Mutex::default(),
             registers: Mutex::default(),
             lost: Mutex::default(),
+            rounds: Rounds::default(),
+            private: PrivateFiles::default(),
         };
         let make = |path: PathBuf, content: &[u8]| -> Checked {
             let what = || format!("make {}", path.display());
@@ -141,6 +159,7 @@ impl Ledger {
             fs::create_dir(&folder).call(|| format!("make {}", folder.display()))?;
             let path = ledger.register_below(mount, node);
             make(path, &Self::register_content(node, 0))?;
+            ledger.private.make(mount, node)?;
             lock(&ledger.registers).insert(node, Register::default());
             lock(&ledger.records).insert(node, Records::default());
         }
@@ -279,6 +298,7 @@ impl Ledger {
 
     /// All nodes die together: only what was synced is promised any more.
     pub fn all_die(&self) {
+        self.rounds.close();
         for register in lock(&self.registers).values_mut() {
             register.seen = 0;
             register.era += 1;
@@ -374,6 +394,7 @@ impl Ledger {
             }
         }
         kept.records = self.verify_log(mount)?;
+        kept.private = self.private.verify(mount)?;
         Ok(kept)
     }
 

@@ -2,10 +2,14 @@
 //! filled; every promise is looked up again, through every node.
 //!
 //! [`ledger`] what was promised, and how it is looked up · [`stage`] which node is struck, and what each program is
-//! at · [`worker`] the programs · [`nemesis`] the strikes.
+//! at · [`worker`] the programs · [`rounds`] what they fight for, [`contest`] and how · [`private`] a file of each one's
+//! own · [`nemesis`] the strikes.
 
+pub mod contest;
 pub mod ledger;
 pub mod nemesis;
+pub mod private;
+pub mod rounds;
 pub mod stage;
 pub mod worker;
 
@@ -43,6 +47,8 @@ pub struct Outcome {
     pub strikes: BTreeMap<Kind, Struck>,
     /// What was promised and looked up.
     pub kept: ledger::Kept,
+    /// What the programs fought for.
+    pub looked: rounds::Looked,
 }
 
 /// Strikes of one kind.
@@ -144,9 +150,10 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
             .map_err(|error| error.during(&format!("at the end, through n{id}")))?;
     }
     ensure!(
-        outcome.kept.files > 0 && outcome.kept.records > 0,
-        "nothing was promised: {:?}",
-        outcome.kept
+        outcome.kept.files > 0 && outcome.kept.records > 0 && outcome.looked.explained > 0,
+        "nothing was promised: {:?}, {:?}",
+        outcome.kept,
+        outcome.looked
     );
     Ok(outcome)
 }
@@ -169,6 +176,9 @@ fn strikes(
         }) else {
             break;
         };
+        let ids = cluster.ids();
+        let mut somewhere = || cluster.mount_point(ids[rng.below(ids.len() as u64) as usize]);
+        ledger.rounds.begin([&somewhere(), &somewhere()])?;
         stage.watch(Duration::from_millis(500 + rng.below(2_500)))?;
         let strike = Strike::of(kind, &cluster.ids(), rng);
         let title = format!("strike {number} of seed {}, {strike}", settings.seed);
@@ -180,14 +190,15 @@ fn strikes(
         let settled = Instant::now();
         cluster.settle().map_err(|error| error.during(&title))?;
         let settled = settled.elapsed();
-        let ids = cluster.ids();
+        let looked = ledger.rounds.end().map_err(|error| error.during(&title))?;
+        outcome.looked.add(looked);
         let through = ids[rng.below(ids.len() as u64) as usize];
         let kept = ledger
             .verify(&cluster.mount_point(through))
             .map_err(|error| error.during(&format!("{title}, through n{through}")))
             .map_err(|error| error.followed_by(&elsewhere(cluster, ledger)))?;
         tell(&format!(
-            "{title}: longest call elsewhere {pause:.1?}, whole again after {settled:.1?}; {kept} hold through n{through}"
+            "{title}: longest call elsewhere {pause:.1?}, whole again after {settled:.1?}; {kept} hold through n{through}; {looked}"
         ));
     }
     Ok(outcome)

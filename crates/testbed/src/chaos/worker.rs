@@ -1,6 +1,8 @@
-//! One node's program: files with their fates, records appended to a shared file, registers.
+//! One node's program: files with their fates, records appended to a shared file, registers, what all fight for, and a
+//! file of its own.
 
 use super::ledger::{Ledger, Place, RECORD_LEN};
+use super::private::Private;
 use super::stage::{Excuse, Stage, Turn};
 use crate::error::{Call, CheckError};
 use crate::pattern;
@@ -18,20 +20,21 @@ const FILES_MAX: usize = 60;
 const PIECE: usize = 64 << 10;
 
 /// Why a step ended early.
-enum Failed {
+pub(super) enum Failed {
     /// A call gave an errno.
     Call(&'static str, io::Error),
     /// What it saw cannot be.
     Wrong(CheckError),
 }
 
-struct Worker<'a> {
-    node: u32,
-    root: &'a Path,
-    stage: &'a Stage,
-    ledger: &'a Ledger,
-    rng: Rng,
-    turn: Turn,
+pub(super) struct Worker<'a> {
+    pub(super) node: u32,
+    pub(super) root: &'a Path,
+    pub(super) stage: &'a Stage,
+    pub(super) ledger: &'a Ledger,
+    pub(super) rng: Rng,
+    pub(super) turn: Turn,
+    pub(super) private: Private,
     /// Files whose fate is certain.
     files: Vec<u64>,
     made: u64,
@@ -47,6 +50,7 @@ pub fn run(node: u32, root: &Path, stage: &Stage, ledger: &Ledger, rng: Rng) {
         ledger,
         rng,
         turn,
+        private: Private::default(),
         files: Vec::new(),
         made: 0,
     };
@@ -69,7 +73,7 @@ pub fn run(node: u32, root: &Path, stage: &Stage, ledger: &Ledger, rng: Rng) {
 }
 
 impl Worker<'_> {
-    fn call<T>(
+    pub(super) fn call<T>(
         &self,
         what: &'static str,
         call: impl FnOnce() -> io::Result<T>,
@@ -80,7 +84,9 @@ impl Worker<'_> {
     }
 
     fn step(&mut self) -> Result<(), Failed> {
-        match self.rng.below(10) {
+        match self.rng.below(16) {
+            10..=13 => self.contend(),
+            14..=15 => self.use_private(),
             0..=2 => self.append(),
             3..=4 => self.write_register(),
             5..=6 => self.read_registers(),

@@ -1,0 +1,429 @@
+//! A file of each program's own, changed in every way that a program can change one, against its content in memory.
+//!
+//! What was synced survives every strike. What was not is there or not, by blocks: after a strike the file may be, in each
+//! block, what it was at any moment since the last fsync.
+
+use super::worker::{Failed, Worker};
+use crate::error::{Call, CheckError, Checked};
+use crate::map::{Access, Shared};
+use crate::{ensure, pattern, program};
+use rustix::fs::FallocateFlags;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The longest file, in bytes.
+const LEN_MAX: u64 = 96 << 10;
+/// The longest change.
+const CHANGE_MAX: u64 = 20_000;
+/// After so many changes comes an fsync.
+const UNSYNCED_MAX: usize = 6;
+const BLOCK: usize = 4_096;
+
+/// The contents since the last fsync, that one first.
+type Moments = Vec<Vec<u8>>;
+
+/// The book of all private files.
+#[derive(Debug, Default)]
+pub struct PrivateFiles(Mutex<BTreeMap<u32, Moments>>);
+
+/// A program's own view of its file.
+#[derive(Debug, Default)]
+pub(super) struct Private {
+    content: Vec<u8>,
+    /// The strikes on the node when the content was last certain.
+    certain_at: Option<u64>,
+}
+
+/// One change.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Write { at: u64, len: u64, seed: u64 },
+    Store { at: u64, len: u64, seed: u64 },
+    Truncate { len: u64 },
+    Punch { at: u64, len: u64 },
+    Allocate { at: u64, len: u64 },
+    Copy { from: u64, to: u64, len: u64 },
+}
+
+/// Where the file of a node's program is.
+pub fn below(mount: &Path, node: u32) -> PathBuf {
+    mount.join(format!("private-{node}"))
+}
+
+impl PrivateFiles {
+    fn book(&self) -> MutexGuard<'_, BTreeMap<u32, Moments>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a node's file, empty and durable.
+    ///
+    /// Errors: those of making it.
+    pub fn make(&self, mount: &Path, node: u32) -> Checked {
+        let path = below(mount, node);
+        let made = File::create_new(&path).and_then(|file| file.sync_all());
+        made.call(|| format!("make {}", path.display()))?;
+        self.book().insert(node, vec![Vec::new()]);
+        Ok(())
+    }
+
+    fn moments(&self, node: u32) -> Moments {
+        self.book().get(&node).cloned().unwrap_or_default()
+    }
+
+    /// It is about to become this.
+    fn begin(&self, node: u32, content: Vec<u8>) {
+        self.book().entry(node).or_default().push(content);
+    }
+
+    /// It is this, on every disk.
+    fn synced(&self, node: u32, content: Vec<u8>) {
+        self.book().insert(node, vec![content]);
+    }
+
+    /// Looks every file up through one mount, and gives how many have content that was synced.
+    ///
+    /// Errors: one is what it never was.
+    pub fn verify(&self, mount: &Path) -> Checked<usize> {
+        let nodes: Vec<u32> = self.book().keys().copied().collect();
+        let mut count = 0;
+        for node in nodes {
+            let before = self.moments(node);
+            let path = below(mount, node);
+            let found = fs::read(&path).call(|| format!("read {}", path.display()))?;
+            match explain(&before, &found) {
+                Ok(()) => {}
+                // Its program went on meanwhile.
+                Err(_) if self.moments(node) != before => {}
+                Err(error) => return Err(error.during(&format!("the private file of n{node}"))),
+            }
+            count += usize::from(before.first().is_some_and(|synced| !synced.is_empty()));
+        }
+        Ok(count)
+    }
+}
+
+/// Whether each block is that of some moment, and the length that of one.
+fn explain(moments: &Moments, found: &[u8]) -> Checked {
+    ensure!(
+        moments.iter().any(|moment| moment.len() == found.len()),
+        "it has {} bytes; since the last fsync it had {:?}",
+        found.len(),
+        moments.iter().map(Vec::len).collect::<Vec<_>>()
+    );
+    for (number, block) in found.chunks(BLOCK).enumerate() {
+        let at = number * BLOCK;
+        let was = |moment: &Vec<u8>| {
+            let part = moment.get(at..).unwrap_or_default();
+            let part = &part[..part.len().min(block.len())];
+            block.starts_with(part) && block[part.len()..].iter().all(|byte| *byte == 0)
+        };
+        ensure!(
+            moments.iter().any(was),
+            "the block at {at} is that of no moment since the last fsync"
+        );
+    }
+    Ok(())
+}
+
+fn bytes(seed: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    pattern::fill(seed, 0, &mut bytes);
+    bytes
+}
+
+impl Change {
+    /// On the content in memory.
+    fn apply(self, content: &mut Vec<u8>) {
+        match self {
+            Self::Write { at, len, seed } | Self::Store { at, len, seed } => {
+                let end = (at + len) as usize;
+                content.resize(content.len().max(end), 0);
+                content[at as usize..end].copy_from_slice(&bytes(seed, len));
+            }
+            Self::Truncate { len } => content.resize(len as usize, 0),
+            Self::Punch { at, len } => {
+                let (start, end) = (at as usize, (at + len) as usize);
+                let (start, end) = (start.min(content.len()), end.min(content.len()));
+                content[start..end].fill(0);
+            }
+            Self::Allocate { at, len } => {
+                content.resize(content.len().max((at + len) as usize), 0);
+            }
+            Self::Copy { from, to, len } => {
+                let end = (to + len) as usize;
+                content.resize(content.len().max(end), 0);
+                content.copy_within(from as usize..(from + len) as usize, to as usize);
+            }
+        }
+    }
+
+    /// On the file.
+    fn perform(self, path: &Path) -> io::Result<()> {
+        if let Self::Store { at, len, seed } = self {
+            return store_elsewhere(path, at, len, seed);
+        }
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        match self {
+            Self::Write { at, len, seed } | Self::Store { at, len, seed } => {
+                file.write_all_at(&bytes(seed, len), at)
+            }
+            Self::Truncate { len } => file.set_len(len),
+            Self::Punch { at, len } => {
+                let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                Ok(rustix::fs::fallocate(&file, how, at, len)?)
+            }
+            Self::Allocate { at, len } => {
+                let how = FallocateFlags::empty();
+                Ok(rustix::fs::fallocate(&file, how, at, len)?)
+            }
+            Self::Copy { from, to, len } => copy(&file, from, to, len),
+        }
+    }
+}
+
+fn copy(file: &File, mut from: u64, mut to: u64, mut len: u64) -> io::Result<()> {
+    while len > 0 {
+        let want = len as usize;
+        let done = rustix::fs::copy_file_range(file, Some(&mut from), file, Some(&mut to), want)?;
+        if done == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        len -= done as u64;
+    }
+    Ok(())
+}
+
+/// Stores through a map in a process of its own: one whose daemon dies meanwhile is killed by SIGBUS.
+fn store_elsewhere(path: &Path, at: u64, len: u64, seed: u64) -> io::Result<()> {
+    let testbed = program::testbed().map_err(io::Error::other)?;
+    let mut child = Command::new(testbed);
+    child.args(["child", "store"]).arg(path);
+    child.args([at, len, seed].map(|number| number.to_string()));
+    let ended = child.stdin(Stdio::null()).stderr(Stdio::piped()).output()?;
+    if ended.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    Err(io::Error::other(format!("{}: {said}", ended.status)))
+}
+
+/// The other side of it.
+///
+/// Errors: those of mapping and of `msync`.
+pub fn storing_side(path: &Path, at: u64, len: u64, seed: u64) -> Checked {
+    let what = || format!("store into a map of {}", path.display());
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = file.call(what)?;
+    let mut map = Shared::new(&file, (at + len) as usize, Access::Write).call(what)?;
+    ensure!(
+        map.store(at as usize, &bytes(seed, len)),
+        "the map is shorter than what is stored"
+    );
+    map.sync().call(what)
+}
+
+impl Worker<'_> {
+    /// One call on its own file.
+    pub(super) fn use_private(&mut self) -> Result<(), Failed> {
+        let strikes = self.turn.strikes();
+        if self.private.certain_at != Some(strikes) {
+            return self.recover_private(strikes);
+        }
+        // Until this step is over it is not.
+        self.private.certain_at = None;
+        let unsynced = self.ledger.private.moments(self.node).len() - 1;
+        match self.rng.below(10) {
+            0..=2 => self.compare_private()?,
+            _ if unsynced >= UNSYNCED_MAX => self.sync_private()?,
+            3 => self.sync_private()?,
+            _ => self.change_private()?,
+        }
+        self.private.certain_at = Some(strikes);
+        Ok(())
+    }
+
+    fn change_private(&mut self) -> Result<(), Failed> {
+        let change = self.draw_change();
+        let mut after = self.private.content.clone();
+        change.apply(&mut after);
+        self.ledger.private.begin(self.node, after.clone());
+        let path = below(self.root, self.node);
+        let what = match change {
+            Change::Write { .. } => "write of a private file",
+            Change::Store { .. } => "store into a map of a private file",
+            Change::Truncate { .. } => "truncation of a private file",
+            Change::Punch { .. } => "a hole in a private file",
+            Change::Allocate { .. } => "fallocate of a private file",
+            Change::Copy { .. } => "copy_file_range in a private file",
+        };
+        self.call(what, || change.perform(&path))?;
+        self.private.content = after;
+        Ok(())
+    }
+
+    fn draw_change(&mut self) -> Change {
+        let has = self.private.content.len() as u64;
+        let (at, seed) = (self.rng.below(LEN_MAX - CHANGE_MAX), self.rng.next_u64());
+        let len = 1 + self.rng.below(CHANGE_MAX);
+        match self.rng.below(12) {
+            0 | 1 => Change::Truncate {
+                len: self.rng.below(LEN_MAX),
+            },
+            2 => Change::Punch { at, len },
+            3 => Change::Allocate { at, len },
+            4 if has > 2 => {
+                // The ranges may not overlap.
+                let from = self.rng.below(has / 2);
+                let len = 1 + self.rng.below((has / 2 - from).min(CHANGE_MAX));
+                let to = has / 2 + self.rng.below(has / 2);
+                let to = to.min(LEN_MAX - len);
+                if from + len > to {
+                    return Change::Punch { at, len };
+                }
+                Change::Copy { from, to, len }
+            }
+            5 if has > 0 => {
+                let at = self.rng.below(has);
+                let len = 1 + self.rng.below((has - at).min(CHANGE_MAX));
+                Change::Store { at, len, seed }
+            }
+            _ => Change::Write { at, len, seed },
+        }
+    }
+
+    fn read_private(&self) -> Result<(File, Vec<u8>), Failed> {
+        let path = below(self.root, self.node);
+        self.call("read of a private file", || {
+            let mut file = File::open(&path)?;
+            let mut content = Vec::new();
+            file.read_to_end(&mut content)?;
+            Ok((file, content))
+        })
+    }
+
+    fn compare_private(&mut self) -> Result<(), Failed> {
+        let (_, found) = self.read_private()?;
+        let (disturbed, content) = (
+            self.stage.strikes_on(self.node) != self.turn.strikes(),
+            &self.private.content,
+        );
+        if disturbed || found == *content {
+            return Ok(());
+        }
+        let at = found.iter().zip(content).position(|(is, was)| is != was);
+        Err(Failed::Wrong(CheckError::violated(format!(
+            "the private file has {} bytes instead of {}, and first differs at {at:?}",
+            found.len(),
+            content.len()
+        ))))
+    }
+
+    fn sync_private(&mut self) -> Result<(), Failed> {
+        let path = below(self.root, self.node);
+        self.call("fsync of a private file", || File::open(&path)?.sync_all())?;
+        let content = self.private.content.clone();
+        self.ledger.private.synced(self.node, content);
+        Ok(())
+    }
+
+    /// After a strike: what is there may be what was there, and is what counts from now on.
+    fn recover_private(&mut self, strikes: u64) -> Result<(), Failed> {
+        let (file, found) = self.read_private()?;
+        let moments = self.ledger.private.moments(self.node);
+        explain(&moments, &found)
+            .map_err(|error| Failed::Wrong(error.during("the private file after a strike")))?;
+        self.call("fsync of a private file", || file.sync_all())?;
+        let (_, again) = self.read_private()?;
+        if again == found {
+            self.ledger.private.synced(self.node, found.clone());
+            self.private.content = found;
+            self.private.certain_at = Some(strikes);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_may_be_old_or_new_by_blocks_and_nothing_else() {
+        let old = vec![1; 3 * BLOCK];
+        let mut new = old.clone();
+        Change::Write {
+            at: 100,
+            len: 6_000,
+            seed: 3,
+        }
+        .apply(&mut new);
+        let moments = vec![old.clone(), new.clone()];
+        explain(&moments, &old).unwrap();
+        explain(&moments, &new).unwrap();
+        let mut torn = old.clone();
+        torn[..BLOCK].copy_from_slice(&new[..BLOCK]);
+        explain(&moments, &torn).unwrap();
+        torn[BLOCK + 10] ^= 1;
+        assert!(explain(&moments, &torn).is_err());
+        assert!(explain(&moments, &old[..BLOCK]).is_err());
+        assert!(explain(&vec![new.clone()], &old).is_err());
+        // A length that came through without its bytes shows zeros.
+        let mut longer = new.clone();
+        Change::Write {
+            at: 3 * BLOCK as u64,
+            len: 50,
+            seed: 4,
+        }
+        .apply(&mut longer);
+        let mut empty = new.clone();
+        empty.resize(longer.len(), 0);
+        explain(&vec![new, longer], &empty).unwrap();
+    }
+
+    #[test]
+    fn every_change_does_to_a_file_what_it_does_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        File::create(&path).unwrap();
+        let mut content = Vec::new();
+        for change in [
+            Change::Write {
+                at: 10,
+                len: 9_000,
+                seed: 1,
+            },
+            Change::Copy {
+                from: 20,
+                to: 8_000,
+                len: 3_000,
+            },
+            Change::Punch {
+                at: 4_000,
+                len: 2_000,
+            },
+            Change::Allocate {
+                at: 12_000,
+                len: 500,
+            },
+            Change::Truncate { len: 7_000 },
+            Change::Truncate { len: 20_000 },
+        ] {
+            change.apply(&mut content);
+            change.perform(&path).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), content, "{change:?}");
+        }
+        storing_side(&path, 5_000, 100, 9).unwrap();
+        Change::Store {
+            at: 5_000,
+            len: 100,
+            seed: 9,
+        }
+        .apply(&mut content);
+        assert_eq!(fs::read(&path).unwrap(), content);
+    }
+}
