@@ -392,6 +392,41 @@ fn synced_files_survive_the_crash_of_all_nodes_and_the_loss_of_a_disk() {
     }
 }
 
+/// The bytes behind the cut are nowhere: there is nobody to ask for them, and nothing to put in their place.
+#[test]
+fn a_file_that_was_cut_by_an_owner_that_died_alone_can_be_used_at_once() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::start(3).unwrap();
+    let writer = cluster.mount(1).unwrap();
+    let file = fs::File::create(writer.join("f")).unwrap();
+    file.write_all_at(&[7; 100_000], 0).unwrap();
+    file.sync_all().unwrap();
+    (2..=3).for_each(|node| cluster.kill(node, Signal::KILL).unwrap());
+    wait::until("the owner is alone", SERVICE_GOES_ON, || {
+        Ok((cluster.chains()?[0] == [1]).then_some(()))
+    })
+    .unwrap();
+    file.set_len(30_000).unwrap();
+    // With what is synced of another file the record of the cut is there for good, and the cut itself need not be.
+    let other = fs::File::create(writer.join("g")).unwrap();
+    other.sync_all().unwrap();
+    drop((file, other));
+    cluster.kill(1, Signal::KILL).unwrap();
+    cluster.up().unwrap();
+    let writer = cluster.mount(1).unwrap();
+    let began = Instant::now();
+    let file = fs::OpenOptions::new().write(true).open(writer.join("f"));
+    let file = file.unwrap();
+    file.write_all_at(b"after", 29_000).unwrap();
+    file.sync_all().unwrap();
+    assert!(began.elapsed() < SERVICE_GOES_ON, "{:?}", began.elapsed());
+    cluster.settle().unwrap();
+    let reader = cluster.mount(2).unwrap();
+    let seen = fs::read(reader.join("f")).unwrap();
+    assert_eq!(seen.len(), 30_000);
+    assert_eq!(&seen[29_000..29_005], b"after");
+}
+
 /// A restart is no reason to copy everything to another node.
 #[test]
 fn a_member_that_is_away_for_a_moment_gets_its_place_back() {

@@ -364,9 +364,10 @@ impl Container {
             if owns && unreadable.contains(&fetch.inode) {
                 st.damaged.entry(fetch.inode).or_insert(Damage::Healing);
             }
-            if owns && !self.note_lost(&mut st, fetch.inode) {
-                self.revert(&mut st, fetch.inode, fetch.range);
-            } else {
+            let reverted = owns
+                && !self.note_lost(&mut st, fetch.inode)
+                && self.revert(&mut st, fetch.inode, fetch.range);
+            if !reverted {
                 // It is asked for again, after a pause.
                 round = Round::Failed;
             }
@@ -374,15 +375,22 @@ impl Container {
         round
     }
 
-    /// No member has what is missing here: what is in place becomes the content, by a record.
-    fn revert(&self, st: &mut State, inode: InodeId, range: ByteRange) {
+    /// No member has what is missing here: what is in place becomes the content, by a record. False: it did not.
+    fn revert(&self, st: &mut State, inode: InodeId, range: ByteRange) -> bool {
         let parts = st.pull.fall_back(inode, range);
-        let file = match self.file(inode) {
-            Ok(file) => file,
-            Err(error) => return error!(%inode, %error, "object cannot be reverted"),
+        let found = self.file(inode);
+        let (file, len) = match found.and_then(|file| file.object.len().map(|len| (file, len))) {
+            Ok(found) => found,
+            Err(error) => {
+                error!(%inode, %error, "object cannot be reverted");
+                return false;
+            }
         };
-        let len = file.object.len().unwrap_or(0);
         let mut batch = Batch::default();
+        if parts.iter().any(|part| part.end > len) {
+            // Nothing is in place there: what another member has behind this end is cut off.
+            batch.data.push(DataCommand::Resized { inode, size: len });
+        }
         for part in parts {
             info!(container = %self.id, %inode, %part, "no member has these bytes: older ones stay");
             if let Err(error) = file.object.accept(part) {
@@ -397,7 +405,9 @@ impl Container {
             && let Err(elsewhere) = self.order(st, self.env.clock.now(), &batch, true)
         {
             debug!(%inode, %elsewhere, "the next owner reverts instead");
+            return false;
         }
+        true
     }
 
     /// Whether everything of a file that was committed up to `through` is in place here.
