@@ -6,6 +6,7 @@
 use super::worker::{Failed, Worker};
 use crate::error::{Call, CheckError, Checked};
 use crate::map::{Access, Shared};
+use crate::side::say;
 use crate::{ensure, pattern, program};
 use rustix::fs::FallocateFlags;
 use std::collections::BTreeMap;
@@ -107,13 +108,14 @@ impl PrivateFiles {
     }
 }
 
-/// Whether each block is that of some moment, and the length that of one.
+/// Whether each block is that of some moment, and the length between two: a change may be done in parts.
 fn explain(moments: &Moments, found: &[u8]) -> Checked {
+    let lengths = || moments.iter().map(Vec::len);
     ensure!(
-        moments.iter().any(|moment| moment.len() == found.len()),
+        lengths().min() <= Some(found.len()) && Some(found.len()) <= lengths().max(),
         "it has {} bytes; since the last fsync it had {:?}",
         found.len(),
-        moments.iter().map(Vec::len).collect::<Vec<_>>()
+        lengths().collect::<Vec<_>>()
     );
     for (number, block) in found.chunks(BLOCK).enumerate() {
         let at = number * BLOCK;
@@ -204,18 +206,32 @@ fn store_elsewhere(path: &Path, at: u64, len: u64, seed: u64) -> io::Result<()> 
     let mut child = Command::new(testbed);
     child.args(["child", "store"]).arg(path);
     child.args([at, len, seed].map(|number| number.to_string()));
-    let ended = child.stdin(Stdio::null()).stderr(Stdio::piped()).output()?;
+    let ended = child.stdin(Stdio::null()).output()?;
     if ended.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    Err(io::Error::other(format!("{}: {said}", ended.status)))
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let errno = said.lines().next().and_then(|line| line.parse().ok());
+    Err(errno.map_or_else(
+        || io::Error::other(format!("{}: {said}", ended.status)),
+        io::Error::from_raw_os_error,
+    ))
 }
 
-/// The other side of it.
+/// The other side of it, which says the errno of what failed.
 ///
 /// Errors: those of mapping and of `msync`.
 pub fn storing_side(path: &Path, at: u64, len: u64, seed: u64) -> Checked {
+    let stored = store(path, at, len, seed);
+    if let Err(CheckError::Call { source, .. }) = &stored
+        && let Some(errno) = source.raw_os_error()
+    {
+        say(&errno.to_string())?;
+    }
+    stored
+}
+
+fn store(path: &Path, at: u64, len: u64, seed: u64) -> Checked {
     let what = || format!("store into a map of {}", path.display());
     let file = OpenOptions::new().read(true).write(true).open(path);
     let file = file.call(what)?;
