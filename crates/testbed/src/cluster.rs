@@ -5,6 +5,7 @@
 //! kills the daemons at a limit, which ends every call that waits for them.
 
 use crate::error::{Call, CheckError, Checked};
+use crate::launch::Launch;
 use crate::leftover::{Workspace, report};
 use crate::links::{self, Links, address_of};
 use crate::process::Identity;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 /// A command of the product ends within this: `up` of three nodes on a loaded machine is the
 /// longest, and has five seconds as its own goal.
-const COMMAND: Duration = Duration::from_secs(60);
+pub(crate) const COMMAND: Duration = Duration::from_secs(60);
 /// A node that came back is whole again within this.
 const SETTLE: Duration = Duration::from_secs(120);
 /// A test that runs longer hangs.
@@ -42,7 +43,7 @@ pub struct Node {
 }
 
 /// Exit code of a command that did its work on a cluster which misses something.
-const DEGRADED: i32 = 3;
+pub(crate) const DEGRADED: i32 = 3;
 
 /// How a command of the product ended.
 #[derive(Debug, Clone)]
@@ -58,13 +59,13 @@ pub struct Ended {
 /// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    perigee: PathBuf,
-    workspace: Arc<Workspace>,
-    size: u32,
-    daemons: BTreeMap<u32, Identity>,
-    commands: u32,
+    pub(crate) perigee: PathBuf,
+    pub(crate) workspace: Arc<Workspace>,
+    pub(crate) size: u32,
+    pub(crate) daemons: BTreeMap<u32, Identity>,
+    pub(crate) commands: u32,
     /// Where each node is a host of its own.
-    links: Option<Links>,
+    pub(crate) links: Option<Links>,
     _watchdog: Sender<()>,
 }
 
@@ -156,7 +157,7 @@ impl Cluster {
     }
 
     /// The directory of a host.
-    fn machine(&self, host: u32) -> PathBuf {
+    pub(crate) fn machine(&self, host: u32) -> PathBuf {
         self.path().join(format!("c-{host}"))
     }
 
@@ -276,32 +277,7 @@ impl Cluster {
     ///
     /// Errors: `up` failed, or a node stays away.
     pub fn up(&mut self) -> Checked {
-        match self.links.take() {
-            None => {
-                let size = self.size.to_string();
-                let started = self.perigee(&["up", "--nodes", &size]);
-                self.workspace.record()?;
-                started?;
-            }
-            Some(links) => {
-                let mut hosts = 1..=self.size;
-                let started =
-                    hosts.try_for_each(|host| self.on_host(&links, host, &["up"]).map(drop));
-                self.links = Some(links);
-                started?;
-            }
-        }
-        wait::until("every node has a daemon", COMMAND, || {
-            let nodes = self.status()?;
-            let daemons: BTreeMap<u32, Identity> = nodes
-                .iter()
-                .filter_map(|node| Some((node.id, Identity::of(node.pid?)?)))
-                .collect();
-            let all = daemons.len() == self.size as usize;
-            self.daemons = daemons;
-            Ok(all.then_some(()))
-        })?;
-        self.workspace.record()
+        self.up_as(&Launch::Usual)
     }
 
     /// Waits until `status` finds nothing missing: every node is up, every container has its copies.
@@ -406,7 +382,7 @@ impl Cluster {
         show_logs(&self.dir());
     }
 
-    /// Sends `signal` to node `id`'s daemon; with KILL waits until it is gone.
+    /// Sends `signal` to node `id`'s daemon; with KILL or TERM waits until it is gone.
     ///
     /// Errors: there is no such daemon, or it does not die.
     pub fn kill(&self, id: u32, signal: Signal) -> Checked {
@@ -415,7 +391,7 @@ impl Cluster {
         };
         crate::ensure!(daemon.lives(), "node {id} died before it was killed");
         daemon.signal(signal).call(|| format!("signal node {id}"))?;
-        if signal != Signal::KILL {
+        if !matches!(signal, Signal::KILL | Signal::TERM) {
             return Ok(());
         }
         wait::until("the killed node is gone", COMMAND, || {

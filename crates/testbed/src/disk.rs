@@ -1,12 +1,12 @@
 //! Small disks, somebody who fills them, and rot.
 
-use crate::ensure;
 use crate::error::{Call, Checked};
+use crate::{ensure, mounts};
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const MIB: usize = 1 << 20;
@@ -39,6 +39,83 @@ pub fn mount_image(image: &Path, place: &Path, mib: u64) -> Checked {
     tool("mount", attach.into_iter().chain(paths))?;
     let found = place.join("lost+found");
     std::fs::remove_dir(&found).call(|| format!("remove {}", found.display()))
+}
+
+/// A disk that says it has more than it can hold: an image in a small one of its own.
+#[derive(Debug)]
+pub struct Thin {
+    place: PathBuf,
+    inner: PathBuf,
+    mib: u64,
+}
+
+impl Thin {
+    /// The disk at `place`, whose image lies in the folder `inner`.
+    #[must_use]
+    pub fn new(inner: &Path, place: &Path, mib: u64) -> Self {
+        Self {
+            place: place.to_owned(),
+            inner: inner.to_owned(),
+            mib,
+        }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.inner.join("image")
+    }
+
+    fn foreign(&self) -> PathBuf {
+        self.inner.join("foreign")
+    }
+
+    /// Makes it, empty, with room for all that it says.
+    ///
+    /// Errors: those of [`mount_small`] and [`mount_image`].
+    pub fn make(&self) -> Checked {
+        // The image's own tables are in it, too.
+        mount_small(&self.inner, self.mib + self.mib / 8)?;
+        mount_image(&self.image(), &self.place, self.mib)
+    }
+
+    /// From now on no block of it can be written that was not written before: the writer is told EIO when it syncs.
+    ///
+    /// Errors: those of [`fill`].
+    pub fn fail(&self) -> Checked {
+        fill(&self.foreign())
+    }
+
+    /// Whether it loses what is written to it now.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        let probe = || -> io::Result<()> {
+            let mut file = File::create(self.place.join("probe"))?;
+            file.write_all(&vec![7; MIB])?;
+            file.sync_all()
+        };
+        probe().is_err()
+    }
+
+    /// Puts a new one in its place, with `kept` of the old one's content; nobody uses the old one any more.
+    ///
+    /// Errors: those of `mount`, `cp` and [`mount_image`].
+    pub fn replace(&self, kept: &Path) -> Checked {
+        mounts::detach_below(&self.place).call(|| format!("detach {}", self.place.display()))?;
+        for path in [self.foreign(), self.image()] {
+            std::fs::remove_file(&path).call(|| format!("remove {}", path.display()))?;
+        }
+        mount_image(&self.image(), &self.place, self.mib)?;
+        copy_all(kept, &self.place)
+    }
+}
+
+/// Copies what is in a folder, with its modes, into another one, which is made.
+///
+/// Errors: those of `cp`.
+pub fn copy_all(from: &Path, to: &Path) -> Checked {
+    std::fs::create_dir_all(to).call(|| format!("make {}", to.display()))?;
+    let all = from.join(".");
+    let words = [OsStr::new("-a"), all.as_os_str(), to.as_os_str()];
+    tool("cp", words.into_iter())
 }
 
 fn tool<'a>(name: &str, arguments: impl Iterator<Item = &'a OsStr>) -> Checked {

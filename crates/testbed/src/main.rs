@@ -4,7 +4,9 @@ use perigee_testbed::chaos::nemesis::Kind;
 use perigee_testbed::chaos::private;
 use perigee_testbed::checks::two_mounts::{self, Pair, exclusion};
 use perigee_testbed::checks::{crash_names, kill_write, model, tree};
-use perigee_testbed::{Call, CheckError, Checked, Cluster, campaign, chaos, tree as trees};
+use perigee_testbed::{
+    Call, CheckError, Checked, Cluster, campaign, chaos, program, tree as trees,
+};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,7 +20,8 @@ usage: perigee-testbed CHECK ...
   kill [ROUNDS [MIB [SEED]]]       own cluster of three; one node killed in each round   (20, 1024, random)
   crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)
   chaos [MINUTES [NODES [SEED [KIND...]]]]   own cluster, nodes struck under programs that check (10, 5, random);
-                                   kinds: kill, kill-all, stop, full, wipe, cut, part, deafen, slow";
+                                   kinds: kill, kill-all, stop, full, wipe, cut, part, deafen, slow,
+                                   fail, jump, swap (which takes another build: PERIGEE_OTHER_BIN)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -194,7 +197,12 @@ fn kinds(names: &[&str]) -> Checked<Vec<Kind>> {
     let named = names
         .iter()
         .map(|name| Kind::named(name).ok_or_else(|| unknown(name)));
-    named.collect()
+    let mut named: Vec<Kind> = named.collect::<Checked<_>>()?;
+    if named.contains(&Kind::Swap) && program::other_perigee().is_none() {
+        tell("skipped: swap, which takes another build, named by PERIGEE_OTHER_BIN");
+        named.retain(|kind| *kind != Kind::Swap);
+    }
+    Ok(named)
 }
 
 fn number(word: Option<&&str>, default: u64) -> Checked<u64> {

@@ -17,6 +17,12 @@ pub fn testbed() -> Checked<PathBuf> {
     find("perigee-testbed", "PERIGEE_TESTBED_BIN")
 }
 
+/// Another build of `perigee`: `$PERIGEE_OTHER_BIN`, where it is given.
+#[must_use]
+pub fn other_perigee() -> Option<PathBuf> {
+    std::env::var_os("PERIGEE_OTHER_BIN").map(PathBuf::from)
+}
+
 fn find(name: &'static str, variable: &'static str) -> Checked<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         let path = PathBuf::from(path);

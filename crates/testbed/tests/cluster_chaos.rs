@@ -11,7 +11,12 @@ fn every_promise_outlives_a_few_strikes() {
     }
     let mut kinds = vec![Kind::Kill, Kind::Stop, Kind::Wipe, Kind::KillAll];
     if rustix::process::geteuid().is_root() {
-        kinds.extend([Kind::Full, Kind::Cut, Kind::Part, Kind::Deafen]);
+        kinds.extend([Kind::Full, Kind::Cut, Kind::Part, Kind::Deafen, Kind::Jump]);
+    }
+    if program::other_perigee().is_some() {
+        kinds.push(Kind::Swap);
+    } else {
+        eprintln!("skipped: another build, which PERIGEE_OTHER_BIN would name");
     }
     let settings = chaos::Settings {
         nodes: 5,

@@ -15,7 +15,7 @@ pub mod worker;
 
 use crate::cluster::Cluster;
 use crate::error::{CheckError, Checked};
-use crate::{disk, ensure, mounts, slow};
+use crate::{disk, ensure, mounts, program, slow};
 use ledger::Ledger;
 use nemesis::{Kind, Strike};
 use perigee_types::Rng;
@@ -83,7 +83,13 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
         )));
     }
     let limit = settings.time + Duration::from_secs(900);
-    let wanted = if settings.kinds.contains(&Kind::Slow) {
+    ensure!(
+        !settings.kinds.contains(&Kind::Swap) || program::other_perigee().is_some(),
+        "`swap` takes another build, named by PERIGEE_OTHER_BIN: name other kinds of strikes"
+    );
+    let wanted = if settings.kinds.contains(&Kind::Fail) {
+        Disks::Thin
+    } else if settings.kinds.contains(&Kind::Slow) {
         ensure!(
             slow::is_possible(),
             "`slow` takes the control group `blkio` of version 1: name other kinds of strikes"
@@ -228,6 +234,7 @@ fn disks(dir: &Path, nodes: u32, wanted: Disks) -> Checked {
         let place = dir.join(format!("node-{node}"));
         match wanted {
             Disks::Memory => disk::mount_small(&place, DISK_MIB)?,
+            Disks::Thin => nemesis::thin_disk(dir, node).make()?,
             Disks::Images => {
                 disk::mount_image(&dir.join(format!("disk-{node}")), &place, DISK_MIB)?;
             }
@@ -243,4 +250,6 @@ enum Disks {
     Memory,
     /// Of files, behind block devices.
     Images,
+    /// The same, of files in memory that can be kept from growing.
+    Thin,
 }

@@ -1,16 +1,20 @@
 //! The strikes.
 
+use super::DISK_MIB;
 use super::ledger::Ledger;
 use super::stage::Stage;
 use crate::cluster::Cluster;
-use crate::disk;
-use crate::error::{Call, Checked};
+use crate::disk::{self, Thin};
+use crate::error::{Call, CheckError, Checked};
+use crate::launch::Launch;
 use crate::links::{Direction, both};
 #[cfg(doc)]
 use crate::slow;
+use crate::{ensure, program};
 use perigee_types::Rng;
 use rustix::process::Signal;
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 /// What is done.
@@ -34,12 +38,19 @@ pub enum Kind {
     Deafen,
     /// A disk takes a thousandth of what it usually does.
     Slow,
+    /// A disk says EIO to what is new on it, and is replaced by an empty one.
+    Fail,
+    /// A daemon dies, and is started again where the clock since boot shows another time.
+    Jump,
+    /// A daemon is stopped, and started again from another build.
+    Swap,
 }
 
 impl Kind {
     /// Each as often as it is here. Not [`Kind::Slow`], which needs more than root (see [`slow`]), and makes the rest
-    /// of a campaign slow.
-    pub const USUAL: [Self; 15] = [
+    /// of a campaign slow; not [`Kind::Swap`], which needs another build; not [`Kind::Fail`], since an owner whose disk
+    /// fails still tells other hosts' programs so for a moment.
+    pub const USUAL: [Self; 16] = [
         Self::Kill,
         Self::Kill,
         Self::Kill,
@@ -55,12 +66,13 @@ impl Kind {
         Self::Cut,
         Self::Part,
         Self::Deafen,
+        Self::Jump,
     ];
 
     /// Whether only root can do it.
     #[must_use]
     pub const fn takes_root(self) -> bool {
-        matches!(self, Self::Full | Self::Slow) || self.is_of_links()
+        matches!(self, Self::Full | Self::Slow | Self::Fail | Self::Jump) || self.is_of_links()
     }
 
     /// Whether it is done to the links between hosts.
@@ -82,13 +94,18 @@ impl Kind {
             Self::Part => "part",
             Self::Deafen => "deafen",
             Self::Slow => "slow",
+            Self::Fail => "fail",
+            Self::Jump => "jump",
+            Self::Swap => "swap",
         }
     }
 
     /// The kind of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let mut all = Self::USUAL.into_iter().chain([Self::Slow]);
+        let mut all = Self::USUAL
+            .into_iter()
+            .chain([Self::Slow, Self::Fail, Self::Swap]);
         all.find(|kind| kind.name() == name)
     }
 }
@@ -114,6 +131,12 @@ pub enum Strike {
     Deafen(Direction),
     /// Its disk is slow for a while.
     Slow(u32),
+    /// Its disk fails, and is replaced.
+    Fail(u32),
+    /// Its daemon dies, and is started again with a clock so many seconds ahead of the others'.
+    Jump(u32, i64),
+    /// Its daemon is stopped, and started again from the other build.
+    Swap(u32),
 }
 
 /// Most that a node stays away, in milliseconds: longer than leases, and than the time after which the only other copies
@@ -122,6 +145,12 @@ const AWAY_MAX: u64 = 12_000;
 
 /// Longer than a node is waited for before another one takes its place.
 const LONG: u64 = 34_000;
+
+/// How far clocks jump, in seconds: back by less than this machine has been up, and on by a second, a day and ten years.
+const AHEAD: [i64; 4] = [-60, 1, 86_400, 315_360_000];
+
+/// A disk fails for at least so long, in milliseconds: something is written to it.
+const FAILING_MIN: u64 = 4_000;
 
 /// Shorter than leases.
 const SHORT_MAX: u64 = 1_500;
@@ -135,6 +164,9 @@ impl fmt::Display for Strike {
             Self::Full(node) => write!(f, "fill the disk of [{node}]"),
             Self::Wipe(node) => write!(f, "wipe [{node}]"),
             Self::Slow(node) => write!(f, "slow the disk of [{node}] down"),
+            Self::Fail(node) => write!(f, "have the disk of [{node}] fail"),
+            Self::Jump(node, ahead) => write!(f, "set the clock of [{node}] ahead by {ahead} s"),
+            Self::Swap(node) => write!(f, "give [{node}] the other build"),
             Self::Cut(node) => write!(f, "cut off [{node}]"),
             Self::Part(a, b) => write!(f, "silence between [{a}] and [{b}]"),
             Self::Deafen(Direction { from, to }) => write!(f, "silence from [{from}] to [{to}]"),
@@ -161,6 +193,9 @@ impl Strike {
             Kind::Full => Self::Full(victim),
             Kind::Wipe => Self::Wipe(victim),
             Kind::Slow => Self::Slow(victim),
+            Kind::Fail => Self::Fail(victim),
+            Kind::Jump => Self::Jump(victim, AHEAD[rng.below(AHEAD.len() as u64) as usize]),
+            Kind::Swap => Self::Swap(victim),
             Kind::Cut => Self::Cut(victim),
             Kind::Part => Self::Part(victim, draw(rng)),
             Kind::Deafen => Self::Deafen(Direction {
@@ -179,6 +214,9 @@ impl Strike {
             Self::Full(_) => Kind::Full,
             Self::Wipe(_) => Kind::Wipe,
             Self::Slow(_) => Kind::Slow,
+            Self::Fail(_) => Kind::Fail,
+            Self::Jump(..) => Kind::Jump,
+            Self::Swap(_) => Kind::Swap,
             Self::Cut(_) => Kind::Cut,
             Self::Part(..) => Kind::Part,
             Self::Deafen(_) => Kind::Deafen,
@@ -205,26 +243,9 @@ pub fn strike(
     let away = Duration::from_millis(away);
     stage.longest();
     match strike {
-        Strike::Kill(nodes) | Strike::KillAll(nodes) => {
-            stage.strike(nodes);
-            for node in nodes {
-                cluster.kill(*node, Signal::KILL)?;
-            }
-            if matches!(strike, Strike::KillAll(_)) {
-                // Now that nobody can be shown anything any more.
-                ledger.all_die();
-            }
-            let away = match strike {
-                Strike::KillAll(_) => Duration::ZERO,
-                _ => away,
-            };
-            stage.watch(away)?;
-            cluster.up()?;
-            for node in nodes {
-                cluster.mount(*node)?;
-            }
-            stage.heal(nodes);
-        }
+        Strike::Kill(nodes) => kill(cluster, stage, nodes, || (), away)?,
+        // Once nobody can be shown anything any more.
+        Strike::KillAll(nodes) => kill(cluster, stage, nodes, || ledger.all_die(), Duration::ZERO)?,
         Strike::Stop(nodes) => {
             stage.strike(nodes);
             for node in nodes {
@@ -267,20 +288,98 @@ pub fn strike(
             stage.watch(Duration::from_secs(2))?;
             stage.heal(&[*node]);
         }
-        Strike::Full(node) => {
-            let foreign = cluster.dir().join(format!("node-{node}/foreign"));
-            stage.scarce(true);
-            disk::fill(&foreign)?;
-            let watched = stage.watch(away);
-            std::fs::remove_file(&foreign).call(|| "give the room back".to_owned())?;
-            watched?;
-            // What was refused a moment ago may be told now.
-            stage.watch(Duration::from_secs(2))?;
-            stage.scarce(false);
+        Strike::Jump(node, ahead) => {
+            stage.strike(&[*node]);
+            cluster.kill(*node, Signal::KILL)?;
+            stage.watch(away)?;
+            start_as(cluster, *node, &Launch::Ahead(*ahead))?;
+            stage.heal(&[*node]);
         }
+        Strike::Swap(node) => {
+            let other = program::other_perigee();
+            let other = other.ok_or_else(|| CheckError::violated("there is no other build"))?;
+            stage.strike(&[*node]);
+            cluster.kill(*node, Signal::TERM)?;
+            stage.watch(away)?;
+            start_as(cluster, *node, &Launch::Build(other))?;
+            stage.heal(&[*node]);
+        }
+        Strike::Fail(node) => fail(cluster, stage, *node, away)?,
+        Strike::Full(node) => full(cluster, stage, *node, away)?,
     }
     stage.watch(Duration::from_millis(200))?;
     Ok(stage.longest())
+}
+
+/// Daemons die, and are started again. `dead` hears when all of them are.
+fn kill(
+    cluster: &mut Cluster,
+    stage: &Stage,
+    nodes: &[u32],
+    dead: impl FnOnce(),
+    away: Duration,
+) -> Checked {
+    stage.strike(nodes);
+    for node in nodes {
+        cluster.kill(*node, Signal::KILL)?;
+    }
+    dead();
+    stage.watch(away)?;
+    cluster.up()?;
+    for node in nodes {
+        cluster.mount(*node)?;
+    }
+    stage.heal(nodes);
+    Ok(())
+}
+
+/// A disk is full for a while.
+fn full(cluster: &Cluster, stage: &Stage, node: u32, away: Duration) -> Checked {
+    let foreign = cluster.dir().join(format!("node-{node}/foreign"));
+    stage.scarce(true);
+    disk::fill(&foreign)?;
+    let watched = stage.watch(away);
+    std::fs::remove_file(&foreign).call(|| "give the room back".to_owned())?;
+    watched?;
+    // What was refused a moment ago may be told now.
+    stage.watch(Duration::from_secs(2))?;
+    stage.scarce(false);
+    Ok(())
+}
+
+fn start_as(cluster: &mut Cluster, node: u32, launch: &Launch) -> Checked {
+    cluster.up_as(launch)?;
+    let so = cluster.runs_as(node, launch)?;
+    ensure!(so, "[{node}] was not started as {launch:?}");
+    cluster.mount(node).map(drop)
+}
+
+/// The disk of a node, where it is one that can fail.
+pub fn thin_disk(dir: &Path, node: u32) -> Thin {
+    let (inner, place) = (format!("thin-{node}"), format!("node-{node}"));
+    Thin::new(&dir.join(inner), &dir.join(place), DISK_MIB)
+}
+
+/// Has the disk of a node fail for a while, and gives it a new one.
+fn fail(cluster: &mut Cluster, stage: &Stage, node: u32, away: Duration) -> Checked {
+    let dir = cluster.dir();
+    let (disk, place) = (thin_disk(&dir, node), dir.join(format!("node-{node}")));
+    // What makes it this node, and not its data.
+    let kept = cluster.path().join(format!("kept-{node}"));
+    disk::copy_all(&place.join("identity"), &kept.join("identity"))?;
+    let file = "node.toml";
+    std::fs::copy(place.join(file), kept.join(file)).call(|| format!("keep {file}"))?;
+    stage.strike(&[node]);
+    disk.fail()?;
+    stage.watch(away.max(Duration::from_millis(FAILING_MIN)))?;
+    ensure!(disk.is_failing(), "the disk of [{node}] does not fail");
+    cluster.kill(node, Signal::KILL)?;
+    disk.replace(&kept)?;
+    std::fs::remove_dir_all(&kept).call(|| "remove what was kept".to_owned())?;
+    cluster.up()?;
+    cluster.mount(node)?;
+    stage.heal(&[node]);
+    Ok(())
 }
 
 /// Cuts links for a while. Programs on `hosts` may fail meanwhile, and be told afterwards of what their host has lost.
