@@ -287,3 +287,68 @@ fn make(number: u64, [mount, other]: [&Path; 2]) -> Checked<Ground> {
         inodes,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_history::model::{lock, register};
+
+    /// A round in a folder of its own, with these notes.
+    fn round(note: impl FnOnce(&mut Round)) -> Checked<Looked> {
+        let folder = tempfile::tempdir().unwrap();
+        let rounds = Rounds::default();
+        rounds.begin([folder.path(), folder.path()]).unwrap();
+        let ground = rounds.ground().unwrap();
+        rounds.note(&ground, note).unwrap();
+        rounds.end()
+    }
+
+    #[test]
+    fn an_older_value_after_a_newer_one_is_found() {
+        let told = |values: [u64; 2]| {
+            round(|round| {
+                let register = &mut round.registers;
+                let write = register.invoke(Client(1), register::Op::Write(0, 7));
+                register.answer(write, register::Answer::Written);
+                for value in values {
+                    let read = register.invoke(Client(2), register::Op::Read(0));
+                    register.answer(read, register::Answer::Value(value));
+                }
+            })
+        };
+        assert_eq!(told([7, 7]).unwrap().explained, 4);
+        assert!(told([7, 0]).is_err());
+    }
+
+    #[test]
+    fn two_holders_of_a_lock_are_found_unless_one_was_in_trouble() {
+        let told = |trouble: bool| {
+            round(|round| {
+                for by in [Client(1), Client(2)] {
+                    let op = |act| lock::Op { key: 0, by, act };
+                    let take = round.locks.invoke(by, op(lock::Act::Take));
+                    if trouble {
+                        _ = round.locks.invoke(by, op(lock::Act::Give));
+                    }
+                    round.locks.answer(take, lock::Answer::Done);
+                }
+            })
+        };
+        assert!(told(false).is_err());
+        assert_eq!(told(true).unwrap().unknown, 2);
+    }
+
+    #[test]
+    fn what_comes_after_the_end_of_a_round_is_not_of_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let rounds = Rounds::default();
+        rounds.begin([folder.path(), folder.path()]).unwrap();
+        let first = rounds.ground().unwrap();
+        rounds.close();
+        assert!(rounds.ground().is_none());
+        rounds.end().unwrap();
+        rounds.begin([folder.path(), folder.path()]).unwrap();
+        assert_eq!(rounds.note(&first, |_| ()), None);
+        assert!(rounds.note(&rounds.ground().unwrap(), |_| ()).is_some());
+    }
+}
