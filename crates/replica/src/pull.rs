@@ -157,6 +157,14 @@ impl Pull {
         })
     }
 
+    /// Bytes that are to be fetched. What was cut off behind a file's end has no bytes, where that is not sure either.
+    #[must_use]
+    pub fn missing_bytes(&self) -> u64 {
+        let regions = self.iter().map(|(_, range, _)| range);
+        let bytes = regions.filter(|range| range.end < u64::MAX);
+        bytes.map(|range| range.len()).fold(0, u64::saturating_add)
+    }
+
     /// A command came into the log here, after all others so far.
     ///
     /// An owner's own bytes are valid from now on. The map changes only when the record is committed: what a

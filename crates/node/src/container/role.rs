@@ -67,9 +67,7 @@ impl Container {
 
     /// Bytes of file content that this node has yet to fetch.
     pub(crate) fn missing_bytes(&self) -> u64 {
-        let st = self.state.lock();
-        let invalid = st.pull.iter().map(|(_, range, _)| range.len());
-        invalid.fold(0, u64::saturating_add)
+        self.state.lock().pull.missing_bytes()
     }
 
     /// Who will have to take what is written here, and how many bytes of it have no record yet.

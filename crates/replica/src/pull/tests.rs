@@ -369,3 +369,19 @@ fn what_changes_all_the_time_does_not_keep_the_rest_back() {
     }
     assert!(pull.is_valid(FILE, r(200, 300)));
 }
+
+#[test]
+fn what_may_not_have_been_cut_off_takes_no_room() {
+    let mut pull = Pull::new();
+    let cut = DataCommand::Resized {
+        inode: FILE,
+        size: 100,
+    };
+    pull.on_command(v(1, 1), &cut, Origin::Unsynced);
+    pull.on_command(v(1, 2), &written(FILE, 150, 200), Origin::Remote);
+    pull.on_command(v(1, 3), &written(OTHER, 0, 7), Origin::Remote);
+    pull.on_committed(Seq(3));
+    assert!(!pull.is_valid(FILE, r(300, 400)));
+    // The gap before what was written later counts as if it were to be fetched.
+    assert_eq!(pull.missing_bytes(), 50 + 50 + 7);
+}
