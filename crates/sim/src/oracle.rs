@@ -81,6 +81,7 @@ marks! {
     Truncation = "records were truncated";
     Revert = "a new owner fell back to older bytes";
     FilledByMember = "a new owner fetched bytes from a member";
+    JoinerFilled = "a joiner fetched bytes from a member that does not own";
     Held = "fetched bytes waited for the log";
     UnknownCas = "a proposal's outcome was unknown";
     LateCas = "a proposal that was given up arrived later";

@@ -63,7 +63,7 @@ fn operations_take_effect_once_and_wholly_when_clocks_run_away() {
 const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::VoteBeforeReplicated, 1),
     (Plant::ReadsNotChecked, 2),
-    (Plant::PreparedNotLocked, 4),
+    (Plant::PreparedNotLocked, 3),
     (Plant::OwnPartNotLocked, 1),
     (Plant::LocksNotRestored, 160),
     (Plant::IntentsForgotten, 1),
@@ -84,7 +84,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::RevocationOvertaken, 22),
     (Plant::LeaseFromAnswer, 2769),
     (Plant::RecentNotForgotten, 1),
-    (Plant::RecentOutlivesReign, 947),
+    (Plant::RecentOutlivesReign, 723),
     (Plant::PartRevokesNothing, 8),
     (Plant::RepeatRevokesNothing, 2901),
     (Plant::KeptOverEpoch, 599),

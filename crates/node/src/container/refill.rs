@@ -56,6 +56,33 @@ pub(super) fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
     }
 }
 
+/// Whom to ask for what is missing here.
+#[derive(Debug, Clone)]
+enum Sources {
+    /// Nobody.
+    None,
+    /// Each request one after the other, until everything is there.
+    InOrder(Vec<NodeId>),
+    /// The same, where each request begins with another one: a new copy is filled by all members together.
+    ByTurns(Vec<NodeId>),
+}
+
+impl Sources {
+    /// Whom the request of this number asks, one after the other.
+    fn for_request(&self, number: usize) -> Vec<NodeId> {
+        match self {
+            Self::None => Vec::new(),
+            Self::InOrder(members) => members.clone(),
+            Self::ByTurns(members) => {
+                let mut members = members.clone();
+                let first = number % members.len().max(1);
+                members.rotate_left(first);
+                members
+            }
+        }
+    }
+}
+
 impl State {
     /// Whether fetched bytes find no room on this node's disk.
     fn is_full(&self, now: Tick) -> bool {
@@ -259,19 +286,21 @@ impl Container {
         let mut plenty = false;
         // Whether those under way keep others waiting for long: their source may be gone.
         let mut slow = false;
+        let mut requests = 0;
         loop {
             let may_ask =
                 under_way.is_empty() || (plenty || slow) && under_way.len() < REQUESTS_MAX;
             let (sources, fetches) = match may_ask {
                 true => self.next_fetches(REQUESTS_MAX - under_way.len()),
-                false => (Vec::new(), Vec::new()),
+                false => (Sources::None, Vec::new()),
             };
             if may_ask {
                 let bytes: u64 = fetches.iter().map(|fetch| piece(fetch.range).len()).sum();
                 plenty = bytes >= REQUEST_BYTES;
             }
             for part in divide(fetches) {
-                let (me, sources) = (self.clone(), sources.clone());
+                requests += 1;
+                let (me, sources) = (self.clone(), sources.for_request(requests));
                 under_way.push(async move { me.fetch_part(&sources, part).await });
             }
             tokio::select! {
@@ -291,17 +320,21 @@ impl Container {
     }
 
     /// What to ask for now, in at most `requests` requests, and whom.
-    fn next_fetches(&self, requests: usize) -> (Vec<NodeId>, Vec<Fetch>) {
+    fn next_fetches(&self, requests: usize) -> (Sources, Vec<Fetch>) {
         let mut st = self.state.lock();
         let sources = match st.role {
-            Role::Replica { owner, .. } | Role::Joining { owner } => vec![owner],
+            Role::Replica { owner, .. } => Sources::InOrder(vec![owner]),
             // A joiner gets its bytes from here: it has none that are missing, and must not be waited for.
-            Role::Owner { .. } => self.listed(&st),
-            _ => Vec::new(),
+            Role::Owner { .. } => Sources::InOrder(self.listed(&st)),
+            Role::Joining { .. } => {
+                let members = self.listed(&st);
+                if members.is_empty() {
+                    return (Sources::None, Vec::new());
+                }
+                Sources::ByTurns(members)
+            }
+            _ => return (Sources::None, Vec::new()),
         };
-        if sources.is_empty() && !matches!(st.role, Role::Owner { .. }) {
-            return (sources, Vec::new());
-        }
         let bytes = REQUEST_BYTES.saturating_mul(requests as u64);
         (sources, st.pull.next_fetches(bytes, ROUND_FETCHES))
     }

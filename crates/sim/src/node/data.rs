@@ -38,13 +38,13 @@ impl World {
         }
     }
 
-    /// Asks for what is invalid here: a follower asks its owner, a new owner its members.
+    /// Asks for what is invalid here: a member asks its owner, a new owner its members, a joiner all of them by turns.
     pub(crate) fn pump_fetches(&mut self, node: usize) {
         let run = self.running(node);
         let owner = run.owner();
         let source = match run.chain.role() {
-            Role::Replica { .. } | Role::Joining { .. } => owner,
-            Role::Owner { .. } => None,
+            Role::Replica { .. } => owner,
+            Role::Owner { .. } | Role::Joining { .. } => None,
             Role::Outside | Role::Suspended { .. } | Role::Returning | Role::Reconciling { .. } => {
                 return;
             }
@@ -97,17 +97,21 @@ impl World {
         );
     }
 
-    /// A new owner asks the members in turn; when none has the bytes, what is here is the content.
+    /// A new owner asks the members in turn; when none has the bytes, what is here is the content. A joiner begins with
+    /// another one each time.
     fn ask_next_member(&mut self, node: usize, id: FetchId) {
         let run = self.running(node);
         let Some(asking) = run.asking.get(&id).cloned() else {
             return;
         };
-        let next = run
-            .chain
-            .counted()
-            .map(host_of)
-            .find(|n| !asking.refused.contains(n));
+        let mut sources: Vec<usize> = match (run.chain.role(), run.chain.view()) {
+            (Role::Joining { .. }, Some(view)) => view.chain.iter().copied().map(host_of).collect(),
+            _ => run.chain.counted().map(host_of).collect(),
+        };
+        if let (Role::Joining { .. }, len @ 1..) = (run.chain.role(), sources.len()) {
+            sources.rotate_left(id.0 as usize % len);
+        }
+        let next = sources.into_iter().find(|n| !asking.refused.contains(n));
         match next {
             Some(member) => {
                 self.ask_bytes(
@@ -223,8 +227,14 @@ impl World {
                 } else {
                     run.chain.holds(as_of)
                 };
+                let joins = matches!(run.chain.role(), Role::Joining { .. });
+                let owner = run.owner();
                 if run.asking.remove(&id).is_some() && holds == Holds::Yes {
-                    self.note(Mark::FilledByMember);
+                    if !joins {
+                        self.note(Mark::FilledByMember);
+                    } else if owner != Some(from) {
+                        self.note(Mark::JoinerFilled);
+                    }
                 }
                 let run = self.running(node);
                 let whole = ByteRange::new(0, u64::MAX);
