@@ -1,13 +1,17 @@
 //! Checks that need a whole cluster: which node dies, who writes, who reads, and how it is mended.
 
+use crate::checks::latency::{self, Felt};
 use crate::checks::{crash_names, kill_write};
 use crate::cluster::Cluster;
 use crate::error::{Call, CheckError, Checked};
-use crate::{ensure, program};
+use crate::{ensure, pattern, program, wait};
 use perigee_types::Rng;
 use rustix::process::Signal;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// How a campaign of kills goes.
 #[derive(Debug, Clone, Copy)]
@@ -129,4 +133,86 @@ pub fn crash_all_names(cluster: &mut Cluster, seed: u64, promises: usize) -> Che
         crash_names::verify(&seen, &promised).map_err(|e| e.during(&format!("through n{id}")))?;
     }
     Ok(promised.len())
+}
+
+/// How long the others may take to go on without a node.
+const REPLACED: Duration = Duration::from_secs(30);
+
+/// What programs felt while a node that had lost its disk got its copies again.
+#[derive(Debug, Clone, Copy)]
+pub struct Refilled {
+    /// Before.
+    pub before: Felt,
+    /// Meanwhile.
+    pub during: Felt,
+    /// How long it took from the node's start on.
+    pub took: Duration,
+}
+
+/// Takes a node's disk away, and lets a program on the owner's host work while the node gets everything again.
+///
+/// Errors: a call fails, the copies are not whole again in time, or have other bytes.
+pub fn refill(cluster: &mut Cluster, bytes: u64, seed: u64) -> Checked<Refilled> {
+    const FILE: u64 = 16 << 20;
+    let mount = cluster.mount(1)?;
+    let mut seeds = Rng::new(seed);
+    let mut files = Vec::new();
+    for number in 0..bytes.div_ceil(FILE) {
+        let (path, seed) = (format!("bulk-{number}"), seeds.next_u64());
+        write_synced(&mount.join(&path), seed, FILE)?;
+        files.push((path, seed));
+    }
+    cluster.settle()?;
+    let ends = Instant::now() + Duration::from_secs(5);
+    let before = latency::feel(&mount, seeds.next_u64(), || Instant::now() >= ends)?;
+    let last = cluster.ids().last().copied();
+    let victim = last.ok_or_else(|| CheckError::violated("a cluster without nodes"))?;
+    cluster.kill(victim, Signal::KILL)?;
+    let store = cluster.dir().join(format!("node-{victim}/store"));
+    std::fs::remove_dir_all(&store).call(|| "wipe a store".to_owned())?;
+    wait::until("the chains go on without the node", REPLACED, || {
+        let chains = cluster.chains()?;
+        Ok((!chains
+            .iter()
+            .any(|chain| chain.contains(&victim) && chain.len() > 1))
+        .then_some(()))
+    })?;
+    cluster.up()?;
+    let began = Instant::now();
+    let whole = AtomicBool::new(false);
+    let seed = seeds.next_u64();
+    let (during, settled) = std::thread::scope(|scope| {
+        let program = scope.spawn(|| latency::feel(&mount, seed, || whole.load(Ordering::Relaxed)));
+        let settled = cluster.settle();
+        whole.store(true, Ordering::Relaxed);
+        (program.join(), settled)
+    });
+    settled?;
+    let took = began.elapsed();
+    let during = during.map_err(|_| CheckError::violated("the program panicked"))??;
+    let back = cluster.mount(victim)?;
+    for (path, seed) in files {
+        kill_write::verify(&back.join(&path), seed, FILE)
+            .map_err(|error| error.during(&format!("{path} through n{victim}")))?;
+    }
+    Ok(Refilled {
+        before,
+        during,
+        took,
+    })
+}
+
+fn write_synced(path: &Path, seed: u64, bytes: u64) -> Checked {
+    let write = || {
+        let file = File::create_new(path)?;
+        let mut piece = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < bytes {
+            pattern::fill(seed, at, &mut piece);
+            file.write_all_at(&piece, at)?;
+            at += piece.len() as u64;
+        }
+        file.sync_all()
+    };
+    write().call(|| format!("write {}", path.display()))
 }

@@ -2,6 +2,7 @@
 
 use perigee_testbed::chaos::nemesis::Kind;
 use perigee_testbed::chaos::private;
+use perigee_testbed::checks::kill_write::Pauses;
 use perigee_testbed::checks::two_mounts::{self, Pair, exclusion};
 use perigee_testbed::checks::{crash_names, kill_write, model, tree};
 use perigee_testbed::{
@@ -18,6 +19,7 @@ usage: perigee-testbed CHECK ...
   tree SOURCE A B                  copy SOURCE into A/tree, compare it in B/tree
   model A B LOCAL [SEED [COUNT]]   random operations on A and B against LOCAL (all empty)
   kill [ROUNDS [MIB [SEED]]]       own cluster of three; one node killed in each round   (20, 1024, random)
+  refill [MIB [SEED]]              own cluster of three; a program works while a wiped node is filled (512, random)
   crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)
   chaos [MINUTES [NODES [SEED [KIND...]]]]   own cluster, nodes struck under programs that check (10, 5, random);
                                    kinds: kill, kill-all, stop, full, wipe, cut, part, deafen, slow,
@@ -65,6 +67,7 @@ fn dispatch(words: &[&str]) -> Checked<bool> {
         }
         ["kill", ref rest @ ..] => run_kills(rest)?,
         ["chaos", ref rest @ ..] => run_chaos(rest)?,
+        ["refill", ref rest @ ..] => run_refill(rest)?,
         ["crash-names", ref rest @ ..] => {
             let seed = number(rest.get(1), random_seed())?;
             let count = usize::try_from(number(rest.first(), 300)?).unwrap_or(usize::MAX);
@@ -148,11 +151,27 @@ fn run_kills(words: &[&str]) -> Checked {
             round.calm
         ));
     })?;
-    if let Some((median, worst)) = kill_write::pauses(&done) {
+    if let Some(Pauses { median, p99, worst }) = kill_write::pauses(&done) {
         tell(&format!(
-            "{rounds} kills, no wrong byte; pause median {median:?}, worst {worst:?}"
+            "{rounds} kills, no wrong byte; pause median {median:?}, p99 {p99:?}, worst {worst:?}"
         ));
     }
+    Ok(())
+}
+
+fn run_refill(words: &[&str]) -> Checked {
+    let bytes = number(words.first(), 512)? << 20;
+    let seed = number(words.get(1), random_seed())?;
+    tell(&format!("refill: {bytes} bytes, seed {seed}"));
+    let mut cluster = Cluster::start_within(3, Duration::from_secs(1_200))?;
+    let refilled = campaign::refill(&mut cluster, bytes, seed)?;
+    let speed = (bytes >> 20) as f64 / refilled.took.as_secs_f64();
+    tell(&format!("before: {}", refilled.before));
+    tell(&format!("meanwhile: {}", refilled.during));
+    tell(&format!(
+        "whole again after {:.1?}, {speed:.0} MiB/s with the node's start; every byte is there",
+        refilled.took
+    ));
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 //! At once, while the writer goes on, the checker reads through another host what was durable at that
 //! moment; at the end it reads the whole file. The writer must see no error and goes to the end.
 
+use super::latency::percentile;
 use crate::error::{Call, CheckError, Checked};
 use crate::side::{Heard, Side, say};
 use crate::{ensure, pattern};
@@ -251,12 +252,27 @@ fn write_all(path: &Path, size: u64, seed: u64, sync_every: u64) -> Checked {
     say("done")
 }
 
-/// Median and worst pause of several rounds; `None` of none.
+/// The pauses of several rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pauses {
+    /// Half of them were no longer.
+    pub median: Duration,
+    /// Of a hundred, one was longer.
+    pub p99: Duration,
+    /// None was longer.
+    pub worst: Duration,
+}
+
+/// The pauses of several rounds; `None` of none.
 #[must_use]
-pub fn pauses(rounds: &[Round]) -> Option<(Duration, Duration)> {
+pub fn pauses(rounds: &[Round]) -> Option<Pauses> {
     let mut pauses: Vec<Duration> = rounds.iter().map(|round| round.pause).collect();
     pauses.sort_unstable();
-    Some((*pauses.get(pauses.len() / 2)?, *pauses.last()?))
+    Some(Pauses {
+        median: *pauses.get(pauses.len() / 2)?,
+        p99: percentile(&pauses, 99),
+        worst: *pauses.last()?,
+    })
 }
 
 #[cfg(test)]
@@ -286,7 +302,11 @@ mod tests {
             pause: Duration::from_millis(ms),
         };
         let rounds = [round(5), round(900), round(7)];
-        let expected = (Duration::from_millis(7), Duration::from_millis(900));
+        let expected = Pauses {
+            median: Duration::from_millis(7),
+            p99: Duration::from_millis(900),
+            worst: Duration::from_millis(900),
+        };
         assert_eq!(pauses(&rounds), Some(expected));
         assert_eq!(pauses(&[]), None);
     }

@@ -2,10 +2,11 @@
 //!
 //! [`two_mounts`] coherence between two hosts · [`kill_write`] what fsync promised, through a crash ·
 //! [`crash_names`] the same for names · [`tree`] a real tree in and out · [`model`] random operations
-//! against a local directory.
+//! against a local directory · [`latency`] how long small calls take.
 
 pub mod crash_names;
 pub mod kill_write;
+pub mod latency;
 pub mod model;
 pub mod tree;
 pub mod two_mounts;
