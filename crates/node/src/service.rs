@@ -56,9 +56,12 @@ fn reply<R: Rpc>(reply: &R::Reply) -> Handled {
 }
 
 /// A result that is part of the answer, apart from one that sends the caller elsewhere.
-fn inner<T>(result: Result<T, Failed>) -> Result<Result<T, Errno>, Refused> {
+fn inner<T>(container: &Container, result: Result<T, Failed>) -> Result<Result<T, Errno>, Refused> {
     match result {
         Ok(value) => Ok(Ok(value)),
+        Err(Failed::Errno(errno)) if container.leaves_to_others(errno) => {
+            Err(Refused(Code::NotReady, "the disk here fails".to_owned()))
+        }
         Err(Failed::Errno(errno)) => Ok(Err(errno)),
         Err(elsewhere) => Err(elsewhere.into()),
     }
@@ -117,7 +120,7 @@ async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
         operation: request.operation,
     };
     let result = answered(|answer| container.execute(request, answer)).await;
-    let (result, ttl) = match inner(result)? {
+    let (result, ttl) = match inner(&container, result)? {
         Ok((reply, ttl)) => (Ok(reply), ttl),
         Err(errno) => (Err(errno), Span::ZERO),
     };
@@ -146,7 +149,7 @@ async fn read(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
     } = request;
     let read =
         answered(|answer| container.read(session, inode, offset, len, want_lease, answer)).await;
-    let (result, ttl, payload) = match inner(read)? {
+    let (result, ttl, payload) = match inner(&container, read)? {
         Ok((bytes, ttl)) => (Ok(()), ttl, bytes),
         Err(errno) => (Err(errno), Span::ZERO, Bytes::new()),
     };
@@ -181,15 +184,19 @@ async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Han
         kill_privileges: request.kill_privileges,
     };
     let (sender, receiver) = tokio::sync::oneshot::channel::<Result<ByteRange, Failed>>();
+    let writer = container.clone();
     let begun = blocking(env, move || {
         // The receiver waits below.
         let answer: Answer<ByteRange> = Box::new(move |result| _ = sender.send(result));
-        container
+        writer
             .write(write, &payload, answer)
             .map_err(|_| Elsewhere::NotReady.into())
     });
     begun.await?;
-    let result = inner(receiver.await.unwrap_or(Err(Elsewhere::NotReady.into())))?;
+    let result = inner(
+        &container,
+        receiver.await.unwrap_or(Err(Elsewhere::NotReady.into())),
+    )?;
     reply::<file::Write>(&file::Written { result })
 }
 
@@ -200,17 +207,18 @@ async fn files(env: &Arc<Env>, from: NodeId, method: u16, body: &[u8], payload: 
         file::Sync::METHOD => {
             let request: file::Sync = decode(body)?;
             let container = container(env, request.inode.container())?;
-            let result = inner(container.sync(request.inode).await)?;
+            let result = inner(&container, container.sync(request.inode).await)?;
             reply::<file::Sync>(&file::Synced { result })
         }
         _ => {
             let request: file::Seek = decode(body)?;
             let container = container(env, request.inode.container())?;
+            let seeker = container.clone();
             let seek = blocking(env, move || {
-                container.seek(request.inode, request.offset, request.whence)
+                seeker.seek(request.inode, request.offset, request.whence)
             });
             reply::<file::Seek>(&file::Sought {
-                result: inner(seek.await)?,
+                result: inner(&container, seek.await)?,
             })
         }
     }
@@ -227,7 +235,7 @@ async fn members(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         data::SyncData::METHOD => {
             let request: data::SyncData = decode(body)?;
             let container = container(env, request.inode.container())?;
-            let result = inner(container.sync_data(&request).await)?;
+            let result = inner(&container, container.sync_data(&request).await)?;
             reply::<data::SyncData>(&data::DataSynced { result })
         }
         data::AskValid::METHOD => {

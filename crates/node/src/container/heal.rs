@@ -55,6 +55,17 @@ impl Container {
         }
     }
 
+    /// Whether an error is this node's disk failing while others have the container: they go on with it, and whoever asked
+    /// here is to ask them.
+    pub(crate) fn leaves_to_others(&self, failed: Errno) -> bool {
+        if !matches!(failed, Errno::EIO | Errno::EROFS) {
+            return false;
+        }
+        let read_only = self.env.store.read_only(self.id).is_some();
+        let st = self.state.lock();
+        (read_only || matches!(st.role, Role::Outside)) && !self.listed(&st).is_empty()
+    }
+
     /// What the log says of the container cannot be read here any more: this node leaves, and when the others have gone on
     /// without it, it drops its copy and gets another one.
     pub(super) fn keys_rot(self: &Arc<Self>, failed: &StoreError) {

@@ -24,7 +24,9 @@ impl Container {
 
     /// Gives a member the regions that it lacks. Blocks on the disk.
     pub(crate) fn fetch_for(self: &Arc<Self>, request: &Fetch) -> Result<(Fetched, Bytes), Failed> {
-        let asked: u64 = request.regions.iter().map(|(_, range)| range.len()).sum();
+        // A peer may say what adds up past the largest number.
+        let lens = request.regions.iter().map(|(_, range)| range.len());
+        let asked = lens.fold(0, u64::saturating_add);
         if asked > FETCH_BYTES_MAX {
             return Err(Errno::EINVAL.into());
         }
