@@ -55,7 +55,7 @@ fn open<'a, T: Deserialize<'a>>(magic: &[u8], bytes: &'a [u8]) -> Result<T, NotA
 }
 
 /// What a node keeps of the control store: everything but signs of life and tokens, which mean nothing to a new one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
     /// The state that it is a copy of.
     pub revision: Revision,
@@ -172,8 +172,10 @@ pub fn decode_all(bytes: &[u8]) -> Result<Vec<Inventory>, NotACopy> {
 pub enum Outcome {
     /// With this chain.
     On(Place),
-    /// Not before one of the members that are listed comes back.
-    Lost,
+    /// Not before one of the members of this chain comes back, which is the newest that is known.
+    Lost(Place),
+    /// Nobody knows a chain of it.
+    Unknown,
 }
 
 /// What a new control store begins with.
@@ -217,6 +219,12 @@ pub enum RebuildError {
         /// Which.
         node: NodeId,
     },
+    /// An inventory says of a container what cannot be.
+    #[error("an inventory says of container {container} what cannot be")]
+    Unsound {
+        /// Which.
+        container: ContainerId,
+    },
     /// The newest copy does not say what cluster this is.
     #[error("the newest copy of the control store is empty")]
     Empty,
@@ -230,6 +238,8 @@ fn names(nodes: &BTreeMap<NodeId, String>) -> String {
     names.join(", ")
 }
 
+/// Containers that only lost nodes may have known of.
+const CONTAINERS_UNSEEN: u32 = 64;
 /// Revisions that the lost store may have reached after the newest copy was made.
 const REVISIONS_UNSEEN: u64 = 1 << 32;
 
@@ -263,15 +273,19 @@ pub fn rebuild(
             epoch: known.record.epoch,
             chain: known.record.chain.clone(),
         });
-        let held = held_of(inventories, container);
-        let place = match go_on(listed.clone(), &held) {
+        let held = held_of(&directory, inventories, container);
+        let place = match go_on(listed, &held) {
             Outcome::On(place) => place,
-            Outcome::Lost => {
+            Outcome::Lost(place) => {
+                gone.push(container);
+                place
+            }
+            Outcome::Unknown => {
                 gone.push(container);
                 continue;
             }
         };
-        put_container(&mut directory, container, place);
+        put_container(&mut directory, container, place, lost)?;
     }
     strike_off(&mut directory, lost);
     let base = Revision(newest.copy.revision.0.saturating_add(REVISIONS_UNSEEN));
@@ -321,16 +335,31 @@ fn containers(directory: &Directory, inventories: &[Inventory]) -> BTreeSet<Cont
     all
 }
 
-fn held_of(inventories: &[Inventory], container: ContainerId) -> Vec<(NodeId, &Held)> {
+/// What nodes have of a container. One that has left, or was given up by an earlier rebuild, has what others went on from.
+fn held_of<'a>(
+    directory: &Directory,
+    inventories: &'a [Inventory],
+    container: ContainerId,
+) -> Vec<(NodeId, &'a Held)> {
     let mut all = Vec::new();
-    for inventory in inventories {
+    let left = |node| {
+        directory
+            .node(node)
+            .is_some_and(|node| node.state == NodeState::Left)
+    };
+    for inventory in inventories.iter().filter(|inventory| !left(inventory.node)) {
         let here = inventory.held.iter().filter(|h| h.container == container);
         all.extend(here.map(|held| (inventory.node, held)));
     }
     all
 }
 
-fn put_container(directory: &mut Directory, id: ContainerId, place: Place) {
+fn put_container(
+    directory: &mut Directory,
+    id: ContainerId,
+    place: Place,
+    lost: &BTreeSet<NodeId>,
+) -> Result<(), RebuildError> {
     let Place { epoch, chain } = place;
     let revision = directory.revision;
     let default = directory.default_policy().copies;
@@ -349,12 +378,22 @@ fn put_container(directory: &mut Directory, id: ContainerId, place: Place) {
             chain,
         },
     };
+    if !record.is_sound() {
+        return Err(RebuildError::Unsound { container: id });
+    }
     directory.containers.insert(id, Known { record, revision });
-    let next = directory.next_container.as_ref().map(|known| known.record);
-    if next.is_none_or(|next| next <= id) {
-        let record = ContainerId(id.0 + 1);
+    let unseen = if lost.is_empty() {
+        0
+    } else {
+        CONTAINERS_UNSEEN
+    };
+    let next = ContainerId(id.0.saturating_add(1 + unseen));
+    let known = directory.next_container.as_ref().map(|known| known.record);
+    if known.is_none_or(|known| known < next) {
+        let record = next;
         directory.next_container = Some(Known { record, revision });
     }
+    Ok(())
 }
 
 /// Lost nodes that no chain lists any more have left.

@@ -99,7 +99,7 @@ fn newest(listed: Option<Place>, held: &[(NodeId, &Held)]) -> Outcome {
         .into_iter()
         .chain(places)
         .max_by_key(|place| place.epoch);
-    newest.map_or(Outcome::Lost, |place| {
+    newest.map_or(Outcome::Unknown, |place| {
         Outcome::On(Place {
             epoch: Epoch(place.epoch.0 + 1),
             ..place
@@ -163,11 +163,48 @@ fn what_a_node_knows_is_left_out_only_when_the_node_is_given_up() {
 fn a_container_that_nobody_has_keeps_its_record_and_its_nodes_stay() {
     let two = [inventory(2, Vec::new()), inventory(3, Vec::new())];
     let lost = BTreeSet::from([n(1)]);
-    let rebuilt = rebuild(&two, &lost, |_, _| Outcome::Lost).unwrap();
+    let gone = Place {
+        epoch: Epoch(6),
+        chain: chain(&[1]),
+    };
+    let rebuilt = rebuild(&two, &lost, |_, _| Outcome::Lost(gone.clone())).unwrap();
     assert_eq!(rebuilt.lost, [ContainerId(1)]);
-    assert_eq!(rebuilt.containers[0].chain, chain(&[1, 2]));
+    // Who was in an older chain must not go on with it.
+    let container = &rebuilt.containers[0];
+    assert_eq!(
+        (container.epoch, &container.chain),
+        (Epoch(6), &chain(&[1]))
+    );
     let first = rebuilt.nodes.iter().find(|node| node.id == n(1)).unwrap();
     assert_eq!(first.state, NodeState::Active, "it may come back");
+}
+
+#[test]
+fn who_was_given_up_before_has_no_say_any_more() {
+    let lost = BTreeSet::from([n(3)]);
+    let held_by_two = || inventory(2, vec![held(1, 6, &[2])]);
+    let two = [inventory(1, Vec::new()), held_by_two()];
+    let rebuilt = rebuild(&two, &lost, newest).unwrap();
+    assert!(rebuilt.records.contains_key(key::NEXT_CONTAINER));
+    let records = rebuilt
+        .records
+        .into_iter()
+        .map(|(key, value)| put(key, value));
+    let later = Copy {
+        revision: rebuilt.base,
+        records: records.collect(),
+    };
+    let mut second = held_by_two();
+    second.copy = later;
+    let back = inventory(3, vec![held(1, 9, &[3])]);
+    let first = inventory(1, Vec::new());
+    let again = rebuild(&[first, second, back], &none(), newest).unwrap();
+    let container = &again.containers[0];
+    assert_eq!(
+        container.chain,
+        chain(&[2]),
+        "what it went on with alone is no more"
+    );
 }
 
 #[test]

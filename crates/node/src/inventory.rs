@@ -2,7 +2,7 @@
 
 use crate::container::Container;
 use crate::env::Env;
-use perigee_cluster::rebuild::{self, Copy, Held, Inventory, NotACopy, Outcome, Place, Rebuilt};
+use perigee_cluster::rebuild::{self, Copy, Held, Inventory, Outcome, Place, Rebuilt};
 use perigee_replica::rebuild::go_on;
 use perigee_replica::{ChainView, Goes, Witness};
 use perigee_store::{OpenError, Store, StoreError};
@@ -38,15 +38,6 @@ pub enum InventoryError {
         /// Why.
         #[source]
         source: io::Error,
-    },
-    /// The copy of the control store is none.
-    #[error("`{}` is no copy of a control store: {why}", .path.display())]
-    NotACopy {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        why: NotACopy,
     },
 }
 
@@ -117,11 +108,16 @@ pub fn take(data_dir: &Path) -> Result<Inventory, InventoryError> {
         held.extend(Container::on_disk(&store, container)?);
     }
     let path = data_dir.join(COPY);
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
+    let copy = match fs::read(&path) {
+        Ok(bytes) => Copy::decode(&bytes),
+        // A node that has just joined; other nodes have a copy.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Copy::default()),
         Err(source) => return Err(InventoryError::Io { path, source }),
     };
-    let copy = Copy::decode(&bytes).map_err(|why| InventoryError::NotACopy { path, why })?;
+    let copy = copy.unwrap_or_else(|why| {
+        warn!(%why, path = %path.display(), "the copy of the control store is left out");
+        Copy::default()
+    });
     Ok(Inventory {
         node: identity.node,
         cluster: identity.cluster,
@@ -146,7 +142,8 @@ pub fn rebuild(
             .collect();
         match go_on(&listed, &witnesses) {
             Some(Goes::On(ChainView { epoch, chain })) => Outcome::On(Place { epoch, chain }),
-            Some(Goes::Lost(_)) | None => Outcome::Lost,
+            Some(Goes::Lost(ChainView { epoch, chain })) => Outcome::Lost(Place { epoch, chain }),
+            None => Outcome::Unknown,
         }
     })
 }

@@ -73,6 +73,14 @@ pub enum StartError {
         /// The last error.
         why: String,
     },
+    /// The data is another node's.
+    #[error("the data is that of {found}, and the certificate that of {me}")]
+    OtherNode {
+        /// Whose data it is.
+        found: NodeId,
+        /// Who starts.
+        me: NodeId,
+    },
     /// The control store does not know this node.
     #[error("{0} is not in the control store's list of nodes")]
     Unlisted(NodeId),
@@ -101,6 +109,10 @@ impl Node {
         let store_dir = config.data_dir.join("store");
         let usage = Usage::new(store_dir.clone());
         let store = open_store(store_dir, StoreIdentity { cluster, node: me })?;
+        let found = store.identity().node;
+        if found != me {
+            return Err(StartError::OtherNode { found, me });
+        }
         let service = Arc::new(NodeService::default());
         let network = Network::start(
             NetConfig::new(config.identity, config.listen),

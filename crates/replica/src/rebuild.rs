@@ -54,10 +54,14 @@ pub fn go_on(listed: &[ChainView], witnesses: &[Witness]) -> Option<Goes> {
     if chain.is_empty() {
         return Some(Goes::Lost(newest.clone()));
     }
-    // Above everything that anybody has promised, so that proposals to the lost store mean nothing any more.
-    let epoch = newest.epoch.max(promised).next();
+    // Above everything that anybody has promised, so that proposals to the lost store mean nothing any more; and above what
+    // nodes may have reached that are lost: should one come back, its records must not pass for others.
+    let epoch = Epoch(newest.epoch.max(promised).0.saturating_add(EPOCHS_UNSEEN));
     Some(Goes::On(ChainView { epoch, chain }))
 }
+
+/// Epochs that nobody who is left may know of.
+const EPOCHS_UNSEEN: u64 = 1 << 32;
 
 #[cfg(test)]
 mod tests {
@@ -87,7 +91,7 @@ mod tests {
             witness(3, 5, Some(view(5, &[2, 3]))),
         ];
         let on = go_on(&[view(3, &[3, 1])], &witnesses);
-        assert_eq!(on, Some(Goes::On(view(7, &[2, 3]))));
+        assert_eq!(on, Some(Goes::On(view(6 + EPOCHS_UNSEEN, &[2, 3]))));
     }
 
     #[test]
@@ -96,7 +100,7 @@ mod tests {
         wiped.complete = false;
         let witnesses = [wiped, witness(3, 5, Some(view(5, &[2, 3])))];
         let on = go_on(&[], &witnesses);
-        assert_eq!(on, Some(Goes::On(view(6, &[3]))));
+        assert_eq!(on, Some(Goes::On(view(5 + EPOCHS_UNSEEN, &[3]))));
         let left = [witness(1, 4, Some(view(4, &[1, 2, 3])))];
         let lost = go_on(&[view(5, &[2, 3])], &left);
         assert_eq!(lost, Some(Goes::Lost(view(5, &[2, 3]))));
@@ -108,7 +112,7 @@ mod tests {
         assert_eq!(on, Some(Goes::On(view(1, &[1, 2]))));
         let begun = [witness(1, 2, None)];
         let on = go_on(&[view(1, &[1])], &begun);
-        assert_eq!(on, Some(Goes::On(view(3, &[1]))));
+        assert_eq!(on, Some(Goes::On(view(2 + EPOCHS_UNSEEN, &[1]))));
         assert_eq!(go_on(&[], &[]), None);
     }
 }

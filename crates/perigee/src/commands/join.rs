@@ -127,8 +127,10 @@ impl Join {
         };
         let config = {
             let _only = super::up::lock(&layout.dir)?;
+            // A token that is refused leaves the node as it is, also if it runs.
+            let config = daemon::join_again(&node.path, &token)?;
             super::down::stop_one(node)?;
-            daemon::join_again(&node.path, &token)?
+            config
         };
         super::up::start_node(&layout, node)?;
         let summary = Summary {

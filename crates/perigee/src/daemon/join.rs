@@ -9,8 +9,8 @@ use crate::layout::{NODE_FILE, make_private_dir};
 use perigee_cluster::JoinRequest;
 use perigee_control::client::enter;
 use perigee_control::{Admission, EnterError, JoinRefusal};
-use perigee_net::JoinError;
 use perigee_net::identity::{Identity, JoinToken, PendingKey};
+use perigee_net::{JoinError, PeerName};
 use perigee_proto::admin::Failure;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -112,6 +112,16 @@ pub fn join_again(data_dir: &Path, token: &str) -> Result<NodeConfig, Failure> {
         Ok(admission) => admission,
         Err(error) => return Err(joining.refused(&error)),
     };
+    let me = Identity::load(&place).map(|identity| identity.name());
+    if let Ok(PeerName::Node(me)) = me
+        && me != admission.node
+    {
+        return Err(Failure::new(
+            what(),
+            format!("the token lets in {}, and this is {me}", admission.node),
+        )
+        .hint("`perigee rebuild` prints one token for each node"));
+    }
     joining.keep(&admission)?;
     let config = joining.config.clone();
     joining.finish()?;

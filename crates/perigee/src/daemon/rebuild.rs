@@ -13,7 +13,6 @@ use perigee_proto::admin::Failure;
 use perigee_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -73,6 +72,7 @@ pub fn plan(inventories: &[Inventory], lost: &BTreeSet<NodeId>) -> Result<Rebuil
             RebuildError::Nothing
             | RebuildError::OtherCluster { .. }
             | RebuildError::Empty
+            | RebuildError::Unsound { .. }
             | RebuildError::Unreadable(_) => failure,
         }
     })
@@ -117,11 +117,11 @@ pub fn put_identities(layout: &Layout) -> Result<(), Failure> {
         };
         config.save(&node.config())?;
     }
-    match fs::remove_dir_all(&from) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::new(
-            format!("cannot tidy up `{}`", from.display()),
-            error,
-        )),
-        _ => Ok(()),
-    }
+    // Half of it must not be found by the next call.
+    let done = from.with_extension("done");
+    let what = || format!("cannot tidy up `{}`", from.display());
+    fs::rename(&from, &done)
+        .and_then(|()| fs::File::open(layout.control())?.sync_all())
+        .and_then(|()| fs::remove_dir_all(&done))
+        .map_err(|error| Failure::new(what(), error))
 }
