@@ -10,10 +10,11 @@ use perigee_types::NodeId;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::num::NonZeroU64;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracing::warn;
 
 /// The copy of the control store, in a node's data directory.
@@ -134,18 +135,26 @@ pub fn rebuild(
     inventories: &[Inventory],
     lost: &BTreeSet<NodeId>,
 ) -> Result<Rebuilt, rebuild::RebuildError> {
+    let leap = leap();
     rebuild::rebuild(inventories, lost, |listed, held| {
         let listed: Vec<ChainView> = listed.into_iter().map(view).collect();
         let witnesses: Vec<Witness> = held
             .iter()
             .map(|(node, held)| witness(*node, held))
             .collect();
-        match go_on(&listed, &witnesses) {
+        match go_on(&listed, &witnesses, leap) {
             Some(Goes::On(ChainView { epoch, chain })) => Outcome::On(Place { epoch, chain }),
             Some(Goes::Lost(ChainView { epoch, chain })) => Outcome::Lost(Place { epoch, chain }),
             None => Outcome::Unknown,
         }
     })
+}
+
+/// Another number each time that a store is made anew, and above what epochs rise by on their own.
+fn leap() -> NonZeroU64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let us = since.map_or(0, |since| since.as_micros() as u64);
+    NonZeroU64::MIN.saturating_add(us.max(1 << 40))
 }
 
 fn view(Place { epoch, chain }: Place) -> ChainView {

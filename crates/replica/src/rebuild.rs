@@ -9,6 +9,7 @@
 use crate::chain::FIRST_EPOCH;
 use crate::message::ChainView;
 use perigee_types::{Epoch, NodeId};
+use std::num::NonZeroU64;
 
 /// What one node's disk says of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +36,10 @@ pub enum Goes {
 /// How a container goes on.
 ///
 /// `listed`: the views that copies of the lost control store have. `witnesses`: what is on the disks that are left, one
-/// for each node that has anything of the container. `None`: nobody knows a view of it.
+/// for each node that has anything of the container. `leap`: by how much the epoch rises, above what nodes may have reached
+/// that are lost, and by another number each time that a store is made anew. `None`: nobody knows a view of it.
 #[must_use]
-pub fn go_on(listed: &[ChainView], witnesses: &[Witness]) -> Option<Goes> {
+pub fn go_on(listed: &[ChainView], witnesses: &[Witness], leap: NonZeroU64) -> Option<Goes> {
     let on_disk = witnesses.iter().filter_map(|witness| witness.view.as_ref());
     let newest = listed.iter().chain(on_disk).max_by_key(|view| view.epoch)?;
     let promised = witnesses.iter().map(|witness| witness.promised).max();
@@ -54,18 +56,17 @@ pub fn go_on(listed: &[ChainView], witnesses: &[Witness]) -> Option<Goes> {
     if chain.is_empty() {
         return Some(Goes::Lost(newest.clone()));
     }
-    // Above everything that anybody has promised, so that proposals to the lost store mean nothing any more; and above what
-    // nodes may have reached that are lost: should one come back, its records must not pass for others.
-    let epoch = Epoch(newest.epoch.max(promised).0.saturating_add(EPOCHS_UNSEEN));
+    // Above everything that anybody has promised, so that proposals to the lost store mean nothing any more. Should a lost node
+    // come back, its records must not pass for others, also when it was lost after an earlier store was made anew.
+    let epoch = Epoch(newest.epoch.max(promised).0.saturating_add(leap.get()));
     Some(Goes::On(ChainView { epoch, chain }))
 }
-
-/// Epochs that nobody who is left may know of.
-const EPOCHS_UNSEEN: u64 = 1 << 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LEAP: NonZeroU64 = NonZeroU64::new(1 << 40).unwrap();
 
     fn view(epoch: u64, chain: &[u32]) -> ChainView {
         ChainView {
@@ -90,8 +91,8 @@ mod tests {
             witness(2, 6, Some(view(5, &[2, 3]))),
             witness(3, 5, Some(view(5, &[2, 3]))),
         ];
-        let on = go_on(&[view(3, &[3, 1])], &witnesses);
-        assert_eq!(on, Some(Goes::On(view(6 + EPOCHS_UNSEEN, &[2, 3]))));
+        let on = go_on(&[view(3, &[3, 1])], &witnesses, LEAP);
+        assert_eq!(on, Some(Goes::On(view(6 + LEAP.get(), &[2, 3]))));
     }
 
     #[test]
@@ -99,20 +100,20 @@ mod tests {
         let mut wiped = witness(2, 5, None);
         wiped.complete = false;
         let witnesses = [wiped, witness(3, 5, Some(view(5, &[2, 3])))];
-        let on = go_on(&[], &witnesses);
-        assert_eq!(on, Some(Goes::On(view(5 + EPOCHS_UNSEEN, &[3]))));
+        let on = go_on(&[], &witnesses, LEAP);
+        assert_eq!(on, Some(Goes::On(view(5 + LEAP.get(), &[3]))));
         let left = [witness(1, 4, Some(view(4, &[1, 2, 3])))];
-        let lost = go_on(&[view(5, &[2, 3])], &left);
+        let lost = go_on(&[view(5, &[2, 3])], &left, LEAP);
         assert_eq!(lost, Some(Goes::Lost(view(5, &[2, 3]))));
     }
 
     #[test]
     fn a_container_that_nobody_has_begun_with_begins_as_it_was_listed() {
-        let on = go_on(&[view(1, &[1, 2])], &[]);
+        let on = go_on(&[view(1, &[1, 2])], &[], LEAP);
         assert_eq!(on, Some(Goes::On(view(1, &[1, 2]))));
         let begun = [witness(1, 2, None)];
-        let on = go_on(&[view(1, &[1])], &begun);
-        assert_eq!(on, Some(Goes::On(view(2 + EPOCHS_UNSEEN, &[1]))));
-        assert_eq!(go_on(&[], &[]), None);
+        let on = go_on(&[view(1, &[1])], &begun, LEAP);
+        assert_eq!(on, Some(Goes::On(view(2 + LEAP.get(), &[1]))));
+        assert_eq!(go_on(&[], &[], LEAP), None);
     }
 }

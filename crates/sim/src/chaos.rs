@@ -12,7 +12,8 @@ use crate::strike::{ControlStore, Strike, Way, number_lasting};
 use crate::world::{Event, SECOND, Scenario, World, host_of, id_of};
 use perigee_replica::rebuild::go_on;
 use perigee_replica::{ChainView, Goes, Witness};
-use perigee_types::Rng;
+use perigee_types::{Epoch, Rng};
+use std::num::NonZeroU64;
 
 /// A process that is killed soon ends between two of its messages.
 const KILL_SOON_US: u64 = 8_000;
@@ -372,7 +373,7 @@ impl World {
     /// The control store is lost while no node runs, and made anew from what their disks say. A copy of the store is as
     /// old as can be.
     fn lose_store(&mut self) {
-        let witnesses: Vec<Witness> = (0..self.nodes.len())
+        let mut witnesses: Vec<Witness> = (0..self.nodes.len())
             .map(|node| {
                 let hard = &self.nodes[node].disk.hard;
                 Witness {
@@ -383,7 +384,19 @@ impl World {
                 }
             })
             .collect();
-        if let Some(Goes::On(view)) = go_on(std::slice::from_ref(&self.first_view), &witnesses) {
+        let listed = self.first_view.clone();
+        let leap = NonZeroU64::MIN.saturating_add(self.now << 20);
+        let all = go_on(std::slice::from_ref(&listed), &witnesses, leap);
+        let absent = id_of((self.now % (2 * self.nodes.len() as u64)) as usize);
+        let begun = |witness: &Witness| witness.node != absent && witness.promised > Epoch(1);
+        if let Some(Goes::On(view)) = &all
+            && view.chain.iter().any(|member| *member != absent)
+            && witnesses.iter().any(begun)
+        {
+            // A node may be given up, and come back later: another member has all that was acknowledged.
+            witnesses.retain(|witness| witness.node != absent);
+        }
+        if let Some(Goes::On(view)) = go_on(&[listed], &witnesses, leap) {
             self.log(60, 0, || {
                 format!("store made anew: {} {:?}", view.epoch, view.chain)
             });

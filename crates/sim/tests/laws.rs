@@ -97,7 +97,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::WipedMemberVotes, 4),
     (Plant::UnknownIsLost, 19),
     (Plant::AckUnmatched, 2138),
-    (Plant::DurableAfterTruncation, 13),
+    (Plant::DurableAfterTruncation, 144),
     (Plant::RevertUnlogged, 2),
     (Plant::UnsyncedTrusted, 1),
     (Plant::SyncUnfenced, 59),
