@@ -109,6 +109,7 @@ impl Chain {
         self.written = self.written.min(before);
         self.durable = self.durable.min(before);
         self.acknowledged = self.acknowledged.min(before);
+        self.found.seq = self.found.seq.min(before);
         if !planted!(self, DurableAfterTruncation) {
             for write in &mut self.writes {
                 write.through = write.through.min(before);

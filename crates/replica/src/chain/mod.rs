@@ -164,6 +164,9 @@ pub struct Chain {
     part: Part,
     /// The most that this node has acknowledged as durable, and that was not truncated since.
     acknowledged: Seq,
+    /// The end of the log that this process found, and that was not truncated since: the one before may have acknowledged
+    /// all of it to the owner of that epoch.
+    found: Version,
     /// A state transfer is under way: the log belongs to the driver until it ends.
     installing: bool,
     halted: bool,
@@ -213,6 +216,7 @@ impl Chain {
             proposals: Proposals::default(),
             part: Part::Follow(Follow::new(committed)),
             acknowledged: Seq::ZERO,
+            found: log.last(),
             installing: false,
             halted: false,
             role: Role::Outside,
@@ -390,11 +394,13 @@ impl Chain {
     /// node has acknowledged would be lost. If not, give [`Input::StateFailed`].
     #[must_use]
     pub fn accepts_state(&self, base: Version) -> bool {
-        let kept = if planted!(self, StateDiscardsAcked) {
-            self.committed
-        } else {
-            self.committed.max(self.acknowledged)
-        };
+        let mut kept = self.committed;
+        if !planted!(self, StateDiscardsAcked) {
+            kept = kept.max(self.acknowledged);
+            if self.view.as_ref().map(|view| view.epoch) == Some(self.found.epoch) {
+                kept = kept.max(self.found.seq);
+            }
+        }
         self.installing && base.seq >= kept
     }
 

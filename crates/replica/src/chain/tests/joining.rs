@@ -183,3 +183,25 @@ fn a_late_call_for_the_state_discards_nothing_that_was_acknowledged() {
     script.pass(310, &[]);
     assert_eq!(script.committed(1), 3);
 }
+
+#[test]
+fn a_state_replaces_nothing_that_an_earlier_process_has_acknowledged() {
+    let mut script = with_joiner();
+    // The owner's disk is slow: only the joiner has the record, and has said so.
+    script.slow = vec![n(1)];
+    script.propose(1, "b").unwrap();
+    script.settle();
+    let last = script.host(3).chain.last();
+    assert_eq!(script.host(3).chain.durable(), last.seq);
+    script.restart(3);
+    script.input(n(3), Input::View(view(2, &[1, 2])));
+    let (from, view) = (n(1), view(2, &[1, 2]));
+    let message = Message::StateNeeded { view };
+    script.input(n(3), Input::Receive { from, message });
+    let before = Version {
+        seq: Seq(last.seq.0 - 1),
+        ..last
+    };
+    assert!(!script.host(3).chain.accepts_state(before));
+    assert!(script.host(3).chain.accepts_state(last));
+}
