@@ -1,7 +1,9 @@
 //! Finds the owner of what an operation concerns, here or elsewhere, and asks again when the owner
 //! changes: sessions see a pause, not an error.
 
-use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteRequest, changes};
+use crate::container::{
+    Answer, Container, Elsewhere, Failed, Request, WriteRequest, changes, data_inode,
+};
 use crate::env::{AskError, Env};
 use crate::search::at_owner;
 use bytes::Bytes;
@@ -231,6 +233,10 @@ impl Router {
         let me = self.me();
         self.env.runtime.spawn(async move {
             let result = Self::route(&env, &request).await;
+            // Members carry such a change out when they hear that it is committed, which may be after this.
+            if let Some(inode) = data_inode(&request.operation) {
+                env.sessions.ask_again(request.session, inode);
+            }
             if let Some(me) = me {
                 me.answered(request.op);
             }
@@ -446,10 +452,11 @@ impl Backend for Router {
                 }),
             ),
             Some(container)
-                if self
-                    .env
-                    .sessions
-                    .may_read(session, inode, self.env.clock.now()) =>
+                if container.holds_copy()
+                    && self
+                        .env
+                        .sessions
+                        .may_read(session, inode, self.env.clock.now()) =>
             {
                 match container.read_copy(inode, offset, len) {
                     Some(bytes) => done(Ok(bytes)),

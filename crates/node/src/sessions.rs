@@ -102,6 +102,12 @@ impl Sessions {
             .is_some_and(|until| now < *until)
     }
 
+    /// A session itself has changed a file's content at its owner, in a way that this node's copy may not have heard of:
+    /// it asks the owner again, who knows which copies have it.
+    pub(crate) fn ask_again(&self, id: SessionId, inode: InodeId) {
+        self.end_reads(id, &[Touched::Data(inode)]);
+    }
+
     fn end_reads(&self, id: SessionId, touched: &[Touched]) {
         let mut reads = self.reads.write();
         self.revision.fetch_add(1, Ordering::SeqCst);

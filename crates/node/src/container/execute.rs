@@ -66,7 +66,7 @@ pub(crate) fn changes(op: &Op) -> bool {
 }
 
 /// The file whose content an operation changes by itself.
-fn data_inode(op: &Op) -> Option<InodeId> {
+pub(crate) fn data_inode(op: &Op) -> Option<InodeId> {
     match op {
         Op::SetAttr { inode, set, .. } if set.size.is_some() => Some(*inode),
         Op::Allocate { inode, .. } => Some(*inode),

@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-pub(crate) use execute::{Request, changes};
+pub(crate) use execute::{Request, changes, data_inode};
 pub(crate) use heal::Damage;
 pub(crate) use io::WriteRequest;
 pub(crate) use role::Standing;

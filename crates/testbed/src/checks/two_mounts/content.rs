@@ -19,6 +19,7 @@ pub(super) const CASES: &[Case] = &[
     ("direct", direct),
     ("both-write", both_write),
     ("ping-pong", ping_pong),
+    ("own-change", own_change),
 ];
 
 fn seeded(seed: u64, bytes: usize) -> Vec<u8> {
@@ -210,6 +211,51 @@ fn ping_pong(pair: &Pair) -> Checked {
         ensure!(number == turn, "turn {turn} reads {number}");
         side.write_all_at(&(turn + 1).to_le_bytes(), 0)
             .call(|| "write".to_owned())?;
+    }
+    Ok(())
+}
+
+/// A host that changes a file of another one's container in ways that carry no bytes, and has just read its own copy.
+fn own_change(pair: &Pair) -> Checked {
+    // Whoever makes a directory has its files, so the other host makes it.
+    fs::create_dir(pair.r("theirs")).call(|| "mkdir".to_owned())?;
+    let path = pair.w("theirs").join("f");
+    let mut content = seeded(11, 150_000);
+    fs::write(&path, &content).call(|| "write".to_owned())?;
+    let file = OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .call(|| "open".to_owned())?;
+    let looks = |content: &[u8], after: &str| -> Checked {
+        // The second one finds what the first has leased.
+        for _ in 0..2 {
+            let found = fs::read(&path).call(|| "read".to_owned())?;
+            super::equal("f", &format!("its own host after {after}"), content, &found)?;
+        }
+        Ok(())
+    };
+    for round in 0..20_usize {
+        file.write_all_at(&content[..100], 0)
+            .call(|| "write".to_owned())?;
+        looks(&content, "a write")?;
+        content.resize(content.len() + 70_000, 0);
+        file.set_len(content.len() as u64)
+            .call(|| "set_len".to_owned())?;
+        looks(&content, "growing")?;
+        let (at, len) = (10_000 + round * 100, 5_000);
+        content[at..at + len].fill(0);
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, how, at as u64, len as u64)
+            .map_err(std::io::Error::from)
+            .call(|| "punch".to_owned())?;
+        looks(&content, "a hole")?;
+        content.truncate(content.len() - 71_000);
+        file.set_len(content.len() as u64)
+            .call(|| "set_len".to_owned())?;
+        content.resize(content.len() + 1_500, 0);
+        file.set_len(content.len() as u64)
+            .call(|| "set_len".to_owned())?;
+        looks(&content, "cutting and growing")?;
     }
     Ok(())
 }
