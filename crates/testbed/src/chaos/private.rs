@@ -9,7 +9,8 @@ use crate::map::{Access, Shared};
 use crate::side::say;
 use crate::{ensure, pattern, program};
 use rustix::fs::FallocateFlags;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
@@ -24,6 +25,8 @@ const CHANGE_MAX: u64 = 20_000;
 /// After so many changes comes an fsync.
 const UNSYNCED_MAX: usize = 6;
 const BLOCK: usize = 4_096;
+/// Steps of the trail.
+const TRAIL: usize = 12;
 
 /// The contents since the last fsync, that one first.
 type Moments = Vec<Vec<u8>>;
@@ -38,6 +41,26 @@ pub(super) struct Private {
     content: Vec<u8>,
     /// The strikes on the node when the content was last certain.
     certain_at: Option<u64>,
+    /// What was done last, for whoever has to explain what was found.
+    trail: VecDeque<Step>,
+}
+
+/// One step of the trail, with the bytes that the file has after it.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Recovered { len: usize },
+    Changed { change: Change, len: usize },
+    Synced,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Recovered { len } => write!(f, "found with {len}"),
+            Self::Changed { change, len } => write!(f, "{change:?} to {len}"),
+            Self::Synced => write!(f, "fsync"),
+        }
+    }
 }
 
 /// One change.
@@ -278,8 +301,17 @@ impl Worker<'_> {
             Change::Copy { .. } => "copy_file_range in a private file",
         };
         self.call(what, || change.perform(&path))?;
+        let len = after.len();
         self.private.content = after;
+        self.remember(Step::Changed { change, len });
         Ok(())
+    }
+
+    fn remember(&mut self, step: Step) {
+        if self.private.trail.len() == TRAIL {
+            self.private.trail.pop_front();
+        }
+        self.private.trail.push_back(step);
     }
 
     fn draw_change(&mut self) -> Change {
@@ -332,10 +364,16 @@ impl Worker<'_> {
             return Ok(());
         }
         let at = found.iter().zip(content).position(|(is, was)| is != was);
+        let (_, again) = self.read_private()?;
+        let trail: Vec<String> = self.private.trail.iter().map(Step::to_string).collect();
         Err(Failed::Wrong(CheckError::violated(format!(
-            "the private file has {} bytes instead of {}, and first differs at {at:?}",
+            "the private file has {} bytes instead of {}, and first differs at {at:?}; read again it has {} and is {}; \
+             before: {}",
             found.len(),
-            content.len()
+            content.len(),
+            again.len(),
+            if again == *content { "right" } else { "wrong" },
+            trail.join(", ")
         ))))
     }
 
@@ -344,6 +382,7 @@ impl Worker<'_> {
         self.call("fsync of a private file", || File::open(&path)?.sync_all())?;
         let content = self.private.content.clone();
         self.ledger.private.synced(self.node, content);
+        self.remember(Step::Synced);
         Ok(())
     }
 
@@ -359,6 +398,8 @@ impl Worker<'_> {
             self.ledger.private.synced(self.node, found.clone());
             self.private.content = found;
             self.private.certain_at = Some(strikes);
+            let len = again.len();
+            self.remember(Step::Recovered { len });
         }
         Ok(())
     }
