@@ -195,6 +195,14 @@ pub struct Rebuilt {
     pub records: BTreeMap<String, Vec<u8>>,
 }
 
+impl Rebuilt {
+    /// The nodes that go on.
+    pub fn present(&self) -> impl Iterator<Item = &Node> {
+        let nodes = self.nodes.iter();
+        nodes.filter(|node| node.state != NodeState::Left)
+    }
+}
+
 /// Why no control store can be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RebuildError {

@@ -51,10 +51,9 @@ fn json(text: &str) -> serde_json::Value {
 
 #[test]
 fn a_lost_control_store_is_made_anew_from_the_nodes() {
-    if let Some(reason) = program::why_no_cluster() {
-        eprintln!("{reason}");
+    let Some(_alone) = program::alone() else {
         return;
-    }
+    };
     let mut cluster = Cluster::start(3).unwrap();
     // A fourth node, on what is another machine to all commands.
     let elsewhere = cluster.path().join("elsewhere");
@@ -131,11 +130,12 @@ fn a_lost_control_store_is_made_anew_from_the_nodes() {
         let mount = cluster.mount(id).unwrap();
         check(&mount, 0..20);
         check(&mount.join("two"), 20..30);
-        let policy = cluster
-            .command(&["policy", "get", &two, "--json"])
-            .unwrap()
-            .stdout;
-        assert!(json(&policy).to_string().contains("\"2\""), "{policy}");
+        let policy = ["policy", "get", &two, "--json"];
+        let policy = json(&cluster.command(&policy).unwrap().stdout);
+        let copies: Vec<_> = policy.as_array().unwrap().iter().collect();
+        assert_eq!(copies.len(), 1, "{policy}");
+        assert_eq!(copies[0]["key"], "copies", "{policy}");
+        assert_eq!(copies[0]["value"], "2", "{policy}");
     }
     // The cluster is one like any other: it takes writes, loses a node, and lets new ones in.
     write_synced(&mount, 30..40);
@@ -145,4 +145,49 @@ fn a_lost_control_store_is_made_anew_from_the_nodes() {
     check(&cluster.mount_point(2), 30..40);
     cluster.perigee(&["up", "--nodes", "4"]).unwrap();
     assert!(cluster.command(&there(&["down"])).unwrap().status.success());
+}
+
+/// Nothing stands for a lost node but its name: the others go on, also where it was the owner, and give what they have
+/// synced to a new node.
+#[test]
+fn a_node_that_is_lost_with_the_control_store_is_given_up() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    for id in cluster.ids() {
+        let mount = cluster.mount(id).unwrap();
+        write_synced(&mount, id * 10..id * 10 + 10);
+    }
+    whole(&mut cluster);
+    for id in cluster.ids() {
+        cluster.kill(id, Signal::KILL).unwrap();
+    }
+    cluster.perigee(&["down"]).unwrap();
+    fs::remove_dir_all(cluster.dir().join("control")).unwrap();
+    fs::remove_dir_all(cluster.dir().join("node-1")).unwrap();
+
+    let missing = refusal(&mut cluster, &["rebuild"]);
+    assert!(
+        missing.contains("what node-1 knows is missing"),
+        "{missing}"
+    );
+    let rebuilt = ["rebuild", "--lost", "node-1", "--json"];
+    let rebuilt = json(&cluster.perigee(&rebuilt).unwrap());
+    assert_eq!(rebuilt["nodes"], 2, "{rebuilt}");
+    assert_eq!(rebuilt["unserved"], serde_json::json!([]), "{rebuilt}");
+
+    cluster.perigee(&["up", "--nodes", "3"]).unwrap();
+    whole(&mut cluster);
+    let nodes = json(&cluster.on_this(&["status", "--json"]).unwrap().stdout)["nodes"].clone();
+    let ids: Vec<_> = nodes.as_array().unwrap().iter().collect();
+    assert_eq!(ids.len(), 3, "{nodes}");
+    assert!(ids.iter().all(|node| node["id"] != 1), "{nodes}");
+    for id in [2, 3] {
+        let mount = cluster.mount(id).unwrap();
+        for written in [10, 20, 30] {
+            check(&mount, written..written + 10);
+        }
+        write_synced(&mount, 40 + id..41 + id);
+    }
 }

@@ -97,7 +97,7 @@ impl Rebuild {
         let summary = Summary {
             dir: layout.dir,
             address: made.address,
-            nodes: rebuilt.nodes.len(),
+            nodes: rebuilt.present().count(),
             containers: rebuilt.containers.len(),
             unserved: rebuilt.lost.clone(),
             tokens: tokens.collect(),
