@@ -2,6 +2,7 @@
 
 use crate::error::{CheckError, Checked};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The `perigee` binary: `$PERIGEE_BIN`, or the one that cargo built beside this executable.
 ///
@@ -68,8 +69,7 @@ fn beside_this_executable(name: &str) -> Vec<PathBuf> {
 }
 
 /// Why a real cluster cannot run here, where it cannot: mounting needs root and `/dev/fuse`.
-#[must_use]
-pub fn why_no_cluster() -> Option<String> {
+fn why_no_cluster() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("skipped: mounting needs root".to_owned());
     }
@@ -77,4 +77,16 @@ pub fn why_no_cluster() -> Option<String> {
         return Some("skipped: there is no /dev/fuse".to_owned());
     }
     None
+}
+
+/// The right to start a cluster: one at a time, since three nodes are all that a small machine bears. None where no cluster
+/// can run, which is said.
+#[must_use]
+pub fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    if let Some(reason) = why_no_cluster() {
+        eprintln!("{reason}");
+        return None;
+    }
+    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }

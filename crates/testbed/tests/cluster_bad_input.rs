@@ -9,22 +9,11 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::Duration;
 
-/// One cluster at a time: three nodes are all that a small machine bears.
-static ALONE: Mutex<()> = Mutex::new(());
 const COMMAND: Duration = Duration::from_secs(30);
 /// A peer that talks nonsense is not listened to for longer.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-fn skipped() -> bool {
-    let reason = program::why_no_cluster();
-    if let Some(reason) = &reason {
-        eprintln!("{reason}");
-    }
-    reason.is_some()
-}
 
 /// A refusal has the exit code, says `error: ...` with the word that matters, and is no crash.
 fn refused(ended: &Ended, code: i32, word: &str) {
@@ -110,9 +99,9 @@ fn wrong_usage_and_wrong_places_are_refused_before_anything_starts() {
 
 #[test]
 fn a_busy_port_is_named() {
-    if skipped() {
+    let Some(_alone) = program::alone() else {
         return;
-    }
+    };
     let workspace = Workspace::new().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -132,12 +121,9 @@ fn a_busy_port_is_named() {
 
 #[test]
 fn a_bad_mount_point_is_refused_and_the_cluster_goes_on() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
+    let Some(_alone) = program::alone() else {
         return;
-    }
+    };
     let mut cluster = Cluster::start(1).unwrap();
     let mount = cluster.mount(1).unwrap();
     fs::write(mount.join("f"), "unharmed").unwrap();
@@ -171,12 +157,9 @@ fn a_bad_mount_point_is_refused_and_the_cluster_goes_on() {
 /// Offsets, sizes and names past the limits are an errno.
 #[test]
 fn limits_of_the_mount_are_errors() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
+    let Some(_alone) = program::alone() else {
         return;
-    }
+    };
     let mut cluster = Cluster::start(1).unwrap();
     let mount = cluster.mount(1).unwrap();
     let path = mount.join("f");
@@ -215,12 +198,9 @@ fn limits_of_the_mount_are_errors() {
 /// Bytes that are no handshake, an oversized length, a half frame, and a peer without a certificate.
 #[test]
 fn nonsense_from_a_peer_is_dropped_and_others_are_served() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
+    let Some(_alone) = program::alone() else {
         return;
-    }
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let mount = cluster.mount(1).unwrap();
     fs::write(mount.join("f"), "unharmed").unwrap();
@@ -269,12 +249,9 @@ fn nonsense_from_a_peer_is_dropped_and_others_are_served() {
 /// as the file is as before.
 #[test]
 fn damaged_newer_and_foreign_data_is_refused_and_unharmed() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
+    let Some(_alone) = program::alone() else {
         return;
-    }
+    };
     let mut other = Cluster::start(1).unwrap();
     other.down().unwrap();
     let foreign = fs::read(format_file(&other)).unwrap();
@@ -339,12 +316,9 @@ fn format_file(cluster: &Cluster) -> std::path::PathBuf {
 /// A join token lets one node in, once.
 #[test]
 fn a_token_is_used_once() {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if skipped() {
+    let Some(_alone) = program::alone() else {
         return;
-    }
+    };
     let mut cluster = Cluster::start(1).unwrap();
     let answer: serde_json::Value =
         serde_json::from_str(&cluster.perigee(&["token", "--json"]).unwrap()).unwrap();

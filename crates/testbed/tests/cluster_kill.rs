@@ -12,11 +12,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// One cluster at a time: three nodes are all that a small machine bears.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// Longest wait for a dead owner's successor: its lease has ended within 5 s; the rest is for a busy
 /// machine.
@@ -25,18 +21,11 @@ const SERVICE_GOES_ON: Duration = Duration::from_secs(20);
 /// Longest wait until another node has a copy in place of one that is away: it is waited for 30 s.
 const REPLACED: Duration = Duration::from_secs(60);
 
-/// The right to start a cluster; nothing where none can be, which is said.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    if let Some(reason) = program::why_no_cluster() {
-        eprintln!("{reason}");
-        return None;
-    }
-    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
 #[test]
 fn no_fsynced_byte_is_lost_when_a_node_is_killed_during_a_write() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let kills = Kills {
         rounds: 3,
@@ -56,7 +45,9 @@ fn no_fsynced_byte_is_lost_when_a_node_is_killed_during_a_write() {
 
 #[test]
 fn fsynced_names_survive_the_crash_of_all_nodes() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let kept = campaign::crash_all_names(&mut cluster, 5, 150).unwrap();
     assert!(kept >= 100, "only {kept} promises");
@@ -65,7 +56,9 @@ fn fsynced_names_survive_the_crash_of_all_nodes() {
 /// A stopped owner is replaced, and when it wakes up it neither serves old data nor undoes new data.
 #[test]
 fn a_node_that_slept_through_a_takeover_is_fenced() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     fs::write(first.join("f"), "written by the first").unwrap();
@@ -101,7 +94,9 @@ fn a_node_that_slept_through_a_takeover_is_fenced() {
 /// An owner that is back before it was replaced misses what it had in memory alone: the others have it.
 #[test]
 fn an_owner_that_comes_back_at_once_has_what_other_hosts_were_promised() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let (second, third) = (cluster.mount(2).unwrap(), cluster.mount(3).unwrap());
     for round in 0..4 {
@@ -135,7 +130,9 @@ fn an_owner_that_comes_back_at_once_shows_what_the_others_show() {
     const GROWN_AT: [u64; 2] = [0, 150];
     /// Until after these syncs.
     const WRITTEN: u64 = 700;
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, third) = (cluster.mount(1).unwrap(), cluster.mount(3).unwrap());
     let names = ["f", "g"];
@@ -174,7 +171,9 @@ fn an_owner_that_comes_back_at_once_shows_what_the_others_show() {
 #[test]
 fn an_owner_that_dies_alone_shows_what_a_returning_member_shows() {
     const LEN: usize = 1 << 20;
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(2).unwrap();
     let first = cluster.mount(1).unwrap();
     let path = first.join("f");
@@ -214,7 +213,9 @@ fn an_owner_that_dies_alone_shows_what_a_returning_member_shows() {
 #[test]
 fn an_append_that_meets_the_owners_death_is_there_once() {
     const AFTER: u64 = 20;
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     for round in 0..3 {
         let [owner, next] = cluster.chains().unwrap()[0][..2] else {
@@ -258,7 +259,9 @@ fn an_append_that_meets_the_owners_death_is_there_once() {
 /// What a program wrote before its host slept through a takeover is lost: fsync must say so, once.
 #[test]
 fn fsync_tells_of_work_that_went_with_an_ownership() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     let open = |name: &str| {
@@ -294,7 +297,9 @@ fn fsync_tells_of_work_that_went_with_an_ownership() {
 /// Who stops a cluster may lose a disk before it starts again: also what was not synced is on the others.
 #[test]
 fn a_clean_stop_leaves_everything_on_every_copy() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let owner = cluster.chains().unwrap()[0][0];
     let writer = cluster.mount(owner).unwrap();
@@ -361,7 +366,9 @@ fn change(path: &std::path::Path, rng: &mut Rng) -> std::io::Result<Vec<u8>> {
 /// The power fails everywhere, and one disk does not come back: what fsync has promised is there all the same.
 #[test]
 fn synced_files_survive_the_crash_of_all_nodes_and_the_loss_of_a_disk() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let mut rng = Rng::new(7);
     let mut wanted: std::collections::BTreeMap<String, Vec<u8>> = Default::default();
@@ -396,7 +403,9 @@ fn synced_files_survive_the_crash_of_all_nodes_and_the_loss_of_a_disk() {
 /// The bytes behind the cut are nowhere: there is nobody to ask for them, and nothing to put in their place.
 #[test]
 fn a_file_that_was_cut_by_an_owner_that_died_alone_can_be_used_at_once() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let writer = cluster.mount(1).unwrap();
     let file = fs::File::create(writer.join("f")).unwrap();
@@ -431,7 +440,9 @@ fn a_file_that_was_cut_by_an_owner_that_died_alone_can_be_used_at_once() {
 /// A restart is no reason to copy everything to another node.
 #[test]
 fn a_member_that_is_away_for_a_moment_gets_its_place_back() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(4).unwrap();
     let writer = cluster.mount(1).unwrap();
     fs::write(writer.join("f"), vec![b'x'; 4 << 20]).unwrap();
@@ -459,7 +470,9 @@ fn a_member_that_is_away_for_a_moment_gets_its_place_back() {
 /// A member that slept until another node took its place has an old copy, of which nobody told it what it lacks.
 #[test]
 fn a_node_that_was_replaced_in_its_sleep_does_not_read_its_own_copy() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(4).unwrap();
     let writer = cluster.mount(1).unwrap();
     for number in 0..20 {
@@ -492,7 +505,9 @@ fn a_node_that_was_replaced_in_its_sleep_does_not_read_its_own_copy() {
 /// A dead daemon's mount gives errors instead of hanging, and can be made anew.
 #[test]
 fn the_mount_of_a_dead_daemon_does_not_hang() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let mount = cluster.mount(3).unwrap();
     fs::write(mount.join("f"), "content").unwrap();
@@ -513,7 +528,9 @@ fn the_mount_of_a_dead_daemon_does_not_hang() {
 /// Locks end with the host of their holder: when it stays away, and when its daemon is made anew.
 #[test]
 fn the_locks_of_a_dead_host_end() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let here = cluster.mount(1).unwrap();
     fs::write(here.join("f"), "locked").unwrap();
@@ -554,7 +571,9 @@ fn the_locks_of_a_dead_host_end() {
 /// A lock and the wait for it go on at the owner's successor.
 #[test]
 fn a_wait_for_a_lock_outlives_the_owner() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, second) = (cluster.mount(2).unwrap(), cluster.mount(3).unwrap());
     fs::write(first.join("f"), "locked").unwrap();
@@ -586,7 +605,9 @@ fn locker(mount: &std::path::Path) -> Side {
 #[test]
 fn an_fsynced_store_through_a_map_outlives_its_host() {
     const BYTES: usize = 1 << 20;
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     let path = first.join("f");

@@ -17,22 +17,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// One cluster at a time: three nodes are all that a small machine bears.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    if let Some(reason) = program::why_no_cluster() {
-        eprintln!("{reason}");
-        return None;
-    }
-    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
-}
 
 #[test]
 fn a_node_that_only_mounts_serves_its_programs_and_administers_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(2).unwrap();
     let own = cluster.mount(1).unwrap();
     let client = Client::join(&mut cluster, "client", Kind::OnlyMounts);
@@ -63,7 +53,9 @@ fn a_node_that_only_mounts_serves_its_programs_and_administers_nothing() {
 
 #[test]
 fn a_mount_has_no_set_id_programs_and_no_devices_unless_root_asks() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(1).unwrap();
     let options = |point: &Path| {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -103,7 +95,9 @@ fn is_read_only<T: std::fmt::Debug>(outcome: io::Result<T>) {
 
 #[test]
 fn a_node_that_only_reads_sees_everything_and_changes_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(2).unwrap();
     let own = cluster.mount(1).unwrap();
     fs::create_dir(own.join("d")).unwrap();

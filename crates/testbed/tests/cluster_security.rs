@@ -27,21 +27,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One cluster at a time: three nodes are all that a small machine bears.
-static ALONE: Mutex<()> = Mutex::new(());
 /// Word of a change has reached every process within this.
 const HEARD: Duration = Duration::from_secs(20);
-
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    if let Some(reason) = program::why_no_cluster() {
-        eprintln!("{reason}");
-        return None;
-    }
-    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
-}
 
 fn node(id: u32) -> PeerName {
     PeerName::Node(NodeId(id))
@@ -59,7 +48,9 @@ fn is_no_more_than_an_alert(bytes: &[u8]) -> bool {
 
 #[test]
 fn no_port_answers_more_than_a_handshake_to_strangers() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(2).unwrap();
     cluster.mount(1).unwrap();
     let mut expected = addresses(&mut cluster);
@@ -165,7 +156,9 @@ fn who_joins_may_ask_for_nothing_else(address: SocketAddr, number: perigee_net::
 
 #[test]
 fn a_removed_node_can_do_nothing_with_its_old_certificate() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(1).unwrap();
     let number = guest::number(&mut cluster);
     let guest = Guest::join(&mut cluster, "leaver", Kind::OnlyMounts);
@@ -279,7 +272,9 @@ fn sessions_of(guest: &Guest, cluster: &Cluster, id: u32) -> Vec<SessionId> {
 
 #[test]
 fn forged_requests_of_members_change_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     fs::write(first.join("f"), "unharmed").unwrap();
@@ -484,7 +479,9 @@ fn hostile_frames() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn hostile_frames_disconnect_their_sender_alone_and_memory_stays_bounded() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(1).unwrap();
     let number = guest::number(&mut cluster);
     let mount = cluster.mount(1).unwrap();
@@ -572,7 +569,9 @@ fn nested_requests_are_refused(socket: &Path) {
 
 #[test]
 fn a_captured_request_that_is_sent_again_does_nothing() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = program::alone() else {
+        return;
+    };
     let mut cluster = Cluster::start(1).unwrap();
     let number = guest::number(&mut cluster);
     let mount = cluster.mount(1).unwrap();
