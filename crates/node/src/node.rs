@@ -167,8 +167,11 @@ impl Node {
     ) -> Self {
         self.publish_address().await;
         let env = self.env.clone();
+        // Whoever is told that this node serves finds it alive.
+        let life = begin_life(&env, &version).await;
+        let life = life.inspect_err(|error| warn!(%error, "first sign of life not given"));
         self.tasks.spawn(follow(env.clone(), appeared, leftovers));
-        self.tasks.spawn(live(env.clone(), version));
+        self.tasks.spawn(live(env.clone(), version, life.ok()));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
         self.tasks.spawn(duties(env));
@@ -445,8 +448,7 @@ async fn appear(env: &Arc<Env>, id: ContainerId) {
 }
 
 /// Shows the cluster that this node lives.
-async fn live(env: Arc<Env>, version: String) {
-    let mut lease: Option<LeaseNumber> = None;
+async fn live(env: Arc<Env>, version: String, mut lease: Option<LeaseNumber>) {
     loop {
         let renewed = match lease {
             Some(number) => env.control.keep_alive(number).await.map(|_| number),

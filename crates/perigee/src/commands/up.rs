@@ -13,7 +13,7 @@ use crate::output::Report;
 use crate::{daemon, human, pid_file, process};
 use clap::Args;
 use perigee_cluster::Admits;
-use perigee_proto::admin::{Answer, Failure, Request};
+use perigee_proto::admin::{Answer, Failure, NodeState, Request};
 use serde::Serialize;
 use std::fs::{File, TryLockError};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// How long the token of a node of this machine is good for. It is used at once.
 const TOKEN_TIME: Duration = Duration::from_secs(600);
+/// How long `up` waits until the nodes see each other: as long as a sign of life lasts.
+const SEEN: Duration = Duration::from_secs(5);
 
 /// Start a cluster on this machine, or what of it is not running.
 ///
@@ -72,6 +74,7 @@ impl Up {
         make_private_dir(&layout.dir)?;
         let _only = lock(&layout.dir)?;
         let (layout, started) = bring_up(&layout, wanted)?;
+        wait_until_seen(&layout, &started)?;
         if let Mountpoint::New(path) = &mountpoint {
             let first = first_node(&layout)?;
             super::mount::mount(first, path, &Options::none()?)?;
@@ -321,6 +324,26 @@ fn start_nodes(nodes: &[NodeDir], undo: &mut Undo) -> Result<Vec<NodeDir>, Failu
         }
     }
     Ok(started)
+}
+
+/// Waits until the node that commands ask knows those that were started: its watch of the control store may be a moment
+/// behind. One that fell again meanwhile is for `status` to tell.
+fn wait_until_seen(layout: &Layout, started: &[NodeDir]) -> Result<(), Failure> {
+    let asked = first_node(layout)?;
+    let deadline = Instant::now() + SEEN;
+    loop {
+        let Answer::Status(status) = ask(&asked.path, &Request::Status, CHANGE_TIME)? else {
+            return Ok(());
+        };
+        let up = |name: &str| {
+            let mut named = status.nodes.iter().filter(|node| node.name == name);
+            named.any(|node| node.state != NodeState::Down)
+        };
+        if started.iter().all(|node| up(&node.name())) || Instant::now() > deadline {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Waits for a node that somebody else has started.
