@@ -68,17 +68,10 @@ async fn write_copy(env: &Env, data_dir: &Path, copy: Copy) -> Option<Copy> {
     let path = data_dir.join(COPY);
     let bytes = copy.encode();
     let put = env.runtime.spawn_blocking(move || replace(&path, &bytes));
-    match put.await {
-        Ok(Ok(())) => Some(copy),
-        Ok(Err(error)) => {
-            warn!(%error, "the copy of the control store is not kept");
-            None
-        }
-        Err(error) => {
-            warn!(%error, "the copy of the control store is not kept");
-            None
-        }
-    }
+    let put = put.await.map_err(io::Error::from).flatten();
+    put.inspect_err(|error| warn!(%error, "the copy of the control store is not kept"))
+        .ok()
+        .map(|()| copy)
 }
 
 /// Replaces a file that only its owner may read; the old or the new one is there after a crash.

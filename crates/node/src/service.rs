@@ -104,8 +104,12 @@ fn container(env: &Env, id: ContainerId) -> Result<Arc<Container>, Refused> {
 
 async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
     let request: session::Execute = decode(body)?;
-    authority::check_request(&env.directory.read(), from, &request)?;
-    if !authority::may_run(&env.directory.read(), from, &request.operation) {
+    let may_run = {
+        let directory = env.directory.read();
+        authority::check_request(&directory, from, &request)?;
+        authority::may_run(&directory, from, &request.operation)
+    };
+    if !may_run {
         return reply::<session::Execute>(&session::Executed {
             result: Err(Errno::EROFS),
             ttl_us: 0,
