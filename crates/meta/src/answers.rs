@@ -24,13 +24,13 @@ pub enum Seen {
     Never,
     /// It was executed, and this is the stored answer.
     Answered(Vec<u8>),
-    /// It is being executed over several containers: ask again.
+    /// It is being executed over several containers, or its answer waits for leases that are taken back: ask again.
     Running,
     /// Its session has had the answer: nobody waits for another one, and it must not be executed.
     TooLate,
 }
 
-/// Names one execution of an operation over several containers, in the life of a process.
+/// Names one execution of an operation, in the life of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunId(u64);
 
@@ -124,7 +124,8 @@ impl Answers {
         })
     }
 
-    /// An operation that was never seen is about to be executed over several containers.
+    /// An operation that was never seen is about to be executed over several containers, or was executed and must not be
+    /// answered yet.
     pub fn begin(&mut self, session: SessionId, op: OpId) -> RunId {
         self.runs += 1;
         let run = RunId(self.runs);

@@ -32,6 +32,8 @@ pub(super) struct Owed {
     pub(super) touched: Vec<Touched>,
     /// The record that must be on every member first.
     pub(super) commit: Option<Seq>,
+    /// The execution, where leases are to be taken back: a repeat waits for that, too.
+    pub(super) run: Option<RunId>,
 }
 
 impl Owed {
@@ -40,6 +42,13 @@ impl Owed {
         Self {
             commit: Some(seq),
             ..Self::default()
+        }
+    }
+
+    /// Until this is paid, a repeat of the operation is not answered from what is kept of it.
+    pub(super) fn hold_repeats(&mut self, st: &mut State, session: SessionId, op: OpId) {
+        if !self.revoke.is_empty() {
+            self.run = Some(st.answers.begin(session, op));
         }
     }
 
@@ -131,6 +140,11 @@ impl Container {
         if !local {
             st.foreign.insert(request.session);
         }
+        let mutates = changes(&request.operation);
+        // Also of a repeat: leases of the reign in which it ran first may not be over.
+        if mutates && now < st.changes_from {
+            return Err(Elsewhere::NotReady);
+        }
         if let Some(result) = self.repeated(st, request)? {
             // The first run's record may still be under way.
             let owed = Owed {
@@ -139,8 +153,7 @@ impl Container {
             };
             return Ok(Ran::Done(result, Span::ZERO, owed));
         }
-        let mutates = changes(&request.operation);
-        if mutates && (now < st.changes_from || self.is_backed_up(st)) {
+        if mutates && self.is_backed_up(st) {
             return Err(Elsewhere::NotReady);
         }
         if mutates || !local {
@@ -232,6 +245,7 @@ impl Container {
             }
         }
         self.owe_leases(st, now, request.session, outcome.touched, &mut owed, after);
+        owed.hold_repeats(st, request.session, request.op);
         if !local && depends > st.chain.committed() {
             owed.commit = Some(depends);
             self.hurry(st);
@@ -305,6 +319,9 @@ impl Container {
             }
         };
         let (_, committed) = tokio::join!(futures_util::future::join_all(revoking), commit);
+        if let Some(run) = owed.run {
+            self.state.lock().answers.end(run);
+        }
         committed
     }
 

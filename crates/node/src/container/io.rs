@@ -340,7 +340,14 @@ impl Container {
             .is_ok()
         {
             self.record_writes(&mut st, now, request.inode);
-            self.owe_written(&mut st, now, request, &mut Owed::default(), after);
+            let mut owed = Owed::default();
+            self.owe_written(&mut st, now, request, &mut owed, after);
+            let (me, session) = (self.clone(), request.session);
+            after.push(move || {
+                let runtime = me.env.runtime.clone();
+                // The program is told of the want of room whatever becomes of this; leases end by themselves, too.
+                runtime.spawn(async move { _ = me.pay(session, owed).await });
+            });
         }
     }
 
@@ -381,6 +388,9 @@ impl Container {
     ) {
         let touched = vec![Touched::Attr(request.inode), Touched::Data(request.inode)];
         self.owe_leases(st, now, request.session, touched, owed, after);
+        if let Some(op) = request.op {
+            owed.hold_repeats(st, request.session, op);
+        }
     }
 
     /// Reads at the owner. `grant`: the session would like to read its own node's copy next.

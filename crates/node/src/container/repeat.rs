@@ -29,20 +29,20 @@ impl Container {
         &self,
         st: &State,
         request: &WriteRequest,
-    ) -> Result<Option<WroteBefore>, Errno> {
+    ) -> Result<Option<WroteBefore>, Failed> {
         let Some(op) = request.op else {
             return Ok(None);
         };
         match self.seen(st, request.session, op)? {
             Seen::Never => Ok(None),
-            // No write runs over several containers.
-            Seen::Running | Seen::TooLate => Err(Errno::EIO),
+            Seen::Running => Err(Elsewhere::NotReady.into()),
+            Seen::TooLate => Err(Errno::EIO.into()),
             Seen::Answered(answer) => {
                 perigee_proto::decode(&answer)
                     .map(Some)
                     .map_err(|malformed| {
                         error!(container = %self.id, %malformed, "kept answer unreadable");
-                        Errno::EIO
+                        Errno::EIO.into()
                     })
             }
         }
