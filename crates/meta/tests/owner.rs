@@ -79,6 +79,21 @@ fn a_repeat_waits_for_an_execution_of_this_reign_alone() {
     assert_eq!(seen, Ok(Seen::Never));
 }
 
+/// An operation whose answer is kept may still wait for leases that are taken back.
+#[test]
+fn what_is_kept_is_no_answer_before_the_execution_has_ended() {
+    let (mut view, mut answers) = (MemView::new(), Answers::default());
+    let mut batch = Batch::default();
+    answers.keep(session(), OpId(1), OpId(0), b"one", &mut batch);
+    view.apply(HERE, &batch);
+    let run = answers.begin(session(), OpId(1));
+    let seen = answers.seen(&mut view, HERE, session(), OpId(1));
+    assert_eq!(seen, Ok(Seen::Running));
+    answers.end(run);
+    let seen = answers.seen(&mut view, HERE, session(), OpId(1));
+    assert_eq!(seen, Ok(Seen::Answered(b"one".to_vec())));
+}
+
 #[test]
 fn a_coordinator_commits_when_all_said_yes_and_in_its_epoch_only() {
     let mut transactions = Transactions::new(HERE);

@@ -77,10 +77,14 @@ impl Thin {
         mount_image(&self.image(), &self.place, self.mib)
     }
 
-    /// From now on no block of it can be written that was not written before: the writer is told EIO when it syncs.
+    /// From now on no block of it can be written that is not in use: the writer is told EIO when it syncs.
     ///
-    /// Errors: those of [`fill`].
+    /// Errors: those of `sync`, `fstrim` and [`fill`].
     pub fn fail(&self) -> Checked {
+        // Blocks that were in use would still be there; those that were freed are not free before that is on the disk.
+        let place = self.place.as_os_str();
+        tool("sync", [OsStr::new("-f"), place].into_iter())?;
+        tool("fstrim", std::iter::once(place))?;
         fill(&self.foreign())
     }
 

@@ -48,9 +48,8 @@ pub enum Kind {
 
 impl Kind {
     /// Each as often as it is here. Not [`Kind::Slow`], which needs more than root (see [`slow`]), and makes the rest
-    /// of a campaign slow; not [`Kind::Swap`], which needs another build; not [`Kind::Fail`], since an owner whose disk
-    /// fails still tells other hosts' programs so for a moment.
-    pub const USUAL: [Self; 16] = [
+    /// of a campaign slow; not [`Kind::Swap`], which needs another build.
+    pub const USUAL: [Self; 17] = [
         Self::Kill,
         Self::Kill,
         Self::Kill,
@@ -66,6 +65,7 @@ impl Kind {
         Self::Cut,
         Self::Part,
         Self::Deafen,
+        Self::Fail,
         Self::Jump,
     ];
 
@@ -103,9 +103,7 @@ impl Kind {
     /// The kind of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let mut all = Self::USUAL
-            .into_iter()
-            .chain([Self::Slow, Self::Fail, Self::Swap]);
+        let mut all = Self::USUAL.into_iter().chain([Self::Slow, Self::Swap]);
         all.find(|kind| kind.name() == name)
     }
 }
