@@ -242,6 +242,9 @@ impl Section<'_, '_> {
         let give = self.invoke(Act::Give);
         self.worker
             .call("giving a lock back", || self.lock(Mode::Free))?;
+        // Until then it may be lost with an owner that this host is.
+        self.worker
+            .call("fsync of a shared file", || self.file.sync_all())?;
         if self.worker.is_undisturbed() {
             self.answer(give, lock::Answer::Done);
             self.withdraw(end);
