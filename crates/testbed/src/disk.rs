@@ -88,15 +88,18 @@ impl Thin {
         fill(&self.foreign())
     }
 
-    /// Whether it loses what is written to it now.
+    /// Whether it loses what is written to it now, once that is more than was freed since it fails.
     #[must_use]
     pub fn is_failing(&self) -> bool {
         let probe = || -> io::Result<()> {
             let mut file = File::create(self.place.join("probe"))?;
-            file.write_all(&vec![7; MIB])?;
-            file.sync_all()
+            for _ in 0..self.mib / 2 {
+                file.write_all(&vec![7; MIB])?;
+                file.sync_all()?;
+            }
+            Ok(())
         };
-        probe().is_err()
+        probe().is_err_and(|error| error.kind() != ErrorKind::StorageFull)
     }
 
     /// Puts a new one in its place, with `kept` of the old one's content; nobody uses the old one any more.
