@@ -1,7 +1,7 @@
 //! What goes in and out of a [`Chain`](crate::Chain): records, messages, disk writes, views, faults.
 
 use bytes::Bytes;
-use perigee_types::{Epoch, NodeId, Seq, Tick, Version};
+use perigee_types::{Epoch, NodeId, Seq, Span, Tick, Version};
 use serde::{Deserialize, Serialize};
 
 /// One record of the log. An empty payload is the start of an epoch.
@@ -77,7 +77,7 @@ pub enum Message {
         entries: Vec<Entry>,
         /// Everything up to here is committed.
         commit: Seq,
-        /// To a joiner: it will be listed once it has records and data up to here, and has noted so.
+        /// To a joiner: it is awaited, and then listed, once it has records and data up to here, and has noted so.
         admit: Option<Seq>,
         /// The owner's clock; comes back in the answer.
         sent_at: Tick,
@@ -397,7 +397,7 @@ pub struct MemberProgress {
     /// Its data is on disk up to here.
     pub data: Seq,
     /// How long nothing was heard from it.
-    pub silent_for: perigee_types::Span,
+    pub silent_for: Span,
 }
 
 /// Where a node stands on its way into the chain.
@@ -407,6 +407,16 @@ pub enum Standing {
     Member,
     /// Receives the log; nothing waits for it.
     CatchingUp,
+    /// Has the log, and fetches the data up to `frontier`; nothing waits for it yet. What was written meanwhile is the
+    /// next round's.
+    Filling {
+        /// The last record when the round began.
+        frontier: Seq,
+        /// When that was.
+        since: Tick,
+        /// How long the round before this one took.
+        before: Option<Span>,
+    },
     /// Commits wait for it too; it is listed once it has the data up to `frontier`.
     Admitting {
         /// The last record when commits began to wait for it.

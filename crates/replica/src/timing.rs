@@ -17,6 +17,8 @@ pub struct Timing {
     pub stagger: Span,
     /// The owner removes a member that answers, but has made nothing durable for this long.
     pub stall: Span,
+    /// A joiner that has fetched all there was within this is awaited from then on.
+    pub brief: Span,
     /// How much faster or slower than true time a node's clock may run, in per cent.
     pub drift_percent: u64,
 }
@@ -29,6 +31,7 @@ impl Default for Timing {
             takeover: Span::from_millis(2_500),
             stagger: Span::from_millis(150),
             stall: Span::from_millis(10_000),
+            brief: Span::from_millis(500),
             drift_percent: 5,
         }
     }

@@ -343,7 +343,8 @@ impl Container {
         }
         let me = self.env.me;
         let counted = st.chain.member_progress().into_iter().filter(|member| {
-            member.node != me && !matches!(member.standing, perigee_replica::Standing::CatchingUp)
+            use perigee_replica::Standing::{Admitting, Member};
+            member.node != me && matches!(member.standing, Member | Admitting { .. })
         });
         let through = counted
             .map(|member| member.data)

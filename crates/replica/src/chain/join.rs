@@ -1,12 +1,13 @@
-//! A node's way into the chain, as its owner drives it: catch up, be counted, hold the data, be listed.
+//! A node's way into the chain, as its owner drives it: catch up, be filled, be counted, hold the data, be listed.
 //!
-//! From `Admitting` on, commits and leases wait for the joiner: the proposal that lists it may win before this
+//! It is filled in rounds, each of what was written during the one before, so that an fsync waits for a joiner only when
+//! there is little left to fetch. From `Admitting` on, commits and leases wait for the joiner: the proposal that lists it may win before this
 //! node hears of it, and a listed member may become the owner.
 
 use super::lead::Peer;
 use super::{Chain, Part, planted};
 use crate::message::{Output, Standing};
-use perigee_types::NodeId;
+use perigee_types::{NodeId, Seq, Span, Tick};
 
 impl Chain {
     pub(super) fn on_candidate(&mut self, node: NodeId) {
@@ -55,17 +56,16 @@ impl Chain {
         });
         let mut ready: Option<NodeId> = None;
         for (&node, peer) in &mut reign.peers {
-            match peer.standing {
-                Standing::CatchingUp if leased && peer.matched >= committed => {
-                    peer.standing = Standing::Admitting { frontier: written };
-                }
-                Standing::Admitting { frontier } => {
-                    let holds = peer.matched >= frontier && (peer.data >= frontier || early);
-                    if holds {
-                        ready = ready.or(Some(node));
-                    }
-                }
-                Standing::Member | Standing::CatchingUp => {}
+            while leased
+                && let Some(next) = next_stage(peer, timing.brief, now, (committed, written))
+            {
+                peer.standing = next;
+            }
+            if let Standing::Admitting { frontier } = peer.standing
+                && peer.matched >= frontier
+                && (peer.data >= frontier || early)
+            {
+                ready = ready.or(Some(node));
             }
         }
         let Some((view, node)) = self.view.as_ref().zip(ready) else {
@@ -74,5 +74,40 @@ impl Chain {
         let mut chain = view.chain.clone();
         chain.push(node);
         self.propose_chain(chain, out);
+    }
+}
+
+/// The stage that a joiner has come to, on its way to be counted.
+fn next_stage(
+    peer: &Peer,
+    brief: Span,
+    now: Tick,
+    (committed, written): (Seq, Seq),
+) -> Option<Standing> {
+    let fill = |before| Standing::Filling {
+        frontier: written,
+        since: now,
+        before,
+    };
+    match peer.standing {
+        Standing::CatchingUp if peer.matched >= committed => Some(fill(None)),
+        Standing::Filling {
+            frontier,
+            since,
+            before,
+        } if peer.data >= frontier => {
+            let took = now.since(since);
+            // One that writers outrun is awaited: then they cannot.
+            let gains = before.is_none_or(|before| took.0 < before.0 / 2);
+            Some(if took > brief && gains {
+                fill(Some(took))
+            } else {
+                Standing::Admitting { frontier: written }
+            })
+        }
+        Standing::Member
+        | Standing::CatchingUp
+        | Standing::Filling { .. }
+        | Standing::Admitting { .. } => None,
     }
 }

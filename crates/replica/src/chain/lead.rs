@@ -58,7 +58,7 @@ impl Peer {
     pub(super) fn counts(&self) -> bool {
         match self.standing {
             Standing::Member | Standing::Admitting { .. } => true,
-            Standing::CatchingUp => false,
+            Standing::CatchingUp | Standing::Filling { .. } => false,
         }
     }
 
@@ -68,7 +68,11 @@ impl Peer {
         self.data = Seq::ZERO;
         self.acked = None;
         self.since = now;
-        if let (Standing::Admitting { frontier }, Some(written)) = (&mut self.standing, written) {
+        if let (
+            Standing::Filling { frontier, .. } | Standing::Admitting { frontier },
+            Some(written),
+        ) = (&mut self.standing, written)
+        {
             *frontier = written;
         }
     }
@@ -323,7 +327,7 @@ impl Chain {
         match peer.standing {
             // A member holds all that is committed: one that does not has lost its storage.
             Standing::Member => peer.unwanted = true,
-            Standing::CatchingUp | Standing::Admitting { .. } => {
+            Standing::CatchingUp | Standing::Filling { .. } | Standing::Admitting { .. } => {
                 if let Some(view) = self.view.clone() {
                     let message = Message::StateNeeded { view };
                     out.push(Output::Send { to: from, message });
@@ -493,7 +497,7 @@ fn append(
         entries,
         commit,
         admit: match standing {
-            Standing::Admitting { frontier } => Some(frontier),
+            Standing::Filling { frontier, .. } | Standing::Admitting { frontier } => Some(frontier),
             Standing::Member | Standing::CatchingUp => None,
         },
         sent_at,

@@ -59,11 +59,58 @@ fn commits_and_leases_wait_for_a_joiner_that_may_be_listed() {
 fn a_joiner_that_falls_silent_before_it_was_proposed_is_forgotten() {
     let mut script = with_joiner();
     script.propose(1, "b").unwrap();
+    script.input(n(3), Input::DataThrough(Seq(2)));
+    script.pass(350, &[]);
+    script.propose(1, "c").unwrap();
     script.pass(1_000, &[3]);
-    assert_eq!(script.committed(1), 2);
-    script.pass(1_500, &[3]);
     assert_eq!(script.committed(1), 3);
+    script.pass(1_500, &[3]);
+    assert_eq!(script.committed(1), 4);
     assert_eq!(script.host(1).chain.member_progress().len(), 1);
+}
+
+#[test]
+fn nothing_waits_for_a_joiner_that_has_much_to_fetch() {
+    let mut script = with_joiner();
+    let counted = |script: &mut Script| script.host(1).chain.counted().collect::<Vec<_>>();
+    script.propose(1, "b").unwrap();
+    script.pass(1_000, &[3]);
+    assert_eq!(script.committed(1), 3);
+    assert_eq!(counted(&mut script), [n(2)]);
+    // What was written during a long round is the next one's.
+    script.input(n(3), Input::DataThrough(Seq(2)));
+    script.pass(350, &[]);
+    assert_eq!(counted(&mut script), [n(2)]);
+    script.propose(1, "c").unwrap();
+    script.input(n(3), Input::DataThrough(Seq(3)));
+    script.pass(350, &[]);
+    assert_eq!(counted(&mut script), [n(2), n(3)], "there is little left");
+    assert_eq!(script.host(1).proposed.len(), 1);
+    script.input(n(3), Input::DataThrough(Seq(4)));
+    script.pass(350, &[]);
+    assert_eq!(script.host(1).proposed[1], view(3, &[1, 2, 3]));
+}
+
+#[test]
+fn a_joiner_that_writers_outrun_is_awaited() {
+    let mut script = with_joiner();
+    for round in 0.. {
+        if script.host(1).chain.counted().count() == 2 {
+            break;
+        }
+        assert!(round < 3, "its rounds do not get shorter");
+        script.propose(1, "more").unwrap();
+        script.pass(2_000, &[]);
+        let all = script.host(1).chain.last().seq;
+        script.input(n(3), Input::DataThrough(Seq(all.0 - 1)));
+        script.propose(1, "more").unwrap();
+        script.pass(350, &[]);
+    }
+    assert_eq!(
+        script.host(1).proposed.len(),
+        1,
+        "not listed before it has all"
+    );
 }
 
 #[test]
