@@ -91,15 +91,18 @@ impl Thin {
     /// Whether it loses what is written to it now, once that is more than was freed since it fails.
     #[must_use]
     pub fn is_failing(&self) -> bool {
-        let probe = || -> io::Result<()> {
-            let mut file = File::create(self.place.join("probe"))?;
-            for _ in 0..self.mib / 2 {
-                file.write_all(&vec![7; MIB])?;
-                file.sync_all()?;
-            }
-            Ok(())
+        let Ok(mut file) = File::create(self.place.join("probe")) else {
+            return true;
         };
-        probe().is_err_and(|error| error.kind() != ErrorKind::StorageFull)
+        for _ in 0..self.mib / 2 {
+            match file.write_all(&vec![7; MIB]) {
+                Ok(()) if file.sync_all().is_ok() => {}
+                // It is full, which is no failure, and holds what was written.
+                Err(error) if error.kind() == ErrorKind::StorageFull => return false,
+                _ => return true,
+            }
+        }
+        false
     }
 
     /// Puts a new one in its place, with `kept` of the old one's content; nobody uses the old one any more.
