@@ -321,6 +321,12 @@ impl Pull {
         }
     }
 
+    /// Whether somebody waits for anything that is missing.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
     /// An answer: it covers `covered` (a part of what was asked), as of `as_of`, of which `holds` says whether the
     /// log here has it committed.
     pub fn on_fetched(

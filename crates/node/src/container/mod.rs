@@ -9,6 +9,7 @@ mod abroad;
 mod dirty;
 mod drive;
 mod execute;
+mod gentle;
 mod heal;
 mod install;
 mod intents;

@@ -1,6 +1,7 @@
 //! Fetching the bytes that this node lacks, and saying how far it has come.
 
 use super::drive::decode_batch;
+use super::gentle::{self, Gentle, REQUESTS_MAX};
 use super::install::Round;
 use super::{After, Container, Damage, Elsewhere, Failed, State};
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use perigee_types::{
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 /// Regions of one request.
@@ -32,8 +34,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_FULL: Duration = Duration::from_millis(200);
 /// For so long after bytes found no room there is none: while there are any to put, they are tried more often.
 const FULL_FOR: Span = Span::from_millis(1_000);
-/// Requests under way.
-const REQUESTS_MAX: usize = 6;
 /// Regions asked for at a time.
 const ROUND_FETCHES: usize = 1024;
 /// From so many files on they are put on the disk together.
@@ -287,36 +287,60 @@ impl Container {
         // Whether those under way keep others waiting for long: their source may be gone.
         let mut slow = false;
         let mut requests = 0;
+        let mut gentle = Gentle::default();
+        let mut rests_until = Instant::now();
         loop {
+            let hurries = self.fetches_in_a_hurry();
+            let most = if hurries {
+                REQUESTS_MAX
+            } else {
+                gentle.requests()
+            };
+            let rests = !hurries && Instant::now() < rests_until;
             let may_ask =
-                under_way.is_empty() || (plenty || slow) && under_way.len() < REQUESTS_MAX;
+                !rests && (under_way.is_empty() || (plenty || slow) && under_way.len() < most);
             let (sources, fetches) = match may_ask {
-                true => self.next_fetches(REQUESTS_MAX - under_way.len()),
+                true => self.next_fetches(most - under_way.len()),
                 false => (Sources::None, Vec::new()),
             };
             if may_ask {
-                let bytes: u64 = fetches.iter().map(|fetch| piece(fetch.range).len()).sum();
-                plenty = bytes >= REQUEST_BYTES;
+                plenty = bytes_of(&fetches) >= REQUEST_BYTES;
             }
             for part in divide(fetches) {
                 requests += 1;
                 let (me, sources) = (self.clone(), sources.for_request(requests));
-                under_way.push(async move { me.fetch_part(&sources, part).await });
+                under_way.push(async move {
+                    let cost = gentle::cost(part.len(), bytes_of(&part));
+                    let began = Instant::now();
+                    (me.fetch_part(&sources, part).await, began.elapsed(), cost)
+                });
             }
             tokio::select! {
-                Some(fetched) = under_way.next() => {
+                Some((fetched, took, cost)) = under_way.next() => {
                     slow = false;
                     self.progress.notify_waiters();
                     if fetched == Round::Failed {
                         let full = self.state.lock().is_full(self.env.clock.now());
                         let pause = if full { PAUSE_FULL } else { PAUSE };
                         tokio::time::sleep(pause).await;
+                    } else {
+                        gentle.answered(took, cost);
+                        rests_until = Instant::now() + gentle.rest();
                     }
                 }
                 () = self.refill.notified(), if under_way.is_empty() => {}
+                () = tokio::time::sleep_until(rests_until), if rests => {}
                 () = tokio::time::sleep(SLOW), if !under_way.is_empty() => slow = true,
             }
         }
+    }
+
+    /// Whether somebody waits for what is missing here: a reader, an `fsync`, or everybody, where only one copy is left.
+    fn fetches_in_a_hurry(&self) -> bool {
+        let st = self.state.lock();
+        !matches!(st.role, Role::Joining { .. })
+            || st.pull.is_wanted()
+            || self.listed(&st).len() < 2
     }
 
     /// What to ask for now, in at most `requests` requests, and whom.
@@ -572,6 +596,11 @@ pub(super) fn piece(range: ByteRange) -> ByteRange {
         range.start,
         range.end.min(range.start.saturating_add(PIECE)),
     )
+}
+
+/// What some fetches ask for.
+fn bytes_of(fetches: &[Fetch]) -> u64 {
+    fetches.iter().map(|fetch| piece(fetch.range).len()).sum()
 }
 
 /// Divides fetches into requests of bounded size.
