@@ -380,6 +380,11 @@ impl Cluster {
     /// Shows the ends of the daemons' logs on standard error.
     pub fn show_logs(&self) {
         show_logs(&self.dir());
+        let place = self.path().to_string_lossy();
+        report(&format!(
+            "--- threads\n{}",
+            crate::process::whereabouts(&place)
+        ));
     }
 
     /// Sends `signal` to node `id`'s daemon; with KILL or TERM waits until it is gone.

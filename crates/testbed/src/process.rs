@@ -61,6 +61,35 @@ impl Identity {
     }
 }
 
+/// Where the threads of this process, and of Perigee's that name `word`, are in the kernel, but for those that wait for
+/// work: for whoever has to explain a call that hangs. Empty where the kernel does not say.
+#[must_use]
+pub fn whereabouts(word: &str) -> String {
+    const IDLE: [&str; 5] = [
+        "futex",
+        "ep_poll",
+        "nanosleep",
+        "fuse_dev_do_read",
+        "pipe_read",
+    ];
+    let this = Identity::of(i32::try_from(std::process::id()).unwrap_or(0));
+    let mut all = String::new();
+    for process in mentioning(word).into_iter().chain(this) {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.pid));
+        for task in tasks.into_iter().flatten().flatten() {
+            let read = |name: &str| std::fs::read_to_string(task.path().join(name));
+            let (Ok(stack), Ok(name)) = (read("stack"), read("comm")) else {
+                continue;
+            };
+            if !stack.is_empty() && !IDLE.iter().any(|idle| stack.contains(idle)) {
+                let place = task.path();
+                all += &format!("{} {}{stack}", place.display(), name);
+            }
+        }
+    }
+    all
+}
+
 /// Perigee's processes whose command line names `word`, this one left out.
 ///
 /// Only executables with `perigee` in their names count, so that an editor or a pager which looks at
