@@ -21,6 +21,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+/// The node on whose host the control store is, where each has one of its own.
+pub const CONTROL_HOST: u32 = 1;
+
 /// A command of the product ends within this: `up` of three nodes on a loaded machine is the
 /// longest, and has five seconds as its own goal.
 pub(crate) const COMMAND: Duration = Duration::from_secs(60);

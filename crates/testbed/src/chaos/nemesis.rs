@@ -3,7 +3,7 @@
 use super::DISK_MIB;
 use super::ledger::Ledger;
 use super::stage::Stage;
-use crate::cluster::Cluster;
+use crate::cluster::{CONTROL_HOST, Cluster};
 use crate::disk::{self, Thin};
 use crate::error::{Call, CheckError, Checked};
 use crate::launch::Launch;
@@ -270,7 +270,14 @@ pub fn strike(
         }
         Strike::Cut(node) => {
             let around = cluster.links()?.around(*node);
-            silence(cluster, stage, &[*node], &around, away)?;
+            let ids = cluster.ids();
+            // Whoever has the control store goes on, and it is the others that are cut off.
+            let lose = if *node == CONTROL_HOST {
+                &ids[..]
+            } else {
+                &[*node]
+            };
+            silence(cluster, stage, lose, &around, away)?;
         }
         Strike::Part(a, b) => silence(cluster, stage, &[*a, *b], &both(*a, *b), away)?,
         Strike::Deafen(direction) => {

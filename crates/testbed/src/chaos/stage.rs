@@ -53,7 +53,8 @@ pub enum Excuse {
     Struck,
     /// There is no room, and that is the strike.
     NoRoom,
-    /// Its node slept before, and may have lost work that was not synced: `fsync` tells so once for each file.
+    /// Its node slept before, and may have lost work that was not synced: `fsync` tells so once for each file, and
+    /// `msync`, with which a store into a map ends.
     Told,
     /// There is none: a promise is broken.
     None,
@@ -120,7 +121,7 @@ impl Stage {
         if strikes != turn.strikes {
             Excuse::Struck
         } else if strikes > 0
-            && call.starts_with("fsync")
+            && (call.starts_with("fsync") || call.starts_with("store"))
             && error.raw_os_error() == Some(libc::EIO)
         {
             Excuse::Told
