@@ -33,5 +33,8 @@ perigee_types::plants! {
     EmptyStorageTrusted = "a node that joins counts as complete from its first promise";
     HolesMadeAgain = "a restarted node makes the holes of its log again, over what was written after them";
     HandOverEarly = "an owner that leaves hands over before the members have all that it has";
+    ChecksumIgnored = "a block that is not what its checksum says is shown";
+    CorruptNotFetched = "a block that is not what its checksum says is refused, and not replaced";
+    ChecksumMoves = "a checksum lies beside its block: a block that is written to another one's place takes it along";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

@@ -79,6 +79,8 @@ struct Object {
     invalid: RegionMap,
     /// Where a reader or an fsync waits; versions mean nothing here.
     wanted: RegionMap,
+    /// Some of it was found corrupt: blocks are asked for one by one, since each may be corrupt on other members.
+    corrupt: bool,
     /// Where the last fetch ended, so that what changes all the time cannot starve the rest.
     turn: u64,
 }
@@ -141,6 +143,16 @@ impl Pull {
     pub fn distrust(&mut self, inode: InodeId, range: ByteRange, needed: Version) {
         let object = self.objects.entry(inode).or_default();
         object.invalid.invalidate(range, needed);
+    }
+
+    /// What is here of `range` was found to be no content of it at all. A member that has not heard of the last commits
+    /// would give older bytes: only content as of `committed`, the last record that is committed here, will do.
+    pub fn on_corrupt(&mut self, inode: InodeId, range: ByteRange, committed: Version) {
+        let object = self.objects.entry(inode).or_default();
+        object.corrupt = true;
+        object
+            .invalid
+            .invalidate_since(range, committed, Version::default());
     }
 
     /// What is invalid of one object: for the disk.

@@ -123,6 +123,9 @@ impl World {
 
     fn any_strike(&self, rng: &mut Rng) -> Option<Strike> {
         let node = self.any_node(rng);
+        if self.scenario == Scenario::BadDisks {
+            return self.disk_strike(node, rng);
+        }
         if self.drift == Drift::Beyond && rng.chance(1, 6) {
             return Some(Strike::ClockJumps(node, rng.below(JUMP_US)));
         }
@@ -174,7 +177,7 @@ impl World {
 
     /// Whether nothing is to go wrong.
     fn is_kind(&self) -> bool {
-        self.calm || self.scenario == Scenario::StoreAway
+        self.calm || self.scenario != Scenario::Chaos
     }
 
     /// The chain has just changed: a good moment.
@@ -293,6 +296,8 @@ impl World {
             Strike::Slow(node, most) => self.nodes[node].slow_disk_us = most.unwrap_or(0),
             Strike::FailWrite(node) => self.nodes[node].fail_next_write = true,
             Strike::Wipe(node) => self.wipe(node),
+            Strike::Rot(node, block) => self.rot(node, block),
+            Strike::Misdirect(node) => self.nodes[node].disk.misdirects = true,
             Strike::OldGuard(owner, after) => self.old_guard(owner, after),
             Strike::HalfTold(owner, other, after) => {
                 self.net.cut[owner][other] = true;

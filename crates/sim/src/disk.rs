@@ -1,6 +1,10 @@
 //! A node's disk: the log, the applied state, and the files behind a cache that a crash loses in part.
+//!
+//! Checksums of blocks lie apart from them, among the keys, by file and place; a sync commits them after the data. So they
+//! find a block that rotted or was torn, one that another one's write went to, and one whose write went elsewhere. What
+//! stands for a checksum is the content that it is of.
 
-use crate::model::{BLOCKS, Blocks, Record, Registers};
+use crate::model::{BLOCKS, BLOCKS_PER_FILE, Blocks, FILES, Record, Registers, blocks_of_file};
 use perigee_replica::{HardState, LogWrite, PersistId, RegionMap};
 use perigee_types::{ByteRange, InodeId, Rng, Seq, Version};
 use std::collections::{BTreeMap, VecDeque};
@@ -52,6 +56,14 @@ pub struct Disk {
     pub cache: Blocks,
     /// Whether the cache is newer.
     pub dirty: [bool; BLOCKS],
+    /// The checksums, with those of the cache.
+    pub sums: Blocks,
+    /// The checksums, as a power failure leaves them.
+    pub saved_sums: Blocks,
+    /// Files that may be newer than their saved checksums.
+    pub touched: [bool; FILES],
+    /// A block of the next sync is written to another one's place.
+    pub misdirects: bool,
     /// Not yet done.
     pub queue: VecDeque<DiskOp>,
     /// Everything was lost, and it has not been a complete member's disk since.
@@ -100,24 +112,111 @@ impl Disk {
     /// Writes a block to the cache.
     pub fn write(&mut self, block: usize, token: u64) {
         self.cache[block] = token;
+        self.sums[block] = token;
         self.dirty[block] = true;
+        self.touched[block / BLOCKS_PER_FILE] = true;
     }
 
-    /// The power fails: writes on their way are done up to a random one, each dirty block or its older content stays.
-    pub fn crash(&mut self, rng: &mut Rng) {
+    /// Whether a block is what its checksum says.
+    #[must_use]
+    pub fn fits(&self, block: usize) -> bool {
+        self.cache[block] == self.sums[block]
+    }
+
+    /// The same, also after a power failure, and what some write wrote.
+    #[must_use]
+    pub fn is_sound(&self, block: usize) -> bool {
+        let lasts = self.files[block] == self.saved_sums[block];
+        lasts && self.fits(block) && self.files[block] < NOISE_FROM
+    }
+
+    /// What a block holds becomes something else.
+    pub fn spoil(&mut self, block: usize, content: u64) {
+        self.files[block] = content;
+        if !self.dirty[block] {
+            self.cache[block] = content;
+        }
+    }
+
+    /// Blocks reach the disk, then their checksums do.
+    pub fn synced(&mut self, blocks: &[(usize, u64)], sums: &Blocks, astray: Option<Astray>) {
+        let before = self.files;
+        for &(block, token) in blocks {
+            self.files[block] = token;
+            self.dirty[block] &= self.cache[block] != token;
+        }
+        let saved_before = std::mem::replace(&mut self.saved_sums, *sums);
+        if let Some(Astray {
+            block,
+            to,
+            takes_sum,
+        }) = astray
+        {
+            let token = self.files[block];
+            self.spoil(to, token);
+            self.spoil(block, before[block]);
+            if takes_sum {
+                for (place, sum) in [(to, token), (block, saved_before[block])] {
+                    self.saved_sums[place] = sum;
+                    self.sums[place] = sum;
+                }
+            }
+        }
+        for file in 0..FILES {
+            self.touched[file] = blocks_of_file(file).any(|block| self.dirty[block]);
+        }
+    }
+
+    /// At a start: blocks that differ from their checksums, in files that may be newer than these. Their checksums are now
+    /// those of what is there.
+    pub fn settle(&mut self) -> Vec<usize> {
+        let touched = |block: &usize| self.touched[block / BLOCKS_PER_FILE];
+        let blocks = (0..BLOCKS).filter(touched);
+        let differing: Vec<usize> = blocks.filter(|block| !self.fits(*block)).collect();
+        for &block in &differing {
+            self.sums[block] = self.cache[block];
+            self.saved_sums[block] = self.cache[block];
+        }
+        self.touched = [false; FILES];
+        differing
+    }
+
+    /// The power fails: writes on their way are done up to a random one, each dirty block or its older content stays, or
+    /// neither where it may be torn.
+    pub fn crash(&mut self, rng: &mut Rng, torn: &Torn) {
         let done = rng.below(self.queue.len() as u64 + 1);
         for _ in 0..done {
             self.perform_next();
         }
         self.queue.clear();
-        for block in 0..BLOCKS {
-            if self.dirty[block] && rng.chance(1, 2) {
+        for (block, torn) in torn.iter().enumerate() {
+            if let Some(noise) = torn.filter(|_| rng.chance(1, 2)) {
+                self.files[block] = noise;
+            } else if self.dirty[block] && rng.chance(1, 2) {
                 self.files[block] = self.cache[block];
             }
         }
         self.cache = self.files;
+        self.sums = self.saved_sums;
         self.dirty = [false; BLOCKS];
     }
+}
+
+/// What a power failure may leave of each block that it tears.
+pub type Torn = [Option<u64>; BLOCKS];
+
+/// Contents from here on are no write's.
+pub const NOISE_FROM: u64 = 1 << 63;
+
+/// A block that is written to another one's place.
+#[derive(Debug, Clone, Copy)]
+pub struct Astray {
+    /// Which.
+    pub block: usize,
+    /// The other one.
+    pub to: usize,
+    /// Whether its checksum goes with it.
+    pub takes_sum: bool,
 }
 
 /// Applies a record to the registers.

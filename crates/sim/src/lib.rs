@@ -20,6 +20,7 @@ pub mod numbered;
 pub mod oracle;
 pub mod queue;
 pub mod shrink;
+mod spoil;
 pub mod strike;
 mod wire;
 pub mod world;

@@ -54,6 +54,9 @@ struct Arguments {
     /// Nothing goes wrong, but that the control store is away.
     #[arg(long)]
     store_away: bool,
+    /// In all histories disks spoil what they were given, as in each sixteenth otherwise.
+    #[arg(long, conflicts_with_all = ["store_away", "drift"])]
+    bad_disks: bool,
     /// In all histories clocks run several times faster or slower than the protocol reckons with, and jump, as in each
     /// eighth otherwise; only what fencing protects is checked there.
     #[arg(long, conflicts_with = "store_away")]
@@ -90,9 +93,35 @@ impl Clocks {
     }
 }
 
+/// What happens.
+#[derive(Debug, Clone, Copy)]
+enum Scenarios {
+    /// As the seed says.
+    BySeed,
+    /// The same in all histories.
+    All(Scenario),
+}
+
+impl Scenarios {
+    const fn scenario(self, seed: u64) -> Scenario {
+        match self {
+            Self::BySeed => Scenario::of(seed),
+            Self::All(scenario) => scenario,
+        }
+    }
+}
+
 impl Arguments {
+    const fn scenarios(&self) -> Scenarios {
+        match (self.store_away, self.bad_disks) {
+            (true, _) => Scenarios::All(Scenario::StoreAway),
+            (false, true) => Scenarios::All(Scenario::BadDisks),
+            (false, false) => Scenarios::BySeed,
+        }
+    }
+
     const fn clocks(&self) -> Clocks {
-        match (self.store_away, self.drift) {
+        match (self.store_away || self.bad_disks, self.drift) {
             (true, _) => Clocks::All(Drift::Within),
             (false, true) => Clocks::All(Drift::Beyond),
             (false, false) => Clocks::BySeed,
@@ -133,7 +162,7 @@ impl Fault {
 #[derive(Debug, Clone, Copy)]
 enum World {
     /// One container with its bytes.
-    Chain(Scenario, Option<perigee_replica::Plant>, Clocks),
+    Chain(Scenarios, Option<perigee_replica::Plant>, Clocks),
     /// A namespace over several containers.
     Names(Option<perigee_meta::Plant>, Clocks),
 }
@@ -151,9 +180,10 @@ struct Went {
 }
 
 impl World {
-    fn of(fault: Fault, clocks: Clocks) -> Self {
+    fn of(fault: Fault, arguments: &Arguments) -> Self {
+        let (scenarios, clocks) = (arguments.scenarios(), arguments.clocks());
         match fault {
-            Fault::Chain(plant) => Self::Chain(Scenario::Chaos, Some(plant), clocks),
+            Fault::Chain(plant) => Self::Chain(scenarios, Some(plant), clocks),
             Fault::Names(plant) => Self::Names(Some(plant), clocks),
         }
     }
@@ -164,9 +194,9 @@ impl World {
 
     fn run_without(self, seed: u64, left_out: LeftOut, detail: Detail) -> Went {
         match self {
-            Self::Chain(scenario, plant, clocks) => {
+            Self::Chain(scenarios, plant, clocks) => {
                 let report = perigee_sim::run(perigee_sim::Options {
-                    scenario,
+                    scenario: scenarios.scenario(seed),
                     seed,
                     plant,
                     drift: clocks.drift(seed),
@@ -208,17 +238,24 @@ impl World {
 
     /// The arguments that simulate it again.
     fn words(self) -> String {
-        let (words, clocks) = match self {
-            Self::Chain(_, Some(plant), clocks) => (format!(" --plant {}", plant.name()), clocks),
-            Self::Chain(Scenario::StoreAway, None, clocks) => (" --store-away".to_owned(), clocks),
-            Self::Chain(Scenario::Chaos, None, clocks) => (String::new(), clocks),
-            Self::Names(Some(plant), clocks) => (format!(" --plant {}", plant.name()), clocks),
-            Self::Names(None, clocks) => (" --names".to_owned(), clocks),
+        let (plant, world, clocks) = match self {
+            Self::Chain(scenarios, plant, clocks) => {
+                let scenario = match scenarios {
+                    Scenarios::All(Scenario::StoreAway) => " --store-away",
+                    Scenarios::All(Scenario::BadDisks) => " --bad-disks",
+                    Scenarios::All(Scenario::Chaos) | Scenarios::BySeed => "",
+                };
+                (plant.map(|plant| plant.name()), scenario, clocks)
+            }
+            Self::Names(Some(plant), clocks) => (Some(plant.name()), "", clocks),
+            Self::Names(None, clocks) => (None, " --names", clocks),
         };
-        match clocks {
-            Clocks::BySeed | Clocks::All(Drift::Within) => words,
-            Clocks::All(Drift::Beyond) => words + " --drift",
-        }
+        let plant = plant.map_or(String::new(), |plant| format!(" --plant {plant}"));
+        let clocks = match clocks {
+            Clocks::BySeed | Clocks::All(Drift::Within) => "",
+            Clocks::All(Drift::Beyond) => " --drift",
+        };
+        format!("{plant}{world}{clocks}")
     }
 }
 
@@ -251,11 +288,10 @@ fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<Exit
                 writeln!(out, "hint: {}", names.join(", "))?;
                 return Ok(ExitCode::from(2));
             };
-            World::of(fault, clocks)
+            World::of(fault, arguments)
         }
         None if arguments.names => World::Names(None, clocks),
-        None if arguments.store_away => World::Chain(Scenario::StoreAway, None, clocks),
-        None => World::Chain(Scenario::Chaos, None, clocks),
+        None => World::Chain(arguments.scenarios(), None, clocks),
     };
     match arguments.seed {
         Some(seed) => one(seed, world, arguments, out),
@@ -475,7 +511,7 @@ fn plants(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCo
         count += 1;
         let mut seeds = arguments.from..arguments.from + arguments.seeds;
         let first = seeds.find_map(|seed| {
-            let went = World::of(fault, arguments.clocks()).run(seed);
+            let went = World::of(fault, arguments).run(seed);
             went.violation.map(|violation| (seed, violation))
         });
         match first {
@@ -511,12 +547,8 @@ fn medians(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitC
             .map(|start| {
                 let from = arguments.from + start * arguments.seeds;
                 let mut seeds = from..from + arguments.seeds;
-                let found = seeds.find(|seed| {
-                    World::of(fault, arguments.clocks())
-                        .run(*seed)
-                        .violation
-                        .is_some()
-                });
+                let found =
+                    seeds.find(|seed| World::of(fault, arguments).run(*seed).violation.is_some());
                 found.map_or(u64::MAX, |seed| seed - from + 1)
             })
             .collect();

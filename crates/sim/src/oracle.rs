@@ -99,5 +99,10 @@ marks! {
     RemoteOk = "an operation of another host was done";
     FsyncOk = "an fsync was acknowledged";
     UnknownOp = "an operation's outcome was unknown";
+    Rot = "a block rotted";
+    Torn = "a crash tore a block";
+    Misdirected = "a block was written to another one's place";
+    Corrupt = "a block was not what its checksum says";
+    Unreadable = "a node that lacked a block asked one whose copy was corrupt";
     Conflict = "a stale owner was refused";
 }

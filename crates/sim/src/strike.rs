@@ -65,6 +65,10 @@ pub enum Strike {
     FailWrite(usize),
     /// A disk is lost for good.
     Wipe(usize),
+    /// A block of a disk goes bad.
+    Rot(usize, usize),
+    /// The next block that a disk writes goes to another one's place.
+    Misdirect(usize),
     /// The owner is cut off, is replaced, and comes back so much later to those who have forgotten why.
     OldGuard(usize, u64),
     /// The owner's words to one host are lost, and it ends so much later.
@@ -150,6 +154,14 @@ impl fmt::Display for Strike {
             Self::Slow(node, None) => write!(f, "{} has a fast disk again", Host(node)),
             Self::FailWrite(node) => write!(f, "the next write of {} fails", Host(node)),
             Self::Wipe(node) => write!(f, "{} loses its disk", Host(node)),
+            Self::Rot(node, block) => write!(f, "block {block} of {} rots", Host(node)),
+            Self::Misdirect(node) => {
+                write!(
+                    f,
+                    "the next block that {} writes goes elsewhere",
+                    Host(node)
+                )
+            }
             Self::OldGuard(owner, after) => write!(
                 f,
                 "{}, the owner, is cut off, and {} later the others forget",

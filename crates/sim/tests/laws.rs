@@ -5,7 +5,7 @@ use perigee_sim::{Detail, Drift, LeftOut, Mark, Marks, Options, Report, Scenario
 
 fn history(seed: u64, plant: Option<Plant>) -> Report {
     run(Options {
-        scenario: Scenario::Chaos,
+        scenario: Scenario::of(seed),
         seed,
         plant,
         drift: Drift::of(seed),
@@ -75,6 +75,27 @@ fn nothing_acknowledged_is_lost_when_clocks_run_away() {
     }
 }
 
+#[test]
+fn what_disks_spoil_is_never_shown_and_always_mended() {
+    let mut marks = Marks::default();
+    for seed in 1..=150 {
+        let report = run(Options {
+            scenario: Scenario::BadDisks,
+            seed,
+            plant: None,
+            drift: Drift::Within,
+            left_out: LeftOut::default(),
+            detail: Detail::Quiet,
+        });
+        let replay = format!("replay: sim --bad-disks --seed {seed} --trace");
+        assert_eq!(report.violation, None, "{replay}");
+        marks.add(&report.marks);
+    }
+    for mark in [Mark::Rot, Mark::Torn, Mark::Misdirected, Mark::Unreadable] {
+        assert!(marks.0[mark as usize] > 5, "{mark:?}");
+    }
+}
+
 /// Each deliberate fault, and the first seed that finds it. After a change of the simulator: `sim --plants`.
 const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::NoFence, 270),
@@ -109,6 +130,9 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::EmptyStorageTrusted, 171),
     (Plant::HolesMadeAgain, 508),
     (Plant::HandOverEarly, 4),
+    (Plant::ChecksumIgnored, 9),
+    (Plant::CorruptNotFetched, 9),
+    (Plant::ChecksumMoves, 41),
     (Plant::FsyncLocalOnly, 1),
 ];
 

@@ -3,7 +3,7 @@
 use super::{Container, Elsewhere, Failed, State, store_errno};
 use perigee_replica::{Input, Role};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, Errno, InodeId, Version};
+use perigee_types::{ByteRange, DataCommand, Errno, InodeId, Version};
 use std::sync::Arc;
 use tracing::{error, warn};
 
@@ -108,7 +108,14 @@ impl Container {
     /// Corrupt bytes are invalid from now on, until good ones are here.
     fn mark_corrupt(&self, inode: InodeId, ranges: &[ByteRange]) -> Failed {
         let mut st = self.state.lock();
-        self.distrust_writes(&mut st, inode, ranges);
+        let committed = st.chain.committed_version();
+        for &range in ranges.iter().filter(|range| !range.is_empty()) {
+            st.pull.on_corrupt(inode, range, committed);
+            let written = DataCommand::Written { inode, range };
+            // The same on the disk: nothing that is older is here either.
+            self.mark(&mut st, &written, Version::default());
+            self.mark(&mut st, &written, committed);
+        }
         st.damaged.entry(inode).or_insert(Damage::Healing);
         self.refill.notify_one();
         Self::answer_for(&st, inode)

@@ -260,7 +260,7 @@ impl Container {
         self.mark(st, &DataCommand::Written { inode, range }, needed);
     }
 
-    fn mark(&self, st: &mut State, command: &DataCommand, needed: Version) {
+    pub(super) fn mark(&self, st: &mut State, command: &DataCommand, needed: Version) {
         let (inode, range) = touched(command);
         let marked = self.file(inode).and_then(|file| {
             let _installing = super::install::hold_off(&file);

@@ -2,6 +2,7 @@
 
 use super::{FETCH_LEN_MAX, Fetch, FetchId, Object, Outstanding, Pull, Stage};
 use crate::region::RegionMap;
+use perigee_types::limits::BLOCK_LEN;
 use perigee_types::{ByteRange, InodeId, Version};
 
 impl Pull {
@@ -104,8 +105,12 @@ impl Pull {
                 let mut at = part.start;
                 while at < part.end && !room.is_empty() {
                     let whole = part.end == u64::MAX;
-                    let len = if whole { u64::MAX } else { FETCH_LEN_MAX };
-                    let piece = ByteRange::new(at, part.end.min(at.saturating_add(len)));
+                    let end = match object.corrupt {
+                        _ if whole => u64::MAX,
+                        true => at - at % BLOCK_LEN + BLOCK_LEN,
+                        false => at.saturating_add(FETCH_LEN_MAX),
+                    };
+                    let piece = ByteRange::new(at, part.end.min(end));
                     room.take(piece.len().min(FETCH_LEN_MAX));
                     chosen.push((piece, needed));
                     at = piece.end;

@@ -385,3 +385,47 @@ fn what_may_not_have_been_cut_off_takes_no_room() {
     // The gap before what was written later counts as if it were to be fetched.
     assert_eq!(pull.missing_bytes(), 50 + 50 + 7);
 }
+
+#[test]
+fn corrupt_bytes_are_not_replaced_by_those_of_a_member_that_lags() {
+    let mut pull = Pull::new();
+    for seq in [1, 3] {
+        pull.on_command(v(1, seq), &written(FILE, 0, 100), Origin::Own);
+        pull.on_committed(Seq(seq));
+    }
+    assert!(pull.is_valid(FILE, r(0, 100)));
+    pull.on_corrupt(FILE, r(0, 100), v(1, 3));
+    assert!(
+        !pull.has_through(FILE, Seq(1)),
+        "older bytes are not here either"
+    );
+    // It has the last record, and does not know that it is committed: its bytes are those of the first.
+    let fetch = one(&mut pull);
+    let lagging = pull.on_fetched(fetch.id, fetch.range, v(1, 2), Holds::Yes);
+    assert_eq!(lagging, install(&[]));
+    pull.on_installed(fetch.id);
+    assert!(!pull.is_valid(FILE, r(0, 100)));
+    let fetch = one(&mut pull);
+    assert_eq!(fetch.needed, v(1, 3));
+    let newest = pull.on_fetched(fetch.id, fetch.range, v(1, 3), Holds::Yes);
+    assert_eq!(newest, install(&[r(0, 100)]));
+    pull.on_installed(fetch.id);
+    assert!(pull.is_valid(FILE, r(0, 100)));
+}
+
+#[test]
+fn each_corrupt_block_is_asked_for_by_itself() {
+    let mut pull = Pull::new();
+    pull.on_corrupt(FILE, r(4_096, 10_000), v(1, 1));
+    let fetches = pull.next_fetches(u64::MAX, 8);
+    let ranges: Vec<ByteRange> = fetches.iter().map(|fetch| fetch.range).collect();
+    assert_eq!(ranges, [r(4_096, 8_192), r(8_192, 10_000)]);
+    // One member has the first, and another one the second.
+    for fetch in fetches {
+        pull.on_fetched(fetch.id, fetch.range, v(1, 1), Holds::Yes);
+        pull.on_installed(fetch.id);
+    }
+    assert!(pull.is_valid(FILE, r(0, u64::MAX)));
+    pull.distrust(FILE, r(0, 10_000), v(1, 1));
+    assert_eq!(one(&mut pull).range, r(0, 10_000));
+}

@@ -9,6 +9,7 @@ pub mod home;
 pub mod no_wrong_bytes;
 pub mod one_owner;
 pub mod replicated;
+pub mod sound_again;
 pub mod well_again;
 
 pub mod as_if_alone;

@@ -3,24 +3,29 @@
 use crate::model::{BLOCKS, file_of, range_of};
 use crate::world::World;
 
-/// Checked whenever something about `node`'s data has changed.
+/// Checked whenever something about `node`'s data has changed. What its checksum does not fit is not shown.
 pub(crate) fn check(world: &mut World, node: usize) {
-    let run = world.running_ref(node);
-    let mut expected = run.expected;
-    for (_, record) in &run.own {
-        for (block, token) in record.blocks() {
-            expected[usize::from(block)] = token;
-        }
-    }
-    for (block, expected) in expected.iter().enumerate().take(BLOCKS) {
+    for block in 0..BLOCKS {
+        let expected = world.written(node, block);
+        let run = world.running_ref(node);
         let valid = run.pull.is_valid(file_of(block), range_of(block));
-        let found = world.content(node, block);
-        if valid && found != *expected {
+        let shown = world.verified(node, block);
+        if let Some(found) = shown.filter(|found| valid && *found != expected) {
             let what = format!(
                 "n{} calls block {block} valid with {found}, but it is {expected}",
                 node + 1
             );
             return world.oracle.accuse(world.now, "no wrong bytes", what);
         }
+    }
+}
+
+impl World {
+    /// What a block holds by the history that `node` knows, and by its own records.
+    pub(crate) fn written(&self, node: usize, block: usize) -> u64 {
+        let run = self.running_ref(node);
+        let own = run.own.iter().flat_map(|(_, record)| record.blocks());
+        let last = own.filter(|(b, _)| usize::from(*b) == block).last();
+        last.map_or(run.expected[block], |(_, token)| token)
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::disk::Disk;
 use crate::model::{BLOCKS, Committed, Record};
-use crate::world::World;
+use crate::world::{Scenario, World};
 use perigee_types::{Seq, Version};
 
 const LAW: &str = "replicated";
@@ -93,8 +93,11 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
             if disk.dirty[block] {
                 tokens.push(disk.cache[block]);
             }
+            // What a disk spoils is found by its checksum: another one has it.
+            let spoiled = world.scenario == Scenario::BadDisks && !disk.is_sound(block);
+            let elsewhere = spoiled && is_kept_elsewhere(world, node, block);
             for token in tokens {
-                if !is_kept(world, node, block, token) {
+                if !elsewhere && !is_kept(world, node, block, token) {
                     let what = format!(
                         "n{} is a member, and its disk may hold block {block} with {token} {when}; {} must not be lost",
                         node + 1,
@@ -105,6 +108,16 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
             }
         }
     }
+}
+
+/// Whether another node's disk has a sound block that is as new as what must not be lost.
+fn is_kept_elsewhere(world: &World, node: usize, block: usize) -> bool {
+    let mut others = (0..world.nodes.len()).filter(|other| *other != node);
+    others.any(|other| {
+        let disk = &world.nodes[other].disk;
+        let kept = |token| is_kept(world, other, block, token);
+        !disk.wiped && disk.is_sound(block) && kept(disk.files[block]) && kept(disk.cache[block])
+    })
 }
 
 /// Whether `token` in `block` on `node` is at least as new as what must not be lost.

@@ -24,6 +24,45 @@ impl World {
         waiting.map_or(self.nodes[node].disk.cache[block], |(_, _, token)| *token)
     }
 
+    /// The same, if its checksum fits.
+    pub(crate) fn verified(&self, node: usize, block: usize) -> Option<u64> {
+        let mut unwritten = self.running_ref(node).unwritten.iter();
+        let waits = unwritten.any(|(_, b, _)| usize::from(*b) == block);
+        let fits = waits || self.nodes[node].disk.fits(block);
+        (fits || self.planted(Plant::ChecksumIgnored)).then(|| self.content(node, block))
+    }
+
+    /// Reads a block that is valid here. What its checksum does not fit is never shown: it is invalid from now on, until
+    /// good bytes come.
+    pub(crate) fn read_block(&mut self, node: usize, block: usize) -> Option<u64> {
+        let found = self.verified(node, block);
+        if found.is_none() {
+            self.note(Mark::Corrupt);
+            self.log(33, node, || format!("block {block} is corrupt"));
+            if !self.planted(Plant::CorruptNotFetched) {
+                let (inode, range) = (file_of(block), range_of(block));
+                let run = self.running(node);
+                let committed = run.chain.committed_version();
+                run.pull.on_corrupt(inode, range, committed);
+                run.stirred = true;
+            }
+        }
+        found
+    }
+
+    /// Reads all that is valid here, if this copy is part of the container.
+    pub(crate) fn scrub(&mut self, node: usize) {
+        let run = self.running_ref(node);
+        if !matches!(run.chain.role(), Role::Owner { .. } | Role::Replica { .. }) {
+            return;
+        }
+        let valid = |block: &usize| run.pull.is_valid(file_of(*block), range_of(*block));
+        let valid: Vec<usize> = (0..BLOCKS).filter(valid).collect();
+        for block in valid {
+            self.read_block(node, block);
+        }
+    }
+
     /// The bytes of this owner's writes go to their files once the record is on disk, so that no byte is there that
     /// a restart would not know of.
     pub(crate) fn write_own(&mut self, node: usize) {
@@ -65,6 +104,7 @@ impl World {
                     range: fetch.range,
                     needed: fetch.needed,
                     refused: BTreeSet::new(),
+                    unreadable: false,
                 };
                 run.asking.insert(fetch.id, asking);
                 self.ask_next_member(node, fetch.id);
@@ -132,6 +172,13 @@ impl World {
         let Role::Owner { .. } = run.chain.role() else {
             return;
         };
+        let mut blocks = blocks_in(asking.inode, asking.range);
+        let disk = &self.nodes[node].disk;
+        if asking.unreadable || blocks.any(|block| !disk.fits(block)) {
+            // Neither older bytes nor corrupt ones must pass for those that a member has and cannot read.
+            return;
+        }
+        let run = self.running(node);
         let parts = run.pull.fall_back(asking.inode, asking.range);
         run.stirred = true;
         if parts.is_empty() {
@@ -198,10 +245,12 @@ impl World {
                 FetchAnswer::NotHere
             }
         } else {
-            let tokens = blocks_in(inode, range)
-                .map(|b| (b, self.content(node, b)))
-                .collect();
-            FetchAnswer::Bytes { as_of, tokens }
+            let read = |b| Some((b, self.read_block(node, b)?));
+            let tokens: Option<Vec<_>> = blocks_in(inode, range).map(read).collect();
+            match tokens {
+                Some(tokens) => FetchAnswer::Bytes { as_of, tokens },
+                None => FetchAnswer::Unreadable,
+            }
         };
         let slow = self.rng.below(self.chaos.bytes_us);
         self.send_slowly(slow, node, to, Packet::Fetched { id, answer });
@@ -241,10 +290,15 @@ impl World {
                 let what = run.pull.on_fetched(id, whole, as_of, holds);
                 self.take_fetched(node, id, what, Arrived { as_of, tokens });
             }
-            FetchAnswer::NotHere => {
+            FetchAnswer::NotHere | FetchAnswer::Unreadable => {
+                let unreadable = answer == FetchAnswer::Unreadable;
                 if let Some(asking) = run.asking.get_mut(&id) {
                     asking.refused.insert(from);
+                    asking.unreadable |= unreadable;
                     self.ask_next_member(node, id);
+                }
+                if unreadable {
+                    self.note(Mark::Unreadable);
                 }
             }
             FetchAnswer::NotYet => {}
@@ -363,6 +417,7 @@ impl World {
                 .filter(|b| host.disk.dirty[*b])
                 .map(|b| (b, host.disk.cache[b]))
                 .collect(),
+            sums: host.disk.sums,
             objects: (!bare).then_some(ObjectMap { through, invalid }),
             complete: run.pull.complete_through(through),
             sound: true,
@@ -386,12 +441,9 @@ impl World {
         let Some(job) = run.sync.take_if(|job| job.id == id) else {
             return;
         };
-        for (block, token) in job.blocks {
-            host.disk.files[block] = token;
-            if host.disk.cache[block] == token {
-                host.disk.dirty[block] = false;
-            }
-        }
+        let astray = self.misdirect(node, &job.blocks);
+        let disk = &mut self.nodes[node].disk;
+        disk.synced(&job.blocks, &job.sums, astray);
         for wait in job.waits {
             self.send(node, wait.from, Packet::Synced { id: wait.id });
         }

@@ -5,7 +5,7 @@ use crate::disk::{DiskOp, apply};
 use crate::law;
 use crate::model::{FILE_LEN, FILES, Record, file_of, inode, range_of};
 use crate::oracle::Mark;
-use crate::world::{Event, World, host_of, id_of};
+use crate::world::{Event, Scenario, World, host_of, id_of};
 use perigee_replica::{Entry, Fault, Input, Message, Origin, Output, Plant, Pull, Refusal, Role};
 use perigee_types::{Seq, Tick, Version};
 use std::collections::BTreeMap;
@@ -15,6 +15,9 @@ const DUTY_US: u64 = 500_000;
 
 /// How often an owner that leaves looks whether it may.
 const HAND_OVER_US: u64 = 50_000;
+
+/// Of so many times that a driver looks after its duties, it scrubs once.
+const SCRUBS: u64 = 4;
 
 /// A slow disk works faster when this much waits: the chaos ends at some time.
 const BACKLOG_US: u64 = 4_000_000;
@@ -376,6 +379,9 @@ impl World {
         }
         if self.rng.chance(1, 2) {
             self.start_sync(node, true);
+        }
+        if self.scenario == Scenario::BadDisks && (self.calm || self.rng.chance(1, SCRUBS)) {
+            self.scrub(node);
         }
         // A watch that lost something is made again, sooner or later.
         if self.calm || self.rng.chance(1, 8) {

@@ -3,9 +3,9 @@
 use super::Running;
 use crate::disk::{Disk, apply};
 use crate::law;
-use crate::model::{BLOCKS, Committed, Outcome, Record};
+use crate::model::{BLOCKS, Committed, Outcome, Record, file_of, range_of};
 use crate::oracle::Mark;
-use crate::world::{Event, World, id_of};
+use crate::world::{Event, Scenario, World, id_of};
 use perigee_replica::{Chain, Config, Input, Origin, Plant, Pull};
 use perigee_types::Seq;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,7 +30,16 @@ impl World {
             hard.committed = hard.committed.max(host.disk.objects.through);
         }
         let chain = Chain::new(config, hard, true, local).with_plant(plant);
-        let run = restart(&host.disk, chain, plant);
+        let differing = host.disk.settle();
+        let mut run = restart(&host.disk, chain, plant);
+        // Elsewhere no block is torn: then the log and the map say of each one that may be old or new.
+        if self.scenario == Scenario::BadDisks {
+            for block in differing {
+                let (inode, range) = (file_of(block), range_of(block));
+                let committed = run.chain.committed_version();
+                run.pull.on_corrupt(inode, range, committed);
+            }
+        }
         if plant == Some(Plant::HolesMadeAgain) {
             let (from, to) = (host.disk.objects.through.next(), run.applied);
             let again = run.chain.entries(from, to);
@@ -52,15 +61,19 @@ impl World {
     pub(crate) fn crash(&mut self, node: usize) {
         self.log(11, node, || "crash".into());
         self.note(Mark::Crash);
+        let torn = self.torn(node);
         let host = &mut self.nodes[node];
         host.incarnation += 1;
         host.run = None;
         host.paused_until = 0;
         host.disk_free_at = 0;
-        host.disk.crash(&mut self.rng);
+        host.disk.crash(&mut self.rng, &torn);
+        let tears = torn.iter().zip(host.disk.files);
+        let tears = tears.filter(|(torn, left)| **torn == Some(*left)).count();
         if let Some(id) = host.session.waiting_for {
             self.finish(node, id, Outcome::Unknown);
         }
+        (0..tears).for_each(|_| self.note(Mark::Torn));
         law::replicated::check_members(self, "after a crash");
     }
 

@@ -93,6 +93,8 @@ pub enum FetchAnswer {
     },
     /// Not valid here, and will not be by itself.
     NotHere,
+    /// It should be here, and is not what its checksum says.
+    Unreadable,
     /// Ask again.
     NotYet,
 }
@@ -142,6 +144,8 @@ pub struct SyncWait {
 pub struct SyncJob {
     pub(crate) id: u64,
     pub(crate) blocks: Vec<(usize, u64)>,
+    /// The checksums of all blocks then.
+    pub(crate) sums: Blocks,
     /// What is known of the files then; none if that is not stored.
     pub(crate) objects: Option<ObjectMap>,
     pub(crate) complete: Seq,
@@ -208,6 +212,8 @@ pub struct Asking {
     pub(crate) needed: Version,
     /// Members that said no.
     pub(crate) refused: BTreeSet<usize>,
+    /// One of them should have it, and cannot read it.
+    pub(crate) unreadable: bool,
 }
 
 /// A host.

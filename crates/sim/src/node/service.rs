@@ -73,6 +73,12 @@ impl World {
         if !served {
             return self.answer(node, who, id, Outcome::Refused);
         }
+        if let Op::Read { block } = op
+            && self.read_block(node, usize::from(block)).is_none()
+        {
+            self.answer(node, who, id, Outcome::Refused);
+            return self.step(node, Input::Tick);
+        }
         law::coherent::check(self, node);
         law::control_store::check(self, node);
         let (value, version) = match op {
@@ -142,7 +148,8 @@ impl World {
             Op::Fsync { file } => blocks_of_file(usize::from(file)),
             Op::Put { .. } | Op::Get { .. } => 0..0,
         };
-        let content = blocks.map(|b| (b, self.content(node, b))).collect();
+        // What is told to be safe is what was written, whatever has become of this copy.
+        let content = blocks.map(|b| (b, self.written(node, b))).collect();
         self.running(node).waiters.push(Waiter {
             id,
             who,

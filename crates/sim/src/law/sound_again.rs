@@ -1,0 +1,22 @@
+//! Law 7, in the end: after the chaos and a scrub every block of every member's disk is what its checksum says, and what
+//! was written.
+
+use crate::model::BLOCKS;
+use crate::world::World;
+
+/// Checked at the end.
+pub(crate) fn check(world: &mut World) {
+    for node in 0..world.nodes.len() {
+        for block in 0..BLOCKS {
+            let disk = &world.nodes[node].disk;
+            if !disk.is_sound(block) {
+                let (files, sum) = (disk.files[block], disk.saved_sums[block]);
+                let what = format!(
+                    "block {block} of n{} holds {files}, and its checksum is that of {sum}",
+                    node + 1
+                );
+                return world.oracle.accuse(world.now, "sound again", what);
+            }
+        }
+    }
+}

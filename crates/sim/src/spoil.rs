@@ -1,0 +1,120 @@
+//! Disks that spoil what they were given: blocks that rot, that a crash tears, or that are written to another one's place.
+//!
+//! One copy is spoiled while another member has a good one, and no process ends until all copies are good again. With the
+//! last good copy the content would be gone: its readers would get errors for ever, and rightly.
+
+use crate::disk::{Astray, NOISE_FROM, Torn};
+use crate::model::{BLOCKS, file_of, range_of};
+use crate::oracle::Mark;
+use crate::strike::Strike;
+use crate::world::{Scenario, World};
+use perigee_replica::Plant;
+use perigee_types::Rng;
+
+/// The slowest that a disk gets: nobody takes the place of its node meanwhile.
+const SLOW_US: u64 = 300_000;
+
+impl World {
+    /// What goes wrong next where disks are bad.
+    pub(crate) fn disk_strike(&self, node: usize, rng: &mut Rng) -> Option<Strike> {
+        let slow = self.nodes[node].slow_disk_us == 0;
+        let most = 10_000 + rng.below(SLOW_US - 10_000);
+        let block = rng.below(BLOCKS as u64) as usize;
+        match rng.below(8) {
+            0..=2 => self
+                .may_spoil(node, block)
+                .then_some(Strike::Rot(node, block)),
+            3 | 4 => Some(Strike::Misdirect(node)),
+            5 => Some(Strike::Slow(node, slow.then_some(most))),
+            6 => self.is_sound().then_some(Strike::Kill(node)),
+            _ => {
+                let mut torn =
+                    (0..self.nodes.len()).filter(|node| self.tears(*node).next().is_some());
+                let node = torn.next().filter(|_| self.is_sound())?;
+                Some(Strike::Kill(node))
+            }
+        }
+    }
+
+    /// Whether every node runs, is a member, and has nothing bad on its disk.
+    fn is_sound(&self) -> bool {
+        let sound = |block: usize| self.nodes.iter().all(|node| node.disk.is_sound(block));
+        self.all_are_members() && (0..BLOCKS).all(sound)
+    }
+
+    fn all_are_members(&self) -> bool {
+        let run = self.nodes.iter().all(|node| node.run.is_some());
+        run && self.store.view.chain.len() == self.nodes.len()
+    }
+
+    /// Whether a block is valid on a member, and another one's disk has it, too.
+    fn may_spoil(&self, node: usize, block: usize) -> bool {
+        if self.calm || self.scenario != Scenario::BadDisks || !self.all_are_members() {
+            return false;
+        }
+        let valid = |member: usize| {
+            let pull = &self.running_ref(member).pull;
+            pull.is_valid(file_of(block), range_of(block))
+        };
+        let content = self.content(node, block);
+        let has_it = |other: usize| {
+            let disk = &self.nodes[other].disk;
+            let lasts = disk.is_sound(block) && !disk.dirty[block];
+            valid(other) && lasts && self.content(other, block) == content
+        };
+        valid(node) && (0..self.nodes.len()).any(|other| other != node && has_it(other))
+    }
+
+    /// Content that no write has made.
+    fn noise(&mut self) -> u64 {
+        NOISE_FROM + self.fresh_token()
+    }
+
+    pub(crate) fn rot(&mut self, node: usize, block: usize) {
+        if self.may_spoil(node, block) {
+            let noise = self.noise();
+            self.nodes[node].disk.spoil(block, noise);
+            self.note(Mark::Rot);
+        }
+    }
+
+    /// Which of the blocks that are being synced goes elsewhere.
+    pub(crate) fn misdirect(&mut self, node: usize, blocks: &[(usize, u64)]) -> Option<Astray> {
+        if !std::mem::take(&mut self.nodes[node].disk.misdirects) {
+            return None;
+        }
+        let &(block, token) = blocks.first()?;
+        let to = self.rng.below(BLOCKS as u64) as usize;
+        let synced = blocks.iter().any(|(other, _)| *other == to);
+        let newest = self.nodes[node].disk.cache[block] == token;
+        let spoils = newest && !synced && self.may_spoil(node, block) && self.may_spoil(node, to);
+        if !spoils {
+            return None;
+        }
+        self.note(Mark::Misdirected);
+        let takes_sum = self.planted(Plant::ChecksumMoves);
+        Some(Astray {
+            block,
+            to,
+            takes_sum,
+        })
+    }
+
+    /// The blocks that a crash of a node may tear: it is writing them.
+    fn tears(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        let dirty = move |block: &usize| self.nodes[node].disk.dirty[*block];
+        (0..BLOCKS)
+            .filter(dirty)
+            .filter(move |block| self.may_spoil(node, *block))
+    }
+
+    /// What a crash may leave of them.
+    pub(crate) fn torn(&mut self, node: usize) -> Torn {
+        let mut torn = Torn::default();
+        let blocks: Vec<usize> = self.tears(node).collect();
+        for block in blocks {
+            torn[block] = Some(self.noise());
+        }
+        torn
+    }
+}
