@@ -90,6 +90,7 @@ fn child(words: &[&str]) -> Checked<bool> {
             let [size, seed, sync_every] = [size, seed, sync_every].map(|n| number(Some(&n), 0));
             kill_write::writing_side(Path::new(path), size?, seed?, sync_every?)?;
         }
+        ["storer"] => private::storer_side()?,
         ["store", path, at, len, seed] => {
             let [at, len, seed] = [at, len, seed].map(|n| number(Some(&n), 0));
             private::storing_side(Path::new(path), at?, len?, seed?)?;

@@ -6,17 +6,18 @@
 use super::worker::{Failed, Worker};
 use crate::error::{Call, CheckError, Checked};
 use crate::map::{Access, Shared};
-use crate::side::say;
+use crate::side::{Side, say};
 use crate::{ensure, pattern, program};
 use rustix::fs::FallocateFlags;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, BufRead, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The longest file, in bytes.
 const LEN_MAX: u64 = 96 << 10;
@@ -187,16 +188,12 @@ impl Change {
         }
     }
 
-    /// On the file.
+    /// On the file, but for a store.
     fn perform(self, path: &Path) -> io::Result<()> {
-        if let Self::Store { at, len, seed } = self {
-            return store_elsewhere(path, at, len, seed);
-        }
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         match self {
-            Self::Write { at, len, seed } | Self::Store { at, len, seed } => {
-                file.write_all_at(&bytes(seed, len), at)
-            }
+            Self::Write { at, len, seed } => file.write_all_at(&bytes(seed, len), at),
+            Self::Store { .. } => Err(ErrorKind::Unsupported.into()),
             Self::Truncate { len } => file.set_len(len),
             Self::Punch { at, len } => {
                 let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -223,22 +220,58 @@ fn copy(file: &File, mut from: u64, mut to: u64, mut len: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Stores through a map in a process of its own: one whose daemon dies meanwhile is killed by SIGBUS.
-fn store_elsewhere(path: &Path, at: u64, len: u64, seed: u64) -> io::Result<()> {
-    let testbed = program::testbed().map_err(io::Error::other)?;
-    let mut child = Command::new(testbed);
-    child.args(["child", "store"]).arg(path);
-    child.args([at, len, seed].map(|number| number.to_string()));
-    let ended = child.stdin(Stdio::null()).output()?;
-    if ended.status.success() {
-        return Ok(());
+/// The longest that a store may take: its node may be struck.
+const STORE_MAX: Duration = Duration::from_secs(120);
+
+/// A process that stores through maps, each time in one more: one whose daemon dies meanwhile is killed by SIGBUS. Not
+/// made by this process, whose open files such a one would close first: those of a node that is stopped hold it up.
+#[derive(Debug)]
+pub(super) struct Storer(Side);
+
+impl Storer {
+    /// Errors: those of starting it.
+    pub(super) fn start() -> Checked<Self> {
+        Side::spawn(&program::testbed()?, &["storer"]).map(Self)
     }
-    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-    let errno = said.lines().next().and_then(|line| line.parse().ok());
-    Err(errno.map_or_else(
-        || io::Error::other(format!("{}: {said}", ended.status)),
-        io::Error::from_raw_os_error,
-    ))
+
+    fn store(&mut self, path: &Path, at: u64, len: u64, seed: u64) -> io::Result<()> {
+        let line = format!("{at} {len} {seed} {}", path.display());
+        let said = self.0.ask(&line, STORE_MAX).map_err(io::Error::other)?;
+        match said.split_once(' ') {
+            None if said == "done" => Ok(()),
+            Some(("errno", number)) if let Ok(errno) = number.parse() => {
+                Err(io::Error::from_raw_os_error(errno))
+            }
+            _ => Err(io::Error::other(said)),
+        }
+    }
+}
+
+/// The side that has things stored, until nobody asks.
+///
+/// Errors: those of starting a process, or the asker has gone.
+pub fn storer_side() -> Checked {
+    for line in io::stdin().lock().lines() {
+        let line = line.call(|| "hear the checker".to_owned())?;
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        let [at, len, seed, path] = words[..] else {
+            return Err(CheckError::violated(format!("`{line}` names no store")));
+        };
+        let mut child = Command::new(program::testbed()?);
+        child.args(["child", "store", path, at, len, seed]);
+        let ended = child.stdin(Stdio::null()).output().call(|| line.clone())?;
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let errno = said
+            .lines()
+            .next()
+            .and_then(|line| line.parse::<i32>().ok());
+        say(&match errno {
+            _ if ended.status.success() => "done".to_owned(),
+            Some(errno) => format!("errno {errno}"),
+            None => format!("{}: {}", ended.status, said.replace('\n', " ")),
+        })?;
+    }
+    Ok(())
 }
 
 /// The other side of it, which says the errno of what failed.
@@ -300,7 +333,14 @@ impl Worker<'_> {
             Change::Allocate { .. } => "fallocate of a private file",
             Change::Copy { .. } => "copy_file_range in a private file",
         };
-        self.call(what, || change.perform(&path))?;
+        if let Change::Store { at, len, seed } = change {
+            let storer = &mut self.storer;
+            let store = || storer.store(&path, at, len, seed);
+            let stored = self.stage.call(self.turn, what, store);
+            stored.map_err(|error| Failed::Call(what, error))?;
+        } else {
+            self.call(what, || change.perform(&path))?;
+        }
         let len = after.len();
         self.private.content = after;
         self.remember(Step::Changed { change, len });

@@ -2,7 +2,7 @@
 //! file of its own.
 
 use super::ledger::{Ledger, Place, RECORD_LEN};
-use super::private::Private;
+use super::private::{Private, Storer};
 use super::stage::{Excuse, Stage, Turn};
 use crate::error::{Call, CheckError};
 use crate::pattern;
@@ -35,6 +35,7 @@ pub(super) struct Worker<'a> {
     pub(super) rng: Rng,
     pub(super) turn: Turn,
     pub(super) private: Private,
+    pub(super) storer: Storer,
     /// Files whose fate is certain.
     files: Vec<u64>,
     made: u64,
@@ -43,6 +44,10 @@ pub(super) struct Worker<'a> {
 /// Works until the campaign is over or a promise is broken.
 pub fn run(node: u32, root: &Path, stage: &Stage, ledger: &Ledger, rng: Rng) {
     let Some(turn) = stage.turn(node) else { return };
+    let storer = match Storer::start() {
+        Ok(storer) => storer,
+        Err(error) => return stage.broken(error),
+    };
     let mut worker = Worker {
         node,
         root,
@@ -51,6 +56,7 @@ pub fn run(node: u32, root: &Path, stage: &Stage, ledger: &Ledger, rng: Rng) {
         rng,
         turn,
         private: Private::default(),
+        storer,
         files: Vec::new(),
         made: 0,
     };
