@@ -7,7 +7,7 @@ use perigee_net::{Call, PeerName};
 use perigee_proto::Rpc;
 use perigee_proto::message::chain::Envelope;
 use perigee_replica::Origin;
-use perigee_replica::{Entry, Input, LogWrite, Message, Output, PersistId};
+use perigee_replica::{Entry, Holds, Input, LogWrite, Message, Output, PersistId};
 use perigee_store::{Space, WriteBatch};
 use perigee_types::{Batch, Epoch, InodeId, NodeId, Seq, Span, Tick, Version};
 use serde::{Deserialize, Serialize};
@@ -303,35 +303,22 @@ impl Container {
         }
     }
 
-    /// Goes on when `seq` is on every member.
-    pub(super) fn when_committed(
-        &self,
-        st: &mut State,
-        seq: Seq,
-        waiter: Waiter,
-    ) -> Option<Waiter> {
-        if seq <= st.chain.committed() {
-            return Some(waiter);
-        }
-        st.commit_waiters.entry(seq).or_default().push(waiter);
-        self.hurry(st);
-        None
-    }
-
-    /// Waits until `seq` is on every member.
-    pub(super) async fn committed(&self, seq: Seq) -> Result<(), Elsewhere> {
+    /// Waits until a record is on every member. Not only its place counts: between the moment when it was ordered and this
+    /// one the container may have got another owner, who has put something else there.
+    pub(super) async fn committed(&self, record: Version) -> Result<(), Elsewhere> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let ready = {
+        {
             let mut st = self.state.lock();
+            match st.chain.holds(record) {
+                Holds::Yes => return Ok(()),
+                Holds::NotYet if st.reigning => {}
+                Holds::NotYet | Holds::Never => return Err(Elsewhere::NotReady),
+            }
             // The receiver may have gone: then nobody wants to know.
-            self.when_committed(
-                &mut st,
-                seq,
-                Box::new(move |result| _ = sender.send(result)),
-            )
-        };
-        if let Some(waiter) = ready {
-            waiter(Ok(()));
+            let waiter: Waiter = Box::new(move |result| _ = sender.send(result));
+            let waiters = st.commit_waiters.entry(record.seq).or_default();
+            waiters.push(waiter);
+            self.hurry(&mut st);
         }
         receiver.await.unwrap_or(Err(Elsewhere::NotReady))
     }

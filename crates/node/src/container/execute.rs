@@ -7,7 +7,9 @@ use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::Turn;
 use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
 use perigee_proto::message::session::Revoke;
-use perigee_types::{Batch, ContainerId, Errno, InodeId, OpId, Seq, SessionId, Span, Tick};
+use perigee_types::{
+    Batch, ContainerId, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,16 +33,16 @@ pub(super) struct Owed {
     pub(super) revoke: Vec<Holder>,
     pub(super) touched: Vec<Touched>,
     /// The record that must be on every member first.
-    pub(super) commit: Option<Seq>,
+    pub(super) commit: Option<Version>,
     /// The execution, where leases are to be taken back: a repeat waits for that, too.
     pub(super) run: Option<RunId>,
 }
 
 impl Owed {
     /// Nothing but a record on every member.
-    pub(super) fn until(seq: Seq) -> Self {
+    pub(super) fn until(record: Version) -> Self {
         Self {
-            commit: Some(seq),
+            commit: Some(record),
             ..Self::default()
         }
     }
@@ -148,7 +150,7 @@ impl Container {
         if let Some(result) = self.repeated(st, request)? {
             // The first run's record may still be under way.
             let owed = Owed {
-                commit: Some(st.chain.last().seq),
+                commit: Some(st.chain.last()),
                 ..Owed::default()
             };
             return Ok(Ran::Done(result, Span::ZERO, owed));
@@ -187,7 +189,9 @@ impl Container {
                 Owed::default(),
             ));
         }
-        let show = |seq: Seq| (!local && seq > st.chain.committed()).then_some(seq);
+        let shown =
+            |seq: Seq| (!local && seq > st.chain.committed()).then(|| st.chain.version_at(seq));
+        let show = shown(latest);
         let outcome = match st.transactions.judge(&reads, foreign, ran) {
             Turn::Fetch | Turn::Wait | Turn::Spans(_) => {
                 let run = mutates.then(|| st.answers.begin(request.session, request.op));
@@ -195,7 +199,7 @@ impl Container {
             }
             Turn::Answer(Err(errno)) => {
                 let owed = Owed {
-                    commit: show(latest),
+                    commit: show,
                     ..Owed::default()
                 };
                 return Ok(Ran::Done(Err(errno), Span::ZERO, owed));
@@ -247,7 +251,7 @@ impl Container {
         self.owe_leases(st, now, request.session, outcome.touched, &mut owed, after);
         owed.hold_repeats(st, request.session, request.op);
         if !local && depends > st.chain.committed() {
-            owed.commit = Some(depends);
+            owed.commit = Some(st.chain.version_at(depends));
             self.hurry(st);
         }
         let mut reply = outcome.reply;
@@ -314,7 +318,7 @@ impl Container {
         });
         let commit = async {
             match owed.commit {
-                Some(seq) => self.committed(seq).await,
+                Some(record) => self.committed(record).await,
                 None => Ok(()),
             }
         };

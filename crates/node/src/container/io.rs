@@ -321,7 +321,7 @@ impl Container {
             if seq.is_none() {
                 return Err(Errno::ESTALE.into());
             }
-            owed.commit = seq;
+            owed.commit = seq.map(|seq| st.chain.version_at(seq));
             self.hurry(&mut st);
         } else if full {
             self.record_writes(&mut st, now, inode);

@@ -41,6 +41,10 @@ fn lost(sessions: &[SessionId], presence: &Presence) -> Vec<SessionId> {
 }
 
 /// What a request for a lock may do.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made and taken apart at once, by one caller"
+)]
 pub(super) enum Admitted {
     /// Run it.
     Run,
@@ -94,7 +98,7 @@ impl Container {
         };
         let local = session.node() == self.env.me;
         let owed = Owed {
-            commit: (!local && shown > st.chain.committed()).then_some(shown),
+            commit: (!local && shown > st.chain.committed()).then(|| st.chain.version_at(shown)),
             ..Owed::default()
         };
         Admitted::Answered(result, owed)

@@ -115,7 +115,7 @@ impl Container {
         };
         self.hurry(st);
         let owed = Owed {
-            commit: Some(seq),
+            commit: Some(st.chain.version_at(seq)),
             ..Owed::default()
         };
         Ok((range, owed, Some(seq)))

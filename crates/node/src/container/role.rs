@@ -100,16 +100,16 @@ impl Container {
 
     /// Before a stop: everything that was acknowledged here is sent and put on disk.
     pub(crate) async fn quiesce(self: &Arc<Self>) {
-        let (seq, inodes) = {
+        let (last, inodes) = {
             let mut st = self.state.lock();
             if Self::reign(&st, self.env.clock.now()).is_err() {
                 return;
             }
             self.record_all_writes(&mut st);
-            (st.chain.last().seq, std::mem::take(&mut st.unsettled))
+            (st.chain.last(), std::mem::take(&mut st.unsettled))
         };
         let everywhere = async {
-            self.committed(seq).await?;
+            self.committed(last).await?;
             let files = self.state.lock().data_last.clone();
             let files = files.into_iter();
             let files = files.map(|(inode, seq)| self.data_everywhere(inode, seq));

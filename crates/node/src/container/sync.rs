@@ -31,10 +31,14 @@ impl Container {
     pub(super) async fn settle_writes(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
-        let waits = self.state.lock().data_last.get(&inode).copied();
-        if let Some(seq) = waits {
-            self.committed(seq).await?;
-            self.data_everywhere(inode, seq).await?;
+        let waits = {
+            let st = self.state.lock();
+            let last = st.data_last.get(&inode);
+            last.map(|seq| st.chain.version_at(*seq))
+        };
+        if let Some(record) = waits {
+            self.committed(record).await?;
+            self.data_everywhere(inode, record.seq).await?;
         }
         Ok(())
     }
@@ -63,9 +67,9 @@ impl Container {
     pub(crate) async fn sync(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
-        let (seq, kind) = {
+        let (last, kind) = {
             let st = self.state.lock();
-            (st.chain.last().seq, self.attr(&st, inode)?.kind)
+            (st.chain.last(), self.attr(&st, inode)?.kind)
         };
         let here = async {
             if kind == Kind::File {
@@ -75,9 +79,9 @@ impl Container {
             }
         };
         let there = async {
-            self.committed(seq).await?;
+            self.committed(last).await?;
             if kind == Kind::File {
-                self.data_everywhere(inode, seq).await
+                self.data_everywhere(inode, last.seq).await
             } else {
                 Ok(())
             }

@@ -13,7 +13,7 @@ use perigee_meta::{Answers, Context, Key, Op, Outcome, Refusal, Reply, RunId, To
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
-use perigee_types::{ContainerId, Errno, InodeId, Seq, SessionId, Span, TxId};
+use perigee_types::{ContainerId, Errno, InodeId, SessionId, Span, TxId, Version};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -196,7 +196,7 @@ impl Container {
             return Err(store_errno(&failed).into());
         }
         let owed = if !local && latest > st.chain.committed() {
-            Owed::until(latest)
+            Owed::until(st.chain.version_at(latest))
         } else {
             Owed::default()
         };
@@ -239,7 +239,7 @@ impl Container {
             }
         });
         futures_util::future::join_all(votes).await;
-        let (step, seq, owed) = match self.decide(request, &plan, &outcome) {
+        let (step, decision, owed) = match self.decide(request, &plan, &outcome) {
             Ok(Some(decided)) => decided,
             refused => {
                 let tell = self.state.lock().transactions.abandon(&plan);
@@ -248,7 +248,7 @@ impl Container {
             }
         };
         // From here on only the log knows how it ended.
-        self.wait(step.when, seq).await?;
+        self.wait(step.when, decision).await?;
         let told = self.tell(&step.say, &outcome.touched);
         let ((), paid) = tokio::join!(told, self.pay(request.session, owed));
         paid?;
@@ -261,7 +261,7 @@ impl Container {
         request: &Request,
         plan: &Plan,
         outcome: &Outcome,
-    ) -> Result<Option<(Step<Tell>, Seq, Owed)>, Failed> {
+    ) -> Result<Option<(Step<Tell>, Version, Owed)>, Failed> {
         let mut after = After::default();
         let mut owed = Owed::default();
         let decided = {
@@ -288,17 +288,17 @@ impl Container {
                 &mut owed,
                 &mut after,
             );
-            (step, seq)
+            (step, st.chain.version_at(seq))
         };
         after.run();
         Ok(Some((decided.0, decided.1, owed)))
     }
 
-    /// Waits until something may be said. `seq`: the last record that it depends on.
-    async fn wait(&self, when: When, seq: Seq) -> Result<(), Elsewhere> {
+    /// Waits until something may be said. `record`: the last one that it depends on.
+    async fn wait(&self, when: When, record: Version) -> Result<(), Elsewhere> {
         match when {
             When::Now => Ok(()),
-            When::Replicated => self.committed(seq).await,
+            When::Replicated => self.committed(record).await,
         }
     }
 
@@ -351,7 +351,7 @@ impl Container {
         }
     }
 
-    fn read_keys_now(&self, request: &ReadKeys) -> Result<Option<(Keys, Seq)>, Failed> {
+    fn read_keys_now(&self, request: &ReadKeys) -> Result<Option<(Keys, Version)>, Failed> {
         use perigee_meta::View;
         let mut st = self.state.lock();
         Self::reign(&st, self.env.clock.now())?;
@@ -384,12 +384,12 @@ impl Container {
         if st.transactions.hides(&reads) {
             return Ok(None);
         }
-        Ok(Some((keys, latest)))
+        Ok(Some((keys, st.chain.version_at(latest))))
     }
 
     /// Prepares this container's part of another's transaction.
     pub(crate) async fn prepare(self: &Arc<Self>, intent: &Intent) -> Result<Prepared, Failed> {
-        let (step, seq) = {
+        let (step, record) = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
@@ -400,13 +400,12 @@ impl Container {
             let step = self.with_view(&mut st, |transactions, view| {
                 transactions.prepare(now, view, intent)
             })?;
-            let seq = match &step.record {
-                Some(record) => self.order(&mut st, now, record, true)?,
-                None => st.chain.last().seq,
-            };
-            (step, seq)
+            if let Some(record) = &step.record {
+                self.order(&mut st, now, record, true)?;
+            }
+            (step, st.chain.last())
         };
-        self.wait(step.when, seq).await?;
+        self.wait(step.when, record).await?;
         Ok(match step.say {
             Vote::Yes => Prepared::Yes,
             Vote::No => Prepared::Conflict,
@@ -464,7 +463,8 @@ impl Container {
                 seq = self.order(&mut st, now, record, true)?;
             }
             st.transactions.ended(tx);
-            owed.commit = (step.when == When::Replicated).then_some(seq);
+            let record = st.chain.version_at(seq);
+            owed.commit = (step.when == When::Replicated).then_some(record);
             // A repeat finds no part any more, and may come before the first has had its leases back.
             let told = touched.iter().filter(|touched| concerns(self.id, touched));
             let mut mine = step.say;
@@ -479,15 +479,15 @@ impl Container {
 
     /// Answers a participant in doubt.
     pub(crate) async fn decision(self: &Arc<Self>, tx: TxId) -> Result<Decided, Failed> {
-        let (step, seq) = {
+        let (step, last) = {
             let mut st = self.state.lock();
             Self::reign(&st, self.env.clock.now())?;
             let step = self.with_view(&mut st, |transactions, view| {
                 transactions.decision(view, tx)
             })?;
-            (step, st.chain.last().seq)
+            (step, st.chain.last())
         };
-        self.wait(step.when, seq).await?;
+        self.wait(step.when, last).await?;
         let commit = match step.say {
             Known::Open => None,
             Known::Ended(verdict) => Some(verdict == Verdict::Commit),
@@ -518,19 +518,19 @@ impl Container {
     /// Asks about transactions that were prepared here and not ended for long, and tells participants again that have not
     /// confirmed.
     pub(crate) async fn settle_transactions(self: &Arc<Self>) {
-        let (doubts, untold, seq) = {
+        let (doubts, untold, last) = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             if Self::reign(&st, now).is_err() {
                 return;
             }
             let untold = st.transactions.untold(now);
-            (st.transactions.doubts(now), untold, st.chain.last().seq)
+            (st.transactions.doubts(now), untold, st.chain.last())
         };
         if !untold.say.is_empty() {
             let me = self.clone();
             self.env.runtime.spawn(async move {
-                if me.wait(untold.when, seq).await.is_ok() {
+                if me.wait(untold.when, last).await.is_ok() {
                     for tell in &untold.say {
                         me.tell(tell, &[]).await;
                     }

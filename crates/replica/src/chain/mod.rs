@@ -390,6 +390,12 @@ impl Chain {
         self.log.holds(version, through)
     }
 
+    /// The record at a place of this log; of one that is retained no more, the last such.
+    #[must_use]
+    pub fn version_at(&self, seq: Seq) -> Version {
+        self.log.version_at(seq).unwrap_or(self.log.base())
+    }
+
     /// Whether a fetched state that ends at `base` may replace the log here: it was asked for, and nothing that this
     /// node has acknowledged would be lost. If not, give [`Input::StateFailed`].
     #[must_use]

@@ -6,7 +6,7 @@ use super::world::{Event, Names};
 use crate::control::{StoreReply, StoreRequest};
 use crate::law;
 use crate::world::{host_of, id_of};
-use perigee_replica::{CasOutcome, Entry, Input, Output, Role};
+use perigee_replica::{CasOutcome, Entry, Holds, Input, Output, Role};
 use perigee_types::{Batch, ContainerId, Epoch, Seq, Tick, Version};
 
 /// How often a driver looks after placement, lost requests and transactions.
@@ -194,14 +194,25 @@ impl Names {
         seq: Seq,
         then: Then,
     ) {
+        let record = self.member(host, container).chain.version_at(seq);
+        self.when_there(host, container, record, then);
+    }
+
+    /// Goes on when a record is on every member: that one, and not another in its place.
+    pub(super) fn when_there(
+        &mut self,
+        host: usize,
+        container: ContainerId,
+        record: Version,
+        then: Then,
+    ) {
         let member = self.member(host, container);
-        if seq <= member.chain.committed() {
-            return self.resume_soon(host, container, then);
+        match member.chain.holds(record) {
+            Holds::Yes => return self.resume_soon(host, container, then),
+            Holds::NotYet if member.reigning => {}
+            Holds::NotYet | Holds::Never => return self.disappoint(host, container, then),
         }
-        if !member.reigning {
-            return self.disappoint(host, container, then);
-        }
-        member.waiters.entry(seq).or_default().push(then);
+        member.waiters.entry(record.seq).or_default().push(then);
         let life = self.hosts[host].incarnation;
         let flush = Event::Flush {
             host,
@@ -374,6 +385,8 @@ impl Names {
             });
             if before != view.owner() {
                 self.note(Mark::Takeover);
+            } else if let Some(owner) = before {
+                self.aim_at_change(host_of(owner));
             }
             for other in 0..self.hosts.len() {
                 if self.calm || !(self.net.store_cut[other] || self.rng.chance(1, 4)) {

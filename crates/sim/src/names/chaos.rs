@@ -121,6 +121,18 @@ impl Names {
         self.strike(&dice, strike);
     }
 
+    /// An owner's chain has changed, and it has not begun the new epoch: a good moment to cut it off from its members.
+    pub(super) fn aim_at_change(&mut self, owner: usize) {
+        if self.calm {
+            return;
+        }
+        let mut dice = self.numbered.aimed();
+        if dice.rng.chance(self.chaos.aim, 1_000) {
+            let store = cut_from_store(&mut dice.rng);
+            self.strike(&dice, Strike::CutOff(owner, store));
+        }
+    }
+
     /// A lease is on its way to another host, which may not hear that it ends.
     pub(super) fn aim_at_lease(&mut self, host: usize, other: usize) {
         if self.calm {

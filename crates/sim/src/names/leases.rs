@@ -7,7 +7,7 @@ use crate::law;
 use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::When;
 use perigee_meta::{Op, Plant, Touched};
-use perigee_types::{ContainerId, InodeId, Seq, SessionId, Span, Tick};
+use perigee_types::{ContainerId, InodeId, Seq, SessionId, Span, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a session is told again to forget.
@@ -55,7 +55,7 @@ pub struct Debt {
     left: BTreeMap<SessionId, Tick>,
     touched: Vec<Touched>,
     when: When,
-    seq: Seq,
+    record: Version,
     then: Then,
 }
 
@@ -124,6 +124,7 @@ impl Names {
         (when, seq): (When, Seq),
         then: Then,
     ) {
+        let record = self.member(host, container).chain.version_at(seq);
         let now = self.local(host);
         for here in &mut self.process(host).sessions {
             if here.id() != session {
@@ -139,7 +140,7 @@ impl Names {
                 let forget = Packet::Forget(0, holder.session, touched.clone());
                 self.send(host, super::session::session_host(holder.session), forget);
             }
-            return self.paid(host, container, (when, seq), then);
+            return self.paid(host, container, (when, record), then);
         }
         let id = self.fresh_id();
         let debt = Debt {
@@ -147,7 +148,7 @@ impl Names {
             left,
             touched,
             when,
-            seq,
+            record,
             then,
         };
         self.note(super::Mark::Revoked);
@@ -235,14 +236,20 @@ impl Names {
 
     fn settle_debt(&mut self, host: usize, id: u64) {
         if let Some(debt) = self.process(host).debts.remove(&id) {
-            self.paid(host, debt.container, (debt.when, debt.seq), debt.then);
+            self.paid(host, debt.container, (debt.when, debt.record), debt.then);
         }
     }
 
-    fn paid(&mut self, host: usize, container: ContainerId, (when, seq): (When, Seq), then: Then) {
+    fn paid(
+        &mut self,
+        host: usize,
+        container: ContainerId,
+        (when, record): (When, Version),
+        then: Then,
+    ) {
         match when {
             When::Now => self.resume_soon(host, container, then),
-            When::Replicated => self.when_committed(host, container, seq, then),
+            When::Replicated => self.when_there(host, container, record, then),
         }
     }
 }
