@@ -9,6 +9,8 @@ use thiserror::Error;
 
 /// Aimed strikes have numbers from here on: no history has that many by the clock.
 const AIMED_FROM: u64 = 1_000;
+/// Those aimed at a change of an owner's own chain, from here on.
+const AT_CHANGE_FROM: u64 = 1_000_000;
 
 /// A set of numbers, written as `3,5-9,20-`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -159,6 +161,7 @@ pub struct Numbered {
     seed: u64,
     by_clock: u64,
     aimed: u64,
+    at_change: u64,
     left_out: LeftOut,
     detail: Detail,
     happened: Vec<Happening>,
@@ -172,6 +175,7 @@ impl Numbered {
             seed,
             by_clock: 0,
             aimed: AIMED_FROM,
+            at_change: AT_CHANGE_FROM,
             left_out,
             detail,
             happened: Vec::new(),
@@ -188,6 +192,12 @@ impl Numbered {
     pub fn aimed(&mut self) -> Dice {
         self.aimed += 1;
         self.dice(self.aimed)
+    }
+
+    /// The next strike at a moment when an owner's own chain has changed.
+    pub fn at_change(&mut self) -> Dice {
+        self.at_change += 1;
+        self.dice(self.at_change)
     }
 
     fn dice(&self, number: u64) -> Dice {

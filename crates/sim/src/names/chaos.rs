@@ -126,7 +126,7 @@ impl Names {
         if self.calm {
             return;
         }
-        let mut dice = self.numbered.aimed();
+        let mut dice = self.numbered.at_change();
         if dice.rng.chance(self.chaos.aim, 1_000) {
             let store = cut_from_store(&mut dice.rng);
             self.strike(&dice, Strike::CutOff(owner, store));
