@@ -87,7 +87,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::RecentOutlivesReign, 651),
     (Plant::PartRevokesNothing, 6),
     (Plant::RepeatRevokesNothing, 2901),
-    (Plant::KeptOverEpoch, MISSING),
+    (Plant::KeptOverEpoch, 41658),
 ];
 
 #[test]
