@@ -69,6 +69,13 @@ pub(super) fn log_key(seq: Seq) -> [u8; 8] {
     seq.0.to_be_bytes()
 }
 
+impl State {
+    /// The record that must be on every member before a session is told what goes up to `seq`; one at home need not wait.
+    pub(super) fn before_telling(&self, local: bool, seq: Seq) -> Option<Version> {
+        (!local && seq > self.chain.committed()).then(|| self.chain.version_at(seq))
+    }
+}
+
 impl Container {
     /// Gives the protocol an event, and performs what follows.
     pub(crate) fn step(self: &Arc<Self>, input: Input) {

@@ -39,14 +39,6 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// Nothing but a record on every member.
-    pub(super) fn until(record: Version) -> Self {
-        Self {
-            commit: Some(record),
-            ..Self::default()
-        }
-    }
-
     /// Until this is paid, a repeat of the operation is not answered from what is kept of it.
     pub(super) fn hold_repeats(&mut self, st: &mut State, session: SessionId, op: OpId) {
         if !self.revoke.is_empty() {
@@ -189,9 +181,7 @@ impl Container {
                 Owed::default(),
             ));
         }
-        let shown =
-            |seq: Seq| (!local && seq > st.chain.committed()).then(|| st.chain.version_at(seq));
-        let show = shown(latest);
+        let show = st.before_telling(local, latest);
         let outcome = match st.transactions.judge(&reads, foreign, ran) {
             Turn::Fetch | Turn::Wait | Turn::Spans(_) => {
                 let run = mutates.then(|| st.answers.begin(request.session, request.op));
@@ -250,8 +240,8 @@ impl Container {
         }
         self.owe_leases(st, now, request.session, outcome.touched, &mut owed, after);
         owed.hold_repeats(st, request.session, request.op);
-        if !local && depends > st.chain.committed() {
-            owed.commit = Some(st.chain.version_at(depends));
+        owed.commit = st.before_telling(local, depends);
+        if owed.commit.is_some() {
             self.hurry(st);
         }
         let mut reply = outcome.reply;

@@ -98,7 +98,7 @@ impl Container {
         };
         let local = session.node() == self.env.me;
         let owed = Owed {
-            commit: (!local && shown > st.chain.committed()).then(|| st.chain.version_at(shown)),
+            commit: st.before_telling(local, shown),
             ..Owed::default()
         };
         Admitted::Answered(result, owed)

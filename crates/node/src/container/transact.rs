@@ -195,10 +195,9 @@ impl Container {
         if let Some(failed) = view.failed.take() {
             return Err(store_errno(&failed).into());
         }
-        let owed = if !local && latest > st.chain.committed() {
-            Owed::until(st.chain.version_at(latest))
-        } else {
-            Owed::default()
+        let owed = Owed {
+            commit: st.before_telling(local, latest),
+            ..Owed::default()
         };
         Ok(match st.transactions.judge(&reads, foreign, ran) {
             Turn::Fetch => Next::Fetch,
