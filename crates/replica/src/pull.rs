@@ -132,8 +132,10 @@ impl Pull {
         Self::default()
     }
 
-    /// Takes over what the disk knows of one object, at a start.
-    pub fn restore(&mut self, inode: InodeId, invalid: RegionMap) {
+    /// Takes over what the disk knows of one object, at a start. Where it does not know what is needed, that is content
+    /// as of `applied`, the last record that this node has carried out: a member that has not heard of it would give older.
+    pub fn restore(&mut self, inode: InodeId, mut invalid: RegionMap, applied: Version) {
+        invalid.need_where_unknown(applied);
         if !invalid.is_empty() {
             self.objects.entry(inode).or_default().invalid = invalid;
         }
@@ -145,14 +147,45 @@ impl Pull {
         object.invalid.invalidate(range, needed);
     }
 
-    /// What is here of `range` was found to be no content of it at all. A member that has not heard of the last commits
-    /// would give older bytes: only content as of `committed`, the last record that is committed here, will do.
-    pub fn on_corrupt(&mut self, inode: InodeId, range: ByteRange, committed: Version) {
+    /// What is here of `range` is no content of it that was ever committed: older bytes are gone, too. A member that has not
+    /// heard of the last commits would give older ones: only content as of `committed`, the last record that is committed
+    /// here, will do.
+    pub fn on_overwritten(&mut self, inode: InodeId, range: ByteRange, committed: Version) {
         let object = self.objects.entry(inode).or_default();
-        object.corrupt = true;
         object
             .invalid
             .invalidate_since(range, committed, Version::default());
+    }
+
+    /// The same, where it was found by a checksum.
+    pub fn on_corrupt(&mut self, inode: InodeId, range: ByteRange, committed: Version) {
+        self.on_overwritten(inode, range, committed);
+        if let Some(object) = self.objects.get_mut(&inode) {
+            object.corrupt = true;
+        }
+    }
+
+    /// Of regions that were found corrupt and are so still, those that count as here nevertheless: an owner had written
+    /// them before, and its record was committed since. Call after [`Pull::on_committed`], with what the disk says.
+    pub fn on_still_corrupt(
+        &mut self,
+        inode: InodeId,
+        lacking: impl IntoIterator<Item = ByteRange>,
+        committed: Version,
+    ) {
+        for range in lacking {
+            let mut unknown = RegionMap::new();
+            unknown.invalidate(range, committed);
+            for (known, _) in self.missing(inode, range).iter() {
+                unknown.drop_range(known);
+            }
+            for (_, own) in self.own_writes().filter(|(other, _)| *other == inode) {
+                unknown.drop_range(own);
+            }
+            for (part, _) in unknown.iter() {
+                self.on_corrupt(inode, part, committed);
+            }
+        }
     }
 
     /// What is invalid of one object: for the disk.

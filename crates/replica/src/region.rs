@@ -75,6 +75,17 @@ impl RegionMap {
         self.insert(ByteRange::new(at, range.end), lack);
     }
 
+    /// Regions of which nothing says what content they need need that of `version`.
+    pub fn need_where_unknown(&mut self, version: Version) {
+        let unknown: Vec<(ByteRange, Version)> = self
+            .iter()
+            .filter(|(_, needed)| *needed == Version::default())
+            .collect();
+        for (range, _) in unknown {
+            self.invalidate_since(range, version, Version::default());
+        }
+    }
+
     /// The first record whose bytes are missing; `None` when the whole object is valid.
     #[must_use]
     pub fn oldest(&self) -> Option<Version> {

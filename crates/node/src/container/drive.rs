@@ -9,9 +9,9 @@ use perigee_proto::message::chain::Envelope;
 use perigee_replica::Origin;
 use perigee_replica::{Entry, Holds, Input, LogWrite, Message, Output, PersistId};
 use perigee_store::{Space, WriteBatch};
-use perigee_types::{Batch, Epoch, InodeId, NodeId, Seq, Span, Tick, Version};
+use perigee_types::{Batch, DataCommand, Epoch, InodeId, NodeId, Seq, Span, Tick, Version};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tracing::error;
 
@@ -233,6 +233,7 @@ impl Container {
             .cloned()
             .collect();
         let mut undone = Vec::new();
+        let mut damaged = BTreeSet::new();
         for entry in entries {
             let batch = match decode_batch(&entry.payload) {
                 Ok(batch) => batch,
@@ -245,6 +246,10 @@ impl Container {
                 st.overlay.apply(entry.version.seq, &batch);
             }
             undone.extend(self.obey(st, entry.version, &batch.data));
+            if !st.damaged.is_empty() {
+                let touched = batch.data.iter().map(DataCommand::inode);
+                damaged.extend(touched.filter(|inode| st.damaged.contains_key(inode)));
+            }
             st.unapplied.push_back(Unapplied {
                 version: entry.version,
                 batch,
@@ -253,6 +258,7 @@ impl Container {
         st.extracted = st.extracted.max(through);
         st.pull.on_committed(through);
         self.make_up(st, undone, after);
+        self.recheck_damaged(st, &damaged);
         self.refill.notify_one();
         self.progress.notify_waiters();
         let later = st.commit_waiters.split_off(&through.next());

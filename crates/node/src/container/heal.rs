@@ -1,9 +1,10 @@
 //! Blocks that are not what was written: never shown, and fetched from another member (law 7).
 
 use super::{Container, Elsewhere, Failed, State, store_errno};
-use perigee_replica::{Input, Role};
+use perigee_replica::{Input, RegionMap, Role};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, DataCommand, Errno, InodeId, Version};
+use perigee_types::{ByteRange, Errno, InodeId, Version};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{error, warn};
 
@@ -108,17 +109,46 @@ impl Container {
     /// Corrupt bytes are invalid from now on, until good ones are here.
     fn mark_corrupt(&self, inode: InodeId, ranges: &[ByteRange]) -> Failed {
         let mut st = self.state.lock();
-        let committed = st.chain.committed_version();
-        for &range in ranges.iter().filter(|range| !range.is_empty()) {
-            st.pull.on_corrupt(inode, range, committed);
-            let written = DataCommand::Written { inode, range };
-            // The same on the disk: nothing that is older is here either.
-            self.mark(&mut st, &written, Version::default());
-            self.mark(&mut st, &written, committed);
-        }
-        st.damaged.entry(inode).or_insert(Damage::Healing);
+        self.spoilt(&mut st, inode, ranges);
         self.refill.notify_one();
         Self::answer_for(&st, inode)
+    }
+
+    pub(super) fn spoilt(&self, st: &mut State, inode: InodeId, ranges: &[ByteRange]) {
+        let committed = st.chain.committed_version();
+        let written = st.dirty.get(inode).map(|written| written.ranges.clone());
+        for &range in ranges.iter().filter(|range| !range.is_empty()) {
+            self.mark_overwritten(st, inode, range, committed);
+            // Of what was written since the last record no other member has anything: their older bytes must not come in its
+            // place. When its record is committed, it is looked at again ([`Self::recheck_damaged`]).
+            let mut recorded = RegionMap::new();
+            recorded.invalidate(range, committed);
+            for &unrecorded in written.iter().flatten() {
+                recorded.drop_range(unrecorded);
+            }
+            for (part, _) in recorded.iter() {
+                st.pull.on_corrupt(inode, part, committed);
+            }
+        }
+        st.damaged.entry(inode).or_insert(Damage::Healing);
+    }
+
+    /// Records of this owner's writes are committed. What was found corrupt between a write and its record is missing still,
+    /// and who has overwritten all that was corrupt has a whole file again.
+    pub(super) fn recheck_damaged(&self, st: &mut State, written: &BTreeSet<InodeId>) {
+        let committed = st.chain.committed_version();
+        for &inode in written {
+            match self.file(inode) {
+                Ok(file) => {
+                    let lacking = file.object.invalid();
+                    let lacking = lacking.into_iter().map(|(range, _)| range);
+                    st.pull.on_still_corrupt(inode, lacking, committed);
+                    self.note_healed(st, inode);
+                }
+                Err(StoreError::Removed { .. }) => _ = st.damaged.remove(&inode),
+                Err(error) => error!(container = %self.id, %inode, %error, "damage not looked at"),
+            }
+        }
     }
 
     /// Somebody waits for bytes that this node lacks.
@@ -143,7 +173,8 @@ impl Container {
 
     /// Everything that was missing of a file is here again.
     pub(super) fn note_healed(&self, st: &mut State, inode: InodeId) {
-        if st.damaged.contains_key(&inode) && st.pull.invalid(inode).is_none() {
+        let whole = || self.file(inode).is_ok_and(|file| file.object.is_whole());
+        if st.damaged.contains_key(&inode) && st.pull.invalid(inode).is_none() && whole() {
             st.damaged.remove(&inode);
             warn!(container = %self.id, %inode, "corrupt blocks were replaced");
         }

@@ -62,7 +62,7 @@ impl Container {
         super::intents::give_up(env, id)?;
         let mut pull = Pull::new();
         for (inode, invalid) in store.invalid_objects(id)? {
-            pull.restore(inode, invalid);
+            pull.restore(inode, invalid, stored.applied);
         }
         // Kernels may hold what an earlier process of this node allowed them to.
         let settled = fresh || stored.promised == Epoch(0);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use perigee_proto::message::data::{Fetch as Ask, SyncData};
-use perigee_replica::{Entry, Fetch, Input, Origin, Role};
+use perigee_replica::{Entry, Fetch, Input, Origin, RegionMap, Role};
 use perigee_store::StoreError;
 use perigee_types::{
     Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Tick, Version,
@@ -244,11 +244,26 @@ impl Container {
         st.pull.on_truncated(Seq(first.version.seq.0 - 1), needed);
     }
 
-    /// Writes that never became a record, of an owner that owns no more.
+    /// Writes that never became a record, of an owner that owns no more: what was committed before them is not here either.
     pub(super) fn distrust_writes(&self, st: &mut State, inode: InodeId, ranges: &[ByteRange]) {
-        for range in ranges {
-            self.distrust_range(st, inode, *range, Version::default());
+        let committed = st.chain.committed_version();
+        for &range in ranges.iter().filter(|range| !range.is_empty()) {
+            st.pull.on_overwritten(inode, range, committed);
+            self.mark_overwritten(st, inode, range, committed);
         }
+    }
+
+    /// On the disk, too: content as of `committed` is needed, and nothing that is older is here.
+    pub(super) fn mark_overwritten(
+        &self,
+        st: &mut State,
+        inode: InodeId,
+        range: ByteRange,
+        committed: Version,
+    ) {
+        let written = DataCommand::Written { inode, range };
+        self.mark(st, &written, Version::default());
+        self.mark(st, &written, committed);
     }
 
     /// What is here of `range` is not the file's content at `needed`.
@@ -444,18 +459,35 @@ impl Container {
             }
         };
         let mut batch = Batch::default();
+        let mut whole = true;
         if parts.iter().any(|part| part.end > len) {
             // Nothing is in place there: what another member has behind this end is cut off.
             batch.data.push(DataCommand::Resized { inode, size: len });
         }
         for part in parts {
             info!(container = %self.id, %inode, %part, "no member has these bytes: older ones stay");
-            if let Err(error) = file.object.accept(part) {
-                error!(%inode, %part, %error, "region cannot be reverted");
+            let rotten = match file.object.accept(part) {
+                Ok(rotten) => rotten,
+                Err(error) => {
+                    error!(%inode, %part, %error, "region cannot be reverted");
+                    continue;
+                }
+            };
+            let mut taken = RegionMap::new();
+            taken.invalidate(
+                ByteRange::new(part.start, part.end.min(len)),
+                Version::default(),
+            );
+            for &bad in &rotten {
+                taken.drop_range(bad);
             }
-            let part = ByteRange::new(part.start, part.end.min(len));
-            if !part.is_empty() {
-                batch.data.push(DataCommand::Written { inode, range: part });
+            for (range, _) in taken.iter() {
+                batch.data.push(DataCommand::Written { inode, range });
+            }
+            if !rotten.is_empty() {
+                whole = false;
+                self.spoilt(st, inode, &rotten);
+                self.note_lost(st, inode);
             }
         }
         if !batch.is_empty()
@@ -464,7 +496,7 @@ impl Container {
             debug!(%inode, %elsewhere, "the next owner reverts instead");
             return false;
         }
-        true
+        whole
     }
 
     /// Whether everything of a file that was committed up to `through` is in place here.

@@ -414,6 +414,48 @@ fn corrupt_bytes_are_not_replaced_by_those_of_a_member_that_lags() {
 }
 
 #[test]
+fn what_a_start_finds_invalid_is_not_filled_by_a_member_that_lags() {
+    let mut pull = Pull::new();
+    let mut found = RegionMap::new();
+    found.invalidate(r(0, 100), Version::default());
+    found.invalidate(r(200, 300), v(1, 9));
+    pull.restore(FILE, found, v(1, 3));
+    let needed: Vec<Version> = pull.iter().map(|(_, _, needed)| needed).collect();
+    assert_eq!(needed, [v(1, 3), v(1, 9)]);
+    assert!(
+        !pull.has_through(FILE, Seq(1)),
+        "nor is what is older than that record here"
+    );
+    let fetch = one(&mut pull);
+    let lagging = pull.on_fetched(fetch.id, fetch.range, v(1, 2), Holds::Yes);
+    assert_eq!(lagging, install(&[]));
+}
+
+#[test]
+fn rot_between_a_write_and_its_record_is_missing_when_that_is_committed() {
+    let mut pull = Pull::new();
+    pull.on_command(v(1, 1), &written(FILE, 0, 100), Origin::Own);
+    pull.on_corrupt(FILE, r(40, 60), Version::default());
+    assert_eq!(
+        pull.next_fetches(u64::MAX, 8),
+        [],
+        "members have older bytes at best"
+    );
+    pull.on_command(v(1, 2), &written(FILE, 50, 55), Origin::Own);
+    pull.on_committed(Seq(1));
+    pull.on_still_corrupt(FILE, [r(40, 50), r(55, 60)], v(1, 1));
+    assert!(pull.is_valid(FILE, r(0, 40)) && pull.is_valid(FILE, r(50, 55)));
+    assert!(!pull.is_valid(FILE, r(40, 50)) && !pull.is_valid(FILE, r(55, 60)));
+    let fetch = one(&mut pull);
+    assert_eq!((fetch.range, fetch.needed), (r(40, 50), v(1, 1)));
+    pull.on_fetched(fetch.id, fetch.range, v(1, 1), Holds::Yes);
+    pull.on_installed(fetch.id);
+    // What is on its way needs no later version by this.
+    pull.on_still_corrupt(FILE, [r(55, 60)], v(1, 2));
+    assert_eq!(one(&mut pull).needed, v(1, 1));
+}
+
+#[test]
 fn each_corrupt_block_is_asked_for_by_itself() {
     let mut pull = Pull::new();
     pull.on_corrupt(FILE, r(4_096, 10_000), v(1, 1));

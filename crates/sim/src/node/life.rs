@@ -109,7 +109,7 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
     let mut registers = disk.registers;
     let mut pull = Pull::new();
     for (inode, map) in &disk.objects.invalid {
-        pull.restore(*inode, map.clone());
+        pull.restore(*inode, map.clone(), chain.committed_version());
     }
     let applied = chain.committed();
     let last = chain.last().seq;

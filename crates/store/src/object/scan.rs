@@ -117,30 +117,53 @@ impl Object {
         }
     }
 
-    /// Takes what is in place in `range` as the content: it is valid from now on, whatever was needed.
-    pub fn accept(&self, range: ByteRange) -> Result<(), StoreError> {
+    /// Takes what is in place in `range` as the content: it is valid from now on, whatever was needed. Blocks that are not
+    /// what was put there, old or new, stay as they are; returns them, cut at the range.
+    pub fn accept(&self, range: ByteRange) -> Result<Vec<ByteRange>, StoreError> {
         let mut body = self.body.write();
         self.check_live(&body)?;
         self.core.check_writable(self.inode.container())?;
         let goes = body.goes(0, self.core.small_len_max);
         self.note_data_change(goes)?;
+        let rotten = self.rotten(&mut body, range)?;
+        let mut left = range;
+        for bad in &rotten {
+            body.invalid
+                .drop_range(ByteRange::new(left.start, bad.start));
+            left.start = bad.end;
+        }
+        body.invalid.drop_range(left);
         let known = cut_at(range, body.len);
-        body.invalid.drop_range(range);
-        if known.is_empty() {
-            return Ok(());
+        if !known.is_empty() {
+            body.filled.extend(spans_of(known));
         }
-        body.filled.extend(spans_of(known));
-        if body.backing == Backing::Small {
-            return Ok(());
-        }
-        let Some(file) = self.open_file(&body)? else {
-            return Ok(());
-        };
+        Ok(rotten)
+    }
+
+    /// The blocks of a range that do not match their checksums, cut at the range. What others write unseen gets new ones.
+    fn rotten(&self, body: &mut Body, range: ByteRange) -> Result<Vec<ByteRange>, StoreError> {
+        let known = cut_at(range, body.len);
         let mut found = Vec::new();
-        for group in known.start / GROUP_LEN..known.end.div_ceil(GROUP_LEN) {
-            self.take_group(&mut body, &*file, group, &mut found)?;
+        if known.is_empty() || body.backing == Backing::Small {
+            return Ok(found);
         }
-        Ok(())
+        let Some(file) = self.open_file(body)? else {
+            return Ok(found);
+        };
+        let mut unseen = Vec::new();
+        for group in known.start / GROUP_LEN..known.end.div_ceil(GROUP_LEN) {
+            if body.writers == Writers::Outside {
+                self.take_group(body, &*file, group, &mut unseen)?;
+                continue;
+            }
+            self.load_sums(body, ByteRange::with_len(group * GROUP_LEN, GROUP_LEN))?;
+            for Differing { block, .. } in self.compare_group(body, &*file, group)? {
+                if let Some(part) = block_range(block).intersect(known) {
+                    push_block(&mut found, part);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// After an unclean stop: every block either matches its checksum, or is taken as it is, or is invalid.

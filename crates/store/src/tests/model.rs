@@ -1,6 +1,6 @@
 //! An object against a vector of bytes, with kills, closes and power losses.
 
-use super::{Bench, pattern, r};
+use super::{Bench, pattern, r, v};
 use crate::Adopt;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -168,6 +168,81 @@ proptest! {
         let object = bench.object(1);
         prop_assert_eq!(object.len().unwrap(), model.bytes.len() as u64);
         prop_assert_eq!(object.read_bytes(0, 4 << 20).unwrap(), model.bytes);
+        prop_assert_eq!(object.verify(), Ok(vec![]));
+    }
+}
+
+/// What a member of a chain does to an object.
+#[derive(Debug, Clone)]
+enum Taken {
+    Own(Step),
+    Invalidate { at: usize, len: usize },
+    Install { at: usize, len: usize, seed: u64 },
+}
+
+fn taken() -> impl Strategy<Value = Taken> {
+    prop_oneof![
+        3 => step().prop_map(Taken::Own),
+        1 => (place(), 1..20_000usize).prop_map(|(at, len)| Taken::Invalidate { at, len }),
+        1 => (place(), 1..20_000usize, 0..200u64)
+            .prop_map(|(at, len, seed)| Taken::Install { at, len, seed }),
+    ]
+}
+
+fn carry_out(bench: &mut Bench, taken: Taken) {
+    let object = bench.object(1);
+    match taken {
+        Taken::Invalidate { at, len } => {
+            let range = r(at as u64, (at + len) as u64);
+            object.invalidate(range, v(1)).unwrap();
+        }
+        Taken::Install { at, len, seed } => {
+            let range = r(at as u64, (at + len) as u64);
+            let data = pattern(seed, len);
+            object.install(range, &data, v(1), None).unwrap();
+        }
+        Taken::Own(Step::Write { at, len, seed }) => {
+            object.write(at as u64, &pattern(seed, len)).unwrap();
+        }
+        Taken::Own(Step::Resize(size)) => object.resize(size as u64).unwrap(),
+        Taken::Own(Step::Punch { at, len }) => {
+            object.punch(r(at as u64, (at + len) as u64)).unwrap();
+        }
+        Taken::Own(Step::Sync) => object.sync_wait().unwrap(),
+        Taken::Own(Step::Read { .. } | Step::Verify) => assert_eq!(object.verify(), Ok(vec![])),
+        Taken::Own(Step::Close) => {
+            drop(object);
+            bench.close();
+            bench.open();
+        }
+        Taken::Own(Step::Kill) => {
+            drop(object);
+            bench.kill();
+            bench.open_and_recover(Adopt::Distrust);
+        }
+        Taken::Own(Step::PowerLoss(seed)) => {
+            drop(object);
+            bench.lose_power(seed);
+            bench.open_and_recover(Adopt::Distrust);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_in_place_can_be_taken_for_the_content_unless_it_rots(
+        small in prop::sample::select(vec![0, 10_000]),
+        steps in prop::collection::vec(taken(), 1..40),
+    ) {
+        let mut bench = Bench::with_small(small);
+        for step in steps {
+            carry_out(&mut bench, step);
+        }
+        let object = bench.object(1);
+        prop_assert_eq!(object.accept(r(0, 4 << 20)), Ok(vec![]));
+        prop_assert!(object.is_whole());
         prop_assert_eq!(object.verify(), Ok(vec![]));
     }
 }

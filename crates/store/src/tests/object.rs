@@ -261,6 +261,27 @@ fn validity_is_stored_only_after_the_data() {
 }
 
 #[test]
+fn rot_in_place_of_missing_bytes_is_not_taken_for_the_content() {
+    let bench = Bench::with_small(0);
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 3 * 4096)).unwrap();
+    object.sync_wait().unwrap();
+    object.invalidate(r(100, 3 * 4096), v(1)).unwrap();
+    flip(&bench.file_of(1), 5000, 3);
+    assert_eq!(
+        object.accept(r(100, 3 * 4096)),
+        Ok(vec![r(4096, 8192)]),
+        "the block that changed by itself"
+    );
+    assert_eq!(object.invalid(), [(r(4096, 8192), v(1))]);
+    assert_eq!(object.read_bytes(0, 4096).unwrap(), pattern(1, 4096));
+    assert_eq!(
+        object.read_bytes(8192, 4096).unwrap(),
+        pattern(1, 3 * 4096)[8192..]
+    );
+}
+
+#[test]
 fn writes_that_the_daemon_did_not_see_are_found_by_a_rescan() {
     use std::os::unix::fs::FileExt;
     let mut bench = Bench::new();
