@@ -19,6 +19,11 @@ use tracing::warn;
 
 /// The copy of the control store, in a node's data directory.
 const COPY: &str = "cluster.copy";
+/// In the data directory of a node whose inventory was given away: it does not start.
+const GIVEN_AWAY: &str = "inventory.given";
+/// What is in there, for people.
+const GIVEN_AWAY_TEXT: &[u8] = b"The inventory of this node was taken for a new control store: the node does not start \
+before `perigee join --again TOKEN`.\n`perigee inventory --undo` takes that back, where no control store was made.\n";
 /// How soon after a change the copy has it.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -31,8 +36,8 @@ pub enum InventoryError {
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file cannot be read.
-    #[error("cannot read `{}`: {source}", .path.display())]
+    /// A file cannot be read or written.
+    #[error("cannot use `{}`: {source}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -95,11 +100,55 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// See [`InventoryError`].
 pub fn take(data_dir: &Path) -> Result<Inventory, InventoryError> {
-    let store = Store::open(&data_dir.join("store"), None)?;
+    let store = open(data_dir)?;
+    read(&store, data_dir)
+}
+
+/// The same for a control store that is made elsewhere: when this returns the node does not start any more, until
+/// [`let_start`]. Should an old control store answer still, the node would go on with it, and others with the new one.
+///
+/// # Errors
+/// See [`InventoryError`]. The node may have been kept from starting.
+pub fn give_away(data_dir: &Path) -> Result<Inventory, InventoryError> {
+    // Open until the mark is on disk: a node that starts meanwhile does not get the store, and a later one finds the mark.
+    let store = open(data_dir)?;
+    let inventory = read(&store, data_dir)?;
+    let path = data_dir.join(GIVEN_AWAY);
+    match replace(&path, GIVEN_AWAY_TEXT) {
+        Ok(()) => Ok(inventory),
+        Err(source) => Err(InventoryError::Io { path, source }),
+    }
+}
+
+/// Whether the inventory of a data directory was given away, and its node must not start. So is one whose disk does not say.
+#[must_use]
+pub fn is_given_away(data_dir: &Path) -> bool {
+    data_dir.join(GIVEN_AWAY).try_exists().unwrap_or(true)
+}
+
+/// Lets the node of a data directory start again, as what it is by its configuration now. Durable.
+///
+/// # Errors
+/// The mark cannot be removed.
+pub fn let_start(data_dir: &Path) -> Result<(), InventoryError> {
+    let path = data_dir.join(GIVEN_AWAY);
+    let removed = match fs::remove_file(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(()) => File::open(data_dir).and_then(|dir| dir.sync_all()),
+        Err(error) => Err(error),
+    };
+    removed.map_err(|source| InventoryError::Io { path, source })
+}
+
+fn open(data_dir: &Path) -> Result<Arc<Store>, OpenError> {
+    Store::open(&data_dir.join("store"), None)
+}
+
+fn read(store: &Store, data_dir: &Path) -> Result<Inventory, InventoryError> {
     let identity = store.identity();
     let mut held = Vec::new();
     for container in store.containers()? {
-        held.extend(Container::on_disk(&store, container)?);
+        held.extend(Container::on_disk(store, container)?);
     }
     let path = data_dir.join(COPY);
     let copy = match fs::read(&path) {

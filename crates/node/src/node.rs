@@ -81,6 +81,9 @@ pub enum StartError {
         /// Who starts.
         me: NodeId,
     },
+    /// The node's inventory was given away: [`inventory::give_away`].
+    #[error("its inventory was taken for a control store that is made anew")]
+    GivenAway,
     /// The control store does not know this node.
     #[error("{0} is not in the control store's list of nodes")]
     Unlisted(NodeId),
@@ -112,6 +115,9 @@ impl Node {
         let found = store.identity().node;
         if found != me {
             return Err(StartError::OtherNode { found, me });
+        }
+        if inventory::is_given_away(&config.data_dir) {
+            return Err(StartError::GivenAway);
         }
         let service = Arc::new(NodeService::default());
         let network = Network::start(

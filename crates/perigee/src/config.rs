@@ -121,13 +121,14 @@ impl NodeConfig {
         out
     }
 
-    /// Writes the file; its directory exists.
+    /// Writes the file, to the disk; its directory exists. A crash leaves the old one or the new one.
     pub fn save(&self, file: &Path) -> Result<(), Failure> {
         let what = || format!("cannot write the configuration `{}`", file.display());
         let new = PathBuf::from(format!("{}.new", file.display()));
         std::fs::write(&new, self.render())
             .and_then(|()| std::fs::File::open(&new)?.sync_all())
             .and_then(|()| std::fs::rename(&new, file))
+            .and_then(|()| std::fs::File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all())
             .map_err(|error| Failure::new(what(), error))
     }
 }

@@ -34,6 +34,8 @@ fn wrong_usage_is_exit_code_two() {
         &["init"],
         &["init", "--listen", "here"],
         &["join"],
+        &["inventory"],
+        &["inventory", "f", "--undo"],
         &["token", "--ttl", "soon"],
         &["token", "--ttl", "31d"],
         &["mount", "/mnt", "-o", "bogus"],

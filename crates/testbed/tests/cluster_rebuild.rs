@@ -191,3 +191,46 @@ fn a_node_that_is_lost_with_the_control_store_is_given_up() {
         write_synced(&mount, 40 + id..41 + id);
     }
 }
+
+/// Its old control store answers still, and another one may have been made of what it knows.
+#[test]
+fn a_node_whose_inventory_was_given_away_does_not_start_until_that_is_taken_back() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(1).unwrap();
+    let far = cluster.path().join("far");
+    let far = far.to_str().unwrap();
+    let file = cluster.path().join("far.inventory");
+    let file = file.to_str().unwrap();
+    let token = cluster.perigee(&["token", "--json"]).unwrap();
+    let token = json(&token)["token"].as_str().unwrap().to_owned();
+    let listen = ["--listen", "127.0.0.1:0", "--name", "far"];
+    let join: Vec<&str> = ["join", &token].into_iter().chain(listen).collect();
+    let done = |cluster: &mut Cluster, arguments: &[&str]| {
+        let all = arguments.iter().copied().chain(["--dir", far]);
+        let ended = cluster.command(&all.collect::<Vec<_>>()).unwrap();
+        (ended.status.success(), ended.stdout + &ended.stderr)
+    };
+    assert!(done(&mut cluster, &join).0);
+    let (taken, said) = done(&mut cluster, &["inventory", file]);
+    assert!(!taken && said.contains("its node runs"), "{said}");
+    let (started, said) = done(&mut cluster, &["up"]);
+    assert!(
+        started,
+        "an inventory that was not taken keeps nobody: {said}"
+    );
+    assert!(done(&mut cluster, &["down"]).0);
+    assert!(done(&mut cluster, &["inventory", file]).0);
+
+    let (started, said) = done(&mut cluster, &["up"]);
+    assert!(!started, "{said}");
+    assert!(said.contains("its inventory was taken"), "{said}");
+    assert!(said.contains("perigee join --again TOKEN"), "{said}");
+    let (back, said) = done(&mut cluster, &["inventory", "--undo"]);
+    assert!(back && said.contains("node-1 may start again"), "{said}");
+    let (started, said) = done(&mut cluster, &["up"]);
+    assert!(started, "{said}");
+    whole(&mut cluster);
+    assert!(done(&mut cluster, &["down"]).0);
+}

@@ -236,6 +236,12 @@ impl Identity {
         self.subject.name
     }
 
+    /// Whether its certificate is that of `key`.
+    #[must_use]
+    pub fn is_of(&self, key: &NodeKey) -> bool {
+        self.key.secret_der() == key.to_der().as_slice()
+    }
+
     /// The serial number of its certificate.
     #[must_use]
     pub fn serial(&self) -> &Serial {

@@ -128,9 +128,7 @@ impl Join {
         let config = {
             let _only = super::up::lock(&layout.dir)?;
             // A token that is refused leaves the node as it is, also if it runs.
-            let config = daemon::join_again(&node.path, &token)?;
-            super::down::stop_one(node)?;
-            config
+            daemon::join_again(&node.path, &token, || super::down::stop_one(node).map(drop))?
         };
         super::up::start_node(&layout, node)?;
         let summary = Summary {

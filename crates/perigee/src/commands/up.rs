@@ -301,7 +301,7 @@ fn start_nodes(nodes: &[NodeDir], undo: &mut Undo) -> Result<Vec<NodeDir>, Failu
     for node in stopped {
         // a mount that a killed node left behind would answer nothing but errors
         super::umount::clear_dead_mounts(&node.path)?;
-        daemon::clear_join(&node.path)?;
+        daemon::settle_join(&node.path)?;
         waiting.push((process::start("serve", &node.path)?, node.clone()));
         undo.dirs.push(node.path.clone());
     }

@@ -9,9 +9,12 @@ mod node;
 mod rebuild;
 
 pub use control::{first_token, init_control, is_control, run_control};
-pub use join::{clear as clear_join, control_address, cut_off, join, join_again};
+pub use join::{control_address, cut_off, join, join_again, settle as settle_join};
 pub use node::start_node;
-pub use rebuild::{inventory, plan, put_identities, read_inventories, rebuild, resolve};
+pub use rebuild::{
+    give_inventory, inventory, plan, put_identities, read_inventories, rebuild, resolve,
+    take_back_inventories,
+};
 
 use perigee_proto::admin::Failure;
 use std::error::Error;

@@ -43,6 +43,10 @@ pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, 
             StartError::Control { .. } => failure.hint(
                 "`perigee up` on its machine starts it; if it is lost for good, `perigee rebuild --help`",
             ),
+            StartError::GivenAway => failure.hint(
+                "`perigee join --again TOKEN` lets it in again, with the token that `perigee rebuild` prints; where no \
+                 control store was made anew, `perigee inventory --undo` lets it start as it was",
+            ),
             _ => failure,
         }
     })?;

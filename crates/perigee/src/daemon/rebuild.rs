@@ -1,6 +1,6 @@
 //! A control store that was lost, made anew from what the nodes know.
 
-use super::join::identity_dir;
+use super::join::{Left, clear, identity_dir, settle};
 use super::{block_on, failure};
 use crate::config::NodeConfig;
 use crate::layout::{Layout, NodeDir};
@@ -9,6 +9,7 @@ use perigee_cluster::Directory;
 use perigee_cluster::rebuild::{Inventory, RebuildError, Rebuilt};
 use perigee_control::rebuild::{RECERTIFIED, RebuiltControl, rebuild_control};
 use perigee_net::identity::Identity;
+use perigee_node::inventory::{self, InventoryError};
 use perigee_proto::admin::Failure;
 use perigee_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +17,49 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// What the node of a data directory knows. It must not run.
+/// What the node of a data directory knows, for a control store on this machine. It must not run.
 pub fn inventory(node: &NodeDir) -> Result<Inventory, Failure> {
+    take(node, inventory::take)
+}
+
+/// The same for a control store on another machine: the node does not start from then on, until it is let in there.
+pub fn give_inventory(node: &NodeDir) -> Result<Inventory, Failure> {
+    // A join that is complete must not be completed later, as if it had come after this.
+    settle(&node.path)?;
+    take(node, inventory::give_away)
+}
+
+fn take(
+    node: &NodeDir,
+    take: impl FnOnce(&Path) -> Result<Inventory, InventoryError>,
+) -> Result<Inventory, Failure> {
     let what = || format!("cannot take the inventory of `{}`", node.path.display());
     if pid_file::running(&node.path).is_some() {
         return Err(Failure::new(what(), "its node runs").hint("`perigee down` stops it"));
     }
-    perigee_node::inventory::take(&node.path).map_err(|error| failure(what(), &error))
+    take(&node.path).map_err(|error| failure(what(), &error))
+}
+
+/// Lets nodes start again whose inventories were given away, where no control store was made of them. Gives those that
+/// were kept from starting.
+///
+/// Errors: one of them has asked to be let in again, so there is such a control store; nothing has changed.
+pub fn take_back_inventories(nodes: &[NodeDir]) -> Result<Vec<&NodeDir>, Failure> {
+    let what = |node: &NodeDir| format!("cannot take back the inventory of `{}`", node.name());
+    let given = |node: &&NodeDir| inventory::is_given_away(&node.path);
+    let given: Vec<&NodeDir> = nodes.iter().filter(given).collect();
+    for node in &given {
+        // One that has its certificate may start, and does not need this.
+        if settle(&node.path)? == Left::Open {
+            let why = "it has asked to be let in again: a control store was made anew, and it would go on without it";
+            return Err(Failure::new(what(node), why)
+                .hint("repeat `perigee join --again`, with the same token or another"));
+        }
+    }
+    for node in &given {
+        inventory::let_start(&node.path).map_err(|error| failure(what(node), &error))?;
+    }
+    Ok(given)
 }
 
 /// Reads a file that `perigee inventory` wrote: the inventories of all nodes of a machine.
@@ -116,6 +153,9 @@ pub fn put_identities(layout: &Layout) -> Result<(), Failure> {
             ..NodeConfig::load(&node.config())?
         };
         config.save(&node.config())?;
+        // It needs nobody to let it in, and may start, whatever it was taken for before.
+        inventory::let_start(&node.path).map_err(|error| failure(what(), &error))?;
+        clear(&node.path)?;
     }
     // Half of it must not be found by the next call.
     let done = from.with_extension("done");
