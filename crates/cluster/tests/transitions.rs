@@ -5,8 +5,8 @@
 use perigee_cluster::codec::Record;
 use perigee_cluster::transition as t;
 use perigee_cluster::{
-    Admits, ClusterInfo, Container, Directory, JoinRequest, KeyValue, Node, NodeState, PlanError,
-    Policy, Revision, TokenUse, Txn, Write, key,
+    Admits, ClusterInfo, Container, Directory, JoinRequest, KeyValue, Live, Node, NodeState,
+    PlanError, Policy, Revision, TokenUse, Txn, Write, key,
 };
 use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
 use proptest::prelude::*;
@@ -270,6 +270,31 @@ fn a_token_lets_in_one_node_in_time() {
     };
     assert_eq!(model.apply(Ok(t::forget_tokens(&dir, after))), 1);
     assert!(model.directory().tokens.is_empty());
+}
+
+#[test]
+fn one_token_lets_a_node_in_again_that_shows_no_life() {
+    let mut model = with_nodes(2);
+    let again = |dir: &Directory, hash| t::create_readmission(dir, n(2), hash, LATER);
+    model.apply(again(&model.directory(), [1; 32]));
+    model.apply(again(&model.directory(), [2; 32]));
+    let dir = model.directory();
+    let readmit = |hash| t::readmit(&dir, hash, &certified("r"), &request("h1"), NOW);
+    assert_eq!(readmit([1; 32]), Err(PlanError::UnknownToken), "replaced");
+    assert_eq!(readmit([2; 32]).unwrap().made.id, n(2));
+    let begun = again(&dir, [3; 32]).unwrap();
+    let live = Live {
+        node: n(2),
+        free: 0,
+        version: String::new(),
+    };
+    let appears = Txn::default().put(key::live(n(2)), live.encode());
+    assert!(model.commit(&appears));
+    assert!(!model.commit(&begun.txn), "it has come back meanwhile");
+    let lives = again(&model.directory(), [3; 32]).unwrap_err();
+    assert_eq!(lives, PlanError::NodeLives { node: n(2) });
+    let unknown = t::create_readmission(&model.directory(), n(9), [4; 32], LATER);
+    assert_eq!(unknown.unwrap_err(), PlanError::UnknownNode { node: n(9) });
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The control store from afar.
 
 use crate::wire::{
-    AdminError, Admission, AskStatus, Commit, ControlStatus, CreateToken, Get, Grant, Join,
-    JoinRefusal, KeepAlive, List, ListTokens, NewToken, Poll, Polled, Revoke, TokenInfo,
+    AdminError, Admission, AskStatus, Commit, ControlStatus, CreateReadmission, CreateToken, Get,
+    Grant, Join, JoinRefusal, KeepAlive, List, ListTokens, NewToken, Poll, Polled, Revoke,
+    TokenInfo,
 };
 use perigee_cluster::{
     Admits, BoxFuture, Committed, ControlStore, Event, JoinRequest, KeyValue, LeaseNumber, Refusal,
@@ -10,7 +11,7 @@ use perigee_cluster::{
 };
 use perigee_net::{Answer, Call, CallError, CallOptions, JoinError, JoinToken, Network, PeerName};
 use perigee_proto::{Code, Rpc, decode, encode};
-use perigee_types::Span;
+use perigee_types::{NodeId, Span};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -180,6 +181,18 @@ impl RemoteControl {
     /// See [`AdminError`].
     pub async fn create_token(&self, ttl: Span, admits: Admits) -> Result<NewToken, AdminError> {
         self.admin(&CreateToken { ttl, admits }).await
+    }
+
+    /// Makes a token that lets a node in again within `ttl` (1 minute to 30 days). Any other for it is void from then on.
+    ///
+    /// # Errors
+    /// See [`AdminError`].
+    pub async fn create_readmission(
+        &self,
+        node: NodeId,
+        ttl: Span,
+    ) -> Result<NewToken, AdminError> {
+        self.admin(&CreateReadmission { node, ttl }).await
     }
 
     /// The tokens that can be used, and those that were or expired of late.

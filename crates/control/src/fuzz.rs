@@ -104,6 +104,7 @@ fn fuzz_every_message() {
         KeepAlive,
         Revoke,
         CreateToken,
+        CreateReadmission,
         NewToken,
         ListTokens,
         TokenInfo,

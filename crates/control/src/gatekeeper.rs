@@ -105,10 +105,10 @@ impl Gatekeeper {
         })
     }
 
-    /// Makes a token that lets node `id` in again within `ttl`, with what it keeps.
+    /// Makes a token that lets node `id` in again within `ttl`, with what it keeps. Any other for it is void from then on.
     ///
     /// # Errors
-    /// [`AdminError::BadTerm`], no such node, or the store's.
+    /// [`AdminError::BadTerm`], no such node, one that shows signs of life, or the store's.
     pub async fn create_readmission(&self, id: NodeId, ttl: Span) -> Result<NewToken, AdminError> {
         let (token, expires) = self.new_token(wall_now(), ttl)?;
         let hash = token.secret_hash().0;

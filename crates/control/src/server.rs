@@ -4,8 +4,8 @@ use crate::engine::Engine;
 use crate::gatekeeper::Gatekeeper;
 use crate::local::WATCH_PAGE_LEN;
 use crate::wire::{
-    AskStatus, Commit, ControlStatus, CreateToken, Get, Grant, Join, KeepAlive, List, ListTokens,
-    Page, Poll, Polled, Revoke, refuse,
+    AskStatus, Commit, ControlStatus, CreateReadmission, CreateToken, Get, Grant, Join, KeepAlive,
+    List, ListTokens, Page, Poll, Polled, Revoke, refuse,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -128,6 +128,12 @@ impl ControlService {
                 let made = self.gatekeeper.create_token(create.ttl, create.admits);
                 let made = made.instrument(asked);
                 answer::<CreateToken>(made.await)
+            }
+            CreateReadmission::METHOD => {
+                let create: CreateReadmission = request(&call)?;
+                let asked = info_span!(target: AUDIT, "asked", by = %from);
+                let made = self.gatekeeper.create_readmission(create.node, create.ttl);
+                answer::<CreateReadmission>(made.instrument(asked).await)
             }
             ListTokens::METHOD => {
                 let ListTokens = request(&call)?;

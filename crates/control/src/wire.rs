@@ -36,6 +36,7 @@ services! {
     0x0110 control_create_token(CreateToken) -> Result<NewToken, AdminError>, Same;
     0x0111 control_list_tokens(ListTokens) -> Result<Vec<TokenInfo>, AdminError>, Same;
     0x0112 control_status(AskStatus) -> Result<ControlStatus, AdminError>, Same;
+    0x0113 control_create_readmission(CreateReadmission) -> Result<NewToken, AdminError>, Same;
     // the only one for peers without a certificate
     0x0120 control_join(Join) -> Result<Admission, JoinRefusal>, Same;
 }
@@ -122,6 +123,15 @@ pub struct CreateToken {
     pub ttl: Span,
     /// What the node may be that it lets in.
     pub admits: Admits,
+}
+
+/// Asks for a token that lets a node in again, with what it keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateReadmission {
+    /// Which.
+    pub node: NodeId,
+    /// How long it can be used; 1 minute to 30 days.
+    pub ttl: Span,
 }
 
 /// A new join token.

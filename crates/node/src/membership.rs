@@ -1,18 +1,38 @@
-//! Nodes that leave: drained first, then struck off.
+//! Nodes that leave: drained first, then struck off. Nodes that come back.
 
 use crate::node::Node;
 use perigee_cluster::{ChangeError, Directory, NodeState, PlanError, Planned, change, transition};
-use perigee_types::NodeId;
+use perigee_control::AdminError;
+use perigee_types::{NodeId, Span};
 
-/// Why a node is not drained or removed.
-#[derive(Debug, thiserror::Error)]
-pub enum LeaveError {
+/// Why a name means no node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoSuchNode {
     /// No such node.
     #[error("no node of the cluster has this name or number")]
     Unknown,
     /// It was removed before.
     #[error("it was removed from the cluster")]
     HasLeft,
+}
+
+/// Why a node gets no token with which it is let in again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadmitError {
+    /// There is none.
+    #[error(transparent)]
+    NoSuchNode(#[from] NoSuchNode),
+    /// The control store's reason.
+    #[error(transparent)]
+    Control(#[from] AdminError),
+}
+
+/// Why a node is not drained or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaveError {
+    /// There is none.
+    #[error(transparent)]
+    NoSuchNode(#[from] NoSuchNode),
     /// Nobody could take what it keeps.
     #[error("no other node stores data, so nobody can take what it keeps")]
     LastOne,
@@ -38,8 +58,8 @@ pub enum LeaveError {
 impl From<ChangeError> for LeaveError {
     fn from(error: ChangeError) -> Self {
         match error {
-            ChangeError::Plan(PlanError::UnknownNode { .. }) => Self::Unknown,
-            ChangeError::Plan(PlanError::NodeLeft { .. }) => Self::HasLeft,
+            ChangeError::Plan(PlanError::UnknownNode { .. }) => NoSuchNode::Unknown.into(),
+            ChangeError::Plan(PlanError::NodeLeft { .. }) => NoSuchNode::HasLeft.into(),
             ChangeError::Plan(PlanError::StillHolds { containers, .. }) => {
                 Self::StillHolds { containers }
             }
@@ -99,7 +119,17 @@ impl Node {
             .await
     }
 
-    fn find_node(&self, name: &str) -> Result<NodeId, LeaveError> {
+    /// A token that lets a node in again that has no certificate of the cluster's authority, or has lost it.
+    ///
+    /// # Errors
+    /// See [`ReadmitError`]; nothing was changed.
+    pub async fn readmission(&self, name: &str, ttl: Span) -> Result<String, ReadmitError> {
+        let id = self.find_node(name)?;
+        let made = self.remote.create_readmission(id, ttl).await?;
+        Ok(made.text)
+    }
+
+    fn find_node(&self, name: &str) -> Result<NodeId, NoSuchNode> {
         let directory = self.env.directory.read();
         find(&directory, name)
     }
@@ -115,7 +145,7 @@ impl Node {
 }
 
 /// The node with this name, or else with this number.
-fn find(directory: &Directory, name: &str) -> Result<NodeId, LeaveError> {
+fn find(directory: &Directory, name: &str) -> Result<NodeId, NoSuchNode> {
     let nodes = || directory.nodes.values().map(|known| &known.record);
     let present = |node: &&perigee_cluster::Node| node.state != NodeState::Left;
     if let Some(node) = nodes().filter(present).find(|node| node.name == name) {
@@ -124,8 +154,8 @@ fn find(directory: &Directory, name: &str) -> Result<NodeId, LeaveError> {
     let number = name.parse().ok().map(NodeId);
     match nodes().find(|node| Some(node.id) == number || node.name == name) {
         Some(node) if present(&node) => Ok(node.id),
-        Some(_) => Err(LeaveError::HasLeft),
-        None => Err(LeaveError::Unknown),
+        Some(_) => Err(NoSuchNode::HasLeft),
+        None => Err(NoSuchNode::Unknown),
     }
 }
 

@@ -148,6 +148,7 @@ fn is_audited(request: &Request) -> bool {
         | Request::Umount { .. }
         | Request::PolicySet { .. }
         | Request::Token { .. }
+        | Request::TokenAgain { .. }
         | Request::Drain { .. }
         | Request::Remove { .. }
         | Request::Stop => true,

@@ -38,6 +38,7 @@ fn wrong_usage_is_exit_code_two() {
         &["inventory", "f", "--undo"],
         &["token", "--ttl", "soon"],
         &["token", "--ttl", "31d"],
+        &["token", "--again", "n", "--read-only"],
         &["mount", "/mnt", "-o", "bogus"],
         &["policy", "set", "/mnt"],
         &["policy", "set", "/mnt", "copies"],

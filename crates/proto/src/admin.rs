@@ -132,6 +132,13 @@ pub enum Request {
         #[serde(default)]
         admits: Admits,
     },
+    /// Makes a token with which a node is let in again that was in the cluster. Answer: [`Answer::Token`].
+    TokenAgain {
+        /// The node's name or number.
+        node: String,
+        /// How long it is good for, in seconds.
+        ttl_secs: u64,
+    },
     /// Asks that what a node keeps moves to others, or takes that back. Answer: [`Answer::Node`]; the work is done after
     /// it, as [`Request::Status`] shows.
     Drain {
@@ -176,7 +183,7 @@ pub enum Answer {
     Where(Placement),
     /// To [`Request::PolicyGet`] and [`Request::PolicySet`].
     Policy(Vec<PolicyValue>),
-    /// To [`Request::Token`].
+    /// To [`Request::Token`] and [`Request::TokenAgain`].
     Token(Token),
     /// To [`Request::Drain`] and [`Request::Remove`]: which node was meant.
     Node(NodeId),

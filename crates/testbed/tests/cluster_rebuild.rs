@@ -122,10 +122,20 @@ fn a_lost_control_store_is_made_anew_from_the_nodes() {
     assert!(twice.contains("there is one"), "{twice}");
 
     cluster.up().unwrap();
-    let token = again["token"].as_str().unwrap();
-    let back = ["join", "--again", token, "--dir", elsewhere];
-    let ended = cluster.command(&back).unwrap();
+    // The token is lost. Another one is good, and the lost one is not any more, whoever finds it.
+    let unknown = refusal(&mut cluster, &["token", "--again", "nobody"]);
+    assert!(unknown.contains("no node of the cluster"), "{unknown}");
+    let another = cluster.perigee(&["token", "--again", "far"]).unwrap();
+    let lost = again["token"].as_str().unwrap();
+    let back = |token| ["join", "--again", token, "--dir", elsewhere];
+    let ended = cluster.command(&back(lost)).unwrap();
+    assert!(!ended.status.success(), "a token that another replaced");
+    let hint = "perigee token --again far";
+    assert!(ended.stderr.contains(hint), "{}", ended.stderr);
+    let ended = cluster.command(&back(another.trim())).unwrap();
     assert!(ended.status.success(), "{}", ended.stderr);
+    let needless = refusal(&mut cluster, &["token", "--again", "far"]);
+    assert!(needless.contains("signs of life"), "{needless}");
     for id in [1, 2] {
         let mount = cluster.mount(id).unwrap();
         check(&mount, 0..20);

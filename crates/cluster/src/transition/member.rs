@@ -222,10 +222,10 @@ pub fn renew_certificate(
     Ok(revoke_certificate(dir, id, planned))
 }
 
-/// Writes down that the holder of a secret may have the certificate of node `id`.
+/// Writes down that the holder of a secret may have the certificate of node `id`. Any other secret for it is void from then on.
 ///
 /// # Errors
-/// The node does not exist or has left, or there is such a readmission.
+/// The node does not exist, has left, or shows signs of life; there is such a readmission.
 pub fn create_readmission(
     dir: &Directory,
     id: NodeId,
@@ -235,8 +235,16 @@ pub fn create_readmission(
     if dir.readmissions.contains_key(&hash) {
         return Err(PlanError::TokenExists);
     }
-    let mut planned = change_node(dir, id, |_| {})?.txn;
-    planned.writes.clear();
+    let mut txn = change_node(dir, id, |_| {})?.txn;
+    txn.writes.clear();
+    if dir.live.contains_key(&id) {
+        return Err(PlanError::NodeLives { node: id });
+    }
+    txn = txn.when(key::live(id), None);
+    for known in dir.readmissions.values().filter(|k| k.record.node == id) {
+        let at = key::readmission(&known.record.token.hash);
+        txn = txn.when(at.clone(), Some(known.revision)).delete(at);
+    }
     let made = Readmission {
         node: id,
         token: Token {
@@ -246,7 +254,7 @@ pub fn create_readmission(
             admits: Admits::Anybody,
         },
     };
-    let txn = planned
+    let txn = txn
         .when(key::readmission(&hash), None)
         .put(key::readmission(&hash), made.encode());
     Ok(Planned { txn, made })

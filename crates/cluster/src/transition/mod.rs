@@ -168,6 +168,12 @@ pub enum PlanError {
         /// Which.
         node: NodeId,
     },
+    /// The node need not be let in again.
+    #[error("node {node} is in the cluster, and shows signs of life")]
+    NodeLives {
+        /// Which.
+        node: NodeId,
+    },
 }
 
 /// Why [`change`] changed nothing, or may not have.

@@ -161,6 +161,9 @@ impl Summary {
                 "on the machine of {name}, within a day:\n  perigee join --again {token}\n"
             ));
         }
+        if !self.tokens.is_empty() {
+            text.push_str("where a token is lost or too old: perigee token --again NODE\n");
+        }
         text
     }
 }

@@ -15,12 +15,16 @@ const TTL_MIN: Duration = Duration::from_secs(60);
 const TTL_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// Print a single-use token with which one machine can join.
+///
+/// With --again it is for one node that was in the cluster and has no certificate that is good: `perigee rebuild` prints such
+/// tokens, for a day. The node keeps its number and its data; a token for it that was printed before is void.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   perigee token
   perigee token --ttl 1d
-  perigee token --read-only")]
+  perigee token --read-only
+  perigee token --again node-2    after `perigee rebuild`; there: perigee join --again TOKEN")]
 pub struct Token {
     #[command(flatten)]
     dir: DirArg,
@@ -30,6 +34,9 @@ pub struct Token {
     /// Let in a machine that mounts for reading alone: it joins with --no-storage
     #[arg(long)]
     read_only: bool,
+    /// Let in this node again, by its name or number
+    #[arg(long, value_name = "NODE", conflicts_with = "read_only")]
+    again: Option<String>,
     #[command(flatten)]
     json: JsonArg,
 }
@@ -38,11 +45,16 @@ impl Token {
     /// Asks a node for a token.
     pub fn run(self) -> Result<Report, Failure> {
         let layout = self.dir.open()?;
-        let request = Request::Token {
-            ttl_secs: self.ttl.as_secs(),
-            admits: match self.read_only {
-                true => Admits::Readers,
-                false => Admits::Anybody,
+        let ttl_secs = self.ttl.as_secs();
+        let request = match (self.again, self.read_only) {
+            (Some(node), _) => Request::TokenAgain { node, ttl_secs },
+            (None, true) => Request::Token {
+                ttl_secs,
+                admits: Admits::Readers,
+            },
+            (None, false) => Request::Token {
+                ttl_secs,
+                admits: Admits::Anybody,
             },
         };
         match ask_any(&layout.nodes, &request)? {

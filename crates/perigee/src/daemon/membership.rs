@@ -1,8 +1,26 @@
-//! Nodes that leave, as the command line asks for it.
+//! Nodes that leave and nodes that come back, as the command line asks for it.
 
 use perigee_node::Node;
-use perigee_node::membership::{LeaveError, Shortage};
-use perigee_proto::admin::{Answer, Failure};
+use perigee_node::membership::{LeaveError, ReadmitError, Shortage};
+use perigee_proto::admin::{Answer, Failure, Token};
+use perigee_types::Span;
+
+/// What lets a node in again.
+pub async fn token_again(node: &Node, name: &str, ttl_secs: u64) -> Result<Answer, Failure> {
+    let ttl = Span::from_millis(ttl_secs.saturating_mul(1000));
+    let made = node.readmission(name, ttl).await;
+    made.map(|token| Answer::Token(Token { token, ttl_secs }))
+        .map_err(|error| {
+            let failure = Failure::new(format!("cannot make a token for `{name}`"), &error);
+            match error {
+                ReadmitError::NoSuchNode(_) => failure.hint(NODES),
+                ReadmitError::Control(_) => failure,
+            }
+        })
+}
+
+/// Where to look for a node's name.
+const NODES: &str = "`perigee status` lists the nodes";
 
 /// Drains a node, or takes that back.
 pub async fn drain(
@@ -37,9 +55,7 @@ fn answer(
     result.map(Answer::Node).map_err(|error| {
         let failure = Failure::new(what(), &error);
         match error {
-            LeaveError::Unknown | LeaveError::HasLeft => {
-                failure.hint("`perigee status` lists the nodes")
-            }
+            LeaveError::NoSuchNode(_) => failure.hint(NODES),
             LeaveError::LastOne => {
                 failure.hint("`perigee token` prints what lets another machine in")
             }

@@ -133,6 +133,10 @@ impl Inner {
                 policy(node, &path).await
             }
             Request::Token { ttl_secs, admits } => token(node, ttl_secs, admits).await,
+            Request::TokenAgain {
+                node: name,
+                ttl_secs,
+            } => membership::token_again(node, &name, ttl_secs).await,
             Request::Drain {
                 node: name,
                 undo,
