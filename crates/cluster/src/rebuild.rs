@@ -2,7 +2,7 @@
 //!
 //! Each node keeps a [`Copy`] of the control store beside its data, and knows of each container that it holds under which
 //! chain it last wrote anything ([`Held`]). Both together are its [`Inventory`]. [`rebuild`] makes the records of a new
-//! control store out of the inventories of all nodes that are left; how a container's chain goes on is the replication
+//! control store out of the inventories of all nodes that are left ([`Inventories`]); how a container's chain goes on is the replication
 //! protocol's to say, and given as an argument.
 
 use crate::codec::{DecodeError, Record};
@@ -10,14 +10,17 @@ use crate::directory::{Directory, Known};
 use crate::key;
 use crate::model::{ClusterInfo, Container, Node, NodeState};
 use crate::store::{KeyValue, Revision};
-use perigee_types::{ContainerId, Epoch, NodeId};
+use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The first bytes of a copy; the digit is the format.
 const COPY: &[u8] = b"perigee copy 1\n";
 /// The first bytes of a file of inventories.
-const INVENTORIES: &[u8] = b"perigee inventory 1\n";
+const INVENTORIES: &[u8] = b"perigee inventory 2\n";
+/// Those of one without times.
+const INVENTORIES_1: &[u8] = b"perigee inventory 1\n";
 const CRC_LEN: usize = 4;
 
 /// Why bytes are no copy and no inventory.
@@ -147,10 +150,36 @@ pub struct Inventory {
     pub node: NodeId,
     /// Of which cluster its data is.
     pub cluster: u128,
+    /// When it was taken, by the clock of its machine; none where nobody noted it.
+    pub taken: Option<WallTime>,
+    /// When the copy was last written, which is soon after the last change that the node has seen; none as above.
+    pub changed: Option<WallTime>,
     /// Its copy of the control store.
     pub copy: Copy,
     /// What it holds.
     pub held: Vec<Held>,
+}
+
+/// As the first format has it.
+#[derive(Deserialize)]
+struct Inventory1 {
+    node: NodeId,
+    cluster: u128,
+    copy: Copy,
+    held: Vec<Held>,
+}
+
+impl From<Inventory1> for Inventory {
+    fn from(old: Inventory1) -> Self {
+        Self {
+            node: old.node,
+            cluster: old.cluster,
+            taken: None,
+            changed: None,
+            copy: old.copy,
+            held: old.held,
+        }
+    }
 }
 
 /// The inventories of a machine's nodes, as a file has them.
@@ -164,7 +193,42 @@ pub fn encode_all(inventories: &[Inventory]) -> Vec<u8> {
 /// # Errors
 /// See [`NotACopy`].
 pub fn decode_all(bytes: &[u8]) -> Result<Vec<Inventory>, NotACopy> {
+    if bytes.starts_with(INVENTORIES_1) {
+        let old: Vec<Inventory1> = open(INVENTORIES_1, bytes)?;
+        return Ok(old.into_iter().map(Inventory::from).collect());
+    }
     open(INVENTORIES, bytes)
+}
+
+/// One inventory of each node, in the order in which they count, whatever the order in which they were given: that with the
+/// newest copy of the control store first, of equally new ones that of the node with the lowest number.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inventories(Vec<Inventory>);
+
+impl Inventories {
+    /// Of several of one node the one with the newest copy counts, and of equally new ones the one that was taken last.
+    #[must_use]
+    pub fn of(mut all: Vec<Inventory>) -> Self {
+        // Two that are alike in all of this may differ in what they hold: by their bytes, so that it is always the same one.
+        all.sort_by_cached_key(|one| {
+            let bytes = encode_all(std::slice::from_ref(one));
+            Reverse((one.copy.revision, Reverse(one.node), one.taken, bytes))
+        });
+        let mut seen = BTreeSet::new();
+        all.retain(|one| seen.insert(one.node));
+        Self(all)
+    }
+
+    /// All, the newest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Inventory> {
+        self.0.iter()
+    }
+
+    /// That with the newest copy.
+    #[must_use]
+    pub fn newest(&self) -> Option<&Inventory> {
+        self.0.first()
+    }
 }
 
 /// How a container goes on, as the replication protocol says.
@@ -178,6 +242,37 @@ pub enum Outcome {
     Unknown,
 }
 
+/// Why a container has nobody who serves it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Why {
+    /// Nobody who is in the newest chain that is known of it has said what he has.
+    NobodyLeft(Place),
+    /// Some who are in it have, and none of them has everything.
+    NobodyWhole(Place),
+    /// No chain of it is known.
+    NoChain,
+}
+
+/// A container that nobody serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unserved {
+    /// Which.
+    pub container: ContainerId,
+    /// Why.
+    #[serde(flatten)]
+    pub why: Why,
+}
+
+/// A place in the newest chain that is known of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Seat {
+    /// The container.
+    pub container: ContainerId,
+    /// The epoch of that chain.
+    pub epoch: Epoch,
+}
+
 /// What a new control store begins with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rebuilt {
@@ -189,8 +284,10 @@ pub struct Rebuilt {
     pub nodes: Vec<Node>,
     /// All containers.
     pub containers: Vec<Container>,
-    /// Containers that nobody has who is left; their chains are as they were.
-    pub lost: Vec<ContainerId>,
+    /// Containers that nobody serves; their chains are as they were.
+    pub unserved: Vec<Unserved>,
+    /// Where each node was that is given up.
+    pub given_up: BTreeMap<NodeId, Vec<Seat>>,
     /// Everything that is to be put into the store.
     pub records: BTreeMap<String, Vec<u8>>,
 }
@@ -259,13 +356,11 @@ const REVISIONS_UNSEEN: u64 = 1 << 32;
 /// # Errors
 /// See [`RebuildError`].
 pub fn rebuild(
-    inventories: &[Inventory],
+    inventories: &Inventories,
     lost: &BTreeSet<NodeId>,
     go_on: impl Fn(Option<Place>, &[(NodeId, &Held)]) -> Outcome,
 ) -> Result<Rebuilt, RebuildError> {
-    let by_revision = |inventory: &&Inventory| inventory.copy.revision;
-    let newest = inventories.iter().max_by_key(by_revision);
-    let newest = newest.ok_or(RebuildError::Nothing)?;
+    let newest = inventories.newest().ok_or(RebuildError::Nothing)?;
     let other = |inventory: &&Inventory| inventory.cluster != newest.cluster;
     if let Some(Inventory { node, .. }) = inventories.iter().find(other) {
         return Err(RebuildError::OtherCluster { node: *node });
@@ -274,7 +369,9 @@ pub fn rebuild(
     let cluster = directory.cluster.as_ref().map(|known| known.record.clone());
     let cluster = cluster.ok_or(RebuildError::Empty)?;
     check_all_there(&directory, inventories, lost)?;
-    let mut gone = Vec::new();
+    let mut unserved = Vec::new();
+    let mut given_up: BTreeMap<NodeId, Vec<Seat>> =
+        lost.iter().map(|node| (*node, Vec::new())).collect();
     for container in containers(&directory, inventories) {
         let known = directory.containers.get(&container);
         let listed = known.map(|known| Place {
@@ -282,14 +379,21 @@ pub fn rebuild(
             chain: known.record.chain.clone(),
         });
         let held = held_of(&directory, inventories, container);
+        note_seats(&mut given_up, container, listed.as_ref(), &held);
         let place = match go_on(listed, &held) {
             Outcome::On(place) => place,
             Outcome::Lost(place) => {
-                gone.push(container);
+                let is_there = |node: &NodeId| inventories.iter().any(|one| one.node == *node);
+                let why = match place.chain.iter().any(is_there) {
+                    true => Why::NobodyWhole(place.clone()),
+                    false => Why::NobodyLeft(place.clone()),
+                };
+                unserved.push(Unserved { container, why });
                 place
             }
             Outcome::Unknown => {
-                gone.push(container);
+                let why = Why::NoChain;
+                unserved.push(Unserved { container, why });
                 continue;
             }
         };
@@ -307,15 +411,40 @@ pub fn rebuild(
             .values()
             .map(|k| k.record.clone())
             .collect(),
-        lost: gone,
+        unserved,
+        given_up,
         records: records.map(|entry| (entry.key, entry.value)).collect(),
     })
+}
+
+/// Notes for each lost node that it was in the newest chain that is known of a container.
+fn note_seats(
+    given_up: &mut BTreeMap<NodeId, Vec<Seat>>,
+    container: ContainerId,
+    listed: Option<&Place>,
+    held: &[(NodeId, &Held)],
+) {
+    let on_disks = held.iter().filter_map(|(_, held)| held.place.as_ref());
+    let Some(newest) = listed
+        .into_iter()
+        .chain(on_disks)
+        .max_by_key(|place| place.epoch)
+    else {
+        return;
+    };
+    for (_, seats) in given_up
+        .iter_mut()
+        .filter(|(node, _)| newest.chain.contains(node))
+    {
+        let epoch = newest.epoch;
+        seats.push(Seat { container, epoch });
+    }
 }
 
 /// Whether every node that may hold data has said what it knows, or is given up.
 fn check_all_there(
     directory: &Directory,
-    inventories: &[Inventory],
+    inventories: &Inventories,
     lost: &BTreeSet<NodeId>,
 ) -> Result<(), RebuildError> {
     let there: BTreeSet<NodeId> = inventories.iter().map(|i| i.node).collect();
@@ -336,7 +465,7 @@ fn check_all_there(
 }
 
 /// Every container that anybody knows.
-fn containers(directory: &Directory, inventories: &[Inventory]) -> BTreeSet<ContainerId> {
+fn containers(directory: &Directory, inventories: &Inventories) -> BTreeSet<ContainerId> {
     let held = inventories.iter().flat_map(|inventory| &inventory.held);
     let mut all: BTreeSet<ContainerId> = held.map(|held| held.container).collect();
     all.extend(directory.containers.keys());
@@ -346,7 +475,7 @@ fn containers(directory: &Directory, inventories: &[Inventory]) -> BTreeSet<Cont
 /// What nodes have of a container. One that has left, or was given up by an earlier rebuild, has what others went on from.
 fn held_of<'a>(
     directory: &Directory,
-    inventories: &'a [Inventory],
+    inventories: &'a Inventories,
     container: ContainerId,
 ) -> Vec<(NodeId, &'a Held)> {
     let mut all = Vec::new();

@@ -106,6 +106,8 @@ fn fuzz_copies_and_inventories() {
     let inventory = Inventory {
         node: NodeId(1),
         cluster: 5,
+        taken: Some(WallTime::default()),
+        changed: None,
         copy: copy.clone(),
         held: vec![Held {
             container: ContainerId(1),

@@ -2,7 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says so")]
 
 use perigee_cluster::rebuild::{
-    Copy, Held, Inventory, Outcome, Place, RebuildError, decode_all, encode_all, rebuild,
+    self, Copy, Held, Inventories, Inventory, Outcome, Place, RebuildError, Rebuilt, Seat,
+    Unserved, Why, decode_all, encode_all,
 };
 use perigee_cluster::{
     ClusterInfo, Container, Directory, KeyValue, Node, NodeState, Policy, Revision, codec::Record,
@@ -87,6 +88,8 @@ fn inventory(node: u32, held: Vec<Held>) -> Inventory {
     Inventory {
         node: n(node),
         cluster: CLUSTER,
+        taken: Some(at(7)),
+        changed: Some(at(5)),
         copy: copy(u64::from(node) * 10),
         held,
     }
@@ -107,6 +110,18 @@ fn newest(listed: Option<Place>, held: &[(NodeId, &Held)]) -> Outcome {
     })
 }
 
+fn at(secs: i64) -> WallTime {
+    WallTime { secs, nanos: 0 }
+}
+
+fn rebuild(
+    inventories: &[Inventory],
+    lost: &BTreeSet<NodeId>,
+    go_on: impl Fn(Option<Place>, &[(NodeId, &Held)]) -> Outcome,
+) -> Result<Rebuilt, RebuildError> {
+    rebuild::rebuild(&Inventories::of(inventories.to_vec()), lost, go_on)
+}
+
 fn none() -> BTreeSet<NodeId> {
     BTreeSet::new()
 }
@@ -119,7 +134,7 @@ fn chains_are_those_of_the_disks_and_the_rest_is_that_of_the_newest_copy() {
         inventory(3, Vec::new()),
     ];
     let rebuilt = rebuild(&inventories, &none(), newest).unwrap();
-    assert_eq!(rebuilt.lost, []);
+    assert_eq!(rebuilt.unserved, []);
     assert!(
         rebuilt.base > Revision(1 << 31),
         "above what nobody here has seen"
@@ -168,7 +183,9 @@ fn a_container_that_nobody_has_keeps_its_record_and_its_nodes_stay() {
         chain: chain(&[1]),
     };
     let rebuilt = rebuild(&two, &lost, |_, _| Outcome::Lost(gone.clone())).unwrap();
-    assert_eq!(rebuilt.lost, [ContainerId(1)]);
+    let why = Why::NobodyLeft(gone.clone());
+    let container = ContainerId(1);
+    assert_eq!(rebuilt.unserved, [Unserved { container, why }]);
     // Who was in an older chain must not go on with it.
     let container = &rebuilt.containers[0];
     assert_eq!(
@@ -231,4 +248,95 @@ fn copies_and_inventories_read_back_and_damage_is_found() {
     let bytes = encode_all(&all);
     assert_eq!(decode_all(&bytes).as_deref(), Ok(&all[..]));
     assert!(decode_all(&copy.encode()).is_err(), "another kind of file");
+}
+
+#[test]
+fn which_inventories_count_does_not_depend_on_the_order_in_which_they_are_given() {
+    let of = |node, revision, taken, held| Inventory {
+        taken,
+        copy: copy(revision),
+        ..inventory(node, held)
+    };
+    let (early, late) = (Some(at(10)), Some(at(20)));
+    let all = [
+        of(2, 40, early, vec![held(1, 4, &[2])]),
+        of(1, 40, early, Vec::new()),
+        of(3, 50, early, Vec::new()),
+        of(2, 40, late, Vec::new()),
+        of(2, 39, late, vec![held(1, 9, &[2])]),
+        of(3, 50, None, Vec::new()),
+        of(1, 40, early, vec![held(1, 3, &[1])]),
+    ];
+    let count = |order: &[usize]| {
+        let given = order.iter().map(|at| all[*at].clone());
+        Inventories::of(given.collect())
+    };
+    let first = count(&[0, 1, 2, 3, 4, 5, 6]);
+    let which: Vec<_> = first.iter().map(|one| (one.node, one.taken)).collect();
+    assert_eq!(which, [(n(3), early), (n(1), early), (n(2), late)]);
+    assert_eq!(first.newest().unwrap().node, n(3));
+    for turn in 0..all.len() {
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.rotate_left(turn);
+        assert_eq!(count(&order), first);
+        order.reverse();
+        assert_eq!(count(&order), first);
+    }
+}
+
+#[test]
+fn what_is_given_up_and_why_nobody_serves_a_container_is_told() {
+    let place = |epoch, members: &[u32]| Place {
+        epoch: Epoch(epoch),
+        chain: chain(members),
+    };
+    let (lost, old) = (
+        BTreeSet::from([n(3)]),
+        inventory(1, vec![held(1, 3, &[3, 1])]),
+    );
+    let two = [
+        old,
+        inventory(
+            2,
+            vec![held(1, 5, &[2, 3]), held(2, 6, &[2]), held(3, 2, &[2])],
+        ),
+    ];
+    let go_on = |_: Option<Place>, held: &[(NodeId, &Held)]| match held[0].1.container.0 {
+        1 => Outcome::Lost(place(5, &[3])),
+        2 => Outcome::Lost(place(6, &[2])),
+        _ => Outcome::Unknown,
+    };
+    let rebuilt = rebuild(&two, &lost, go_on).unwrap();
+    let told: Vec<_> = rebuilt
+        .unserved
+        .iter()
+        .map(|u| (u.container.0, &u.why))
+        .collect();
+    let (left, whole) = (
+        Why::NobodyLeft(place(5, &[3])),
+        Why::NobodyWhole(place(6, &[2])),
+    );
+    assert_eq!(told, [(1, &left), (2, &whole), (3, &Why::NoChain)]);
+    // In epoch 3 it was there as well; what counts is where it was last.
+    let (container, epoch) = (ContainerId(1), Epoch(5));
+    let given_up = rebuilt.given_up.into_iter().collect::<Vec<_>>();
+    assert_eq!(given_up, [(n(3), vec![Seat { container, epoch }])]);
+}
+
+/// As the first version of the program wrote it, which noted no times.
+#[test]
+fn an_inventory_of_the_first_format_is_read() {
+    let bytes: &[u8] = b"perigee inventory 1\n?\xed\xfe\xc6\x01\x01\x07\x09\x01\x01c\x03\x01\x02\x03\x04\x01\x01\x03\x01\x01\x03\x02\x01\x02";
+    let all = decode_all(bytes).unwrap();
+    let [one] = all.as_slice() else {
+        panic!("{all:?}")
+    };
+    assert_eq!((one.node, one.cluster), (n(1), CLUSTER));
+    assert_eq!((one.taken, one.changed), (None, None));
+    assert_eq!(one.copy.revision, Revision(9));
+    assert_eq!(one.copy.records[0].value, [1, 2, 3]);
+    assert_eq!(one.held, [held(1, 3, &[1, 2])]);
+    let mut damaged = bytes.to_vec();
+    damaged[30] ^= 1;
+    assert!(decode_all(&damaged).is_err());
 }

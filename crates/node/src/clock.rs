@@ -27,15 +27,20 @@ impl Clock {
     /// This moment, for what `stat` shows.
     #[must_use]
     pub fn wall(&self) -> WallTime {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(since) => WallTime {
-                secs: since.as_secs() as i64,
-                nanos: since.subsec_nanos(),
-            },
-            Err(before) => WallTime {
-                secs: -(before.duration().as_secs() as i64),
-                nanos: 0,
-            },
-        }
+        wall_of(SystemTime::now())
+    }
+}
+
+/// A moment by the wall clock, as a file system or that clock gives it.
+pub(crate) fn wall_of(time: SystemTime) -> WallTime {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => WallTime {
+            secs: since.as_secs() as i64,
+            nanos: since.subsec_nanos(),
+        },
+        Err(before) => WallTime {
+            secs: -(before.duration().as_secs() as i64),
+            nanos: 0,
+        },
     }
 }

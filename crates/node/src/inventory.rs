@@ -1,8 +1,9 @@
 //! What this node knows of the cluster, kept on its disk for a control store that is made anew.
 
+use crate::clock::wall_of;
 use crate::container::Container;
 use crate::env::Env;
-use perigee_cluster::rebuild::{self, Copy, Held, Inventory, Outcome, Place, Rebuilt};
+use perigee_cluster::rebuild::{self, Copy, Held, Inventories, Inventory, Outcome, Place, Rebuilt};
 use perigee_replica::rebuild::go_on;
 use perigee_replica::{ChainView, Goes, Witness};
 use perigee_store::{OpenError, Store, StoreError};
@@ -152,18 +153,21 @@ fn read(store: &Store, data_dir: &Path) -> Result<Inventory, InventoryError> {
     }
     let path = data_dir.join(COPY);
     let copy = match fs::read(&path) {
-        Ok(bytes) => Copy::decode(&bytes),
+        Ok(bytes) => Copy::decode(&bytes).map(|copy| (copy, fs::metadata(&path).ok())),
         // A node that has just joined; other nodes have a copy.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Copy::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((Copy::default(), None)),
         Err(source) => return Err(InventoryError::Io { path, source }),
     };
-    let copy = copy.unwrap_or_else(|why| {
+    let (copy, file) = copy.unwrap_or_else(|why| {
         warn!(%why, path = %path.display(), "the copy of the control store is left out");
-        Copy::default()
+        (Copy::default(), None)
     });
+    let changed = file.and_then(|file| file.modified().ok());
     Ok(Inventory {
         node: identity.node,
         cluster: identity.cluster,
+        taken: Some(wall_of(SystemTime::now())),
+        changed: changed.map(wall_of),
         copy,
         held,
     })
@@ -174,7 +178,7 @@ fn read(store: &Store, data_dir: &Path) -> Result<Inventory, InventoryError> {
 /// # Errors
 /// As there.
 pub fn rebuild(
-    inventories: &[Inventory],
+    inventories: &Inventories,
     lost: &BTreeSet<NodeId>,
 ) -> Result<Rebuilt, rebuild::RebuildError> {
     let leap = leap();

@@ -116,6 +116,18 @@ fn a_lost_control_store_is_made_anew_from_the_nodes() {
         0,
         "{rebuilt}"
     );
+    let sources = rebuilt["inventories"].as_array().unwrap();
+    let revisions: Vec<_> = sources.iter().map(|one| one["revision"].as_u64()).collect();
+    assert!(revisions.is_sorted_by(|a, b| a >= b), "{rebuilt}");
+    for source in sources {
+        let (changed, taken) = (&source["changed_secs"], &source["taken_secs"]);
+        assert!(
+            changed.as_i64() > Some(0) && changed.as_i64() <= taken.as_i64(),
+            "{source}"
+        );
+        assert!(!source["held"].as_array().unwrap().is_empty(), "{source}");
+    }
+    assert_eq!(rebuilt["lost"], serde_json::json!([]), "{rebuilt}");
     let again = rebuilt["tokens"][0].clone();
     assert_eq!(again["name"], "far", "{rebuilt}");
     let twice = refusal(&mut cluster, &["rebuild", "--with", file]);
@@ -186,6 +198,9 @@ fn a_node_that_is_lost_with_the_control_store_is_given_up() {
     let rebuilt = json(&cluster.perigee(&rebuilt).unwrap());
     assert_eq!(rebuilt["nodes"], 2, "{rebuilt}");
     assert_eq!(rebuilt["unserved"], serde_json::json!([]), "{rebuilt}");
+    assert_eq!(rebuilt["lost"][0]["name"], "node-1", "{rebuilt}");
+    let was_in = rebuilt["lost"][0]["containers"].as_array().unwrap();
+    assert_eq!(was_in.len(), 3, "{rebuilt}");
 
     cluster.perigee(&["up", "--nodes", "3"]).unwrap();
     whole(&mut cluster);

@@ -1,7 +1,7 @@
 //! A join that is cut off after any of its steps is completed by the next one, as the same node.
 
 use super::*;
-use perigee_cluster::rebuild::{Copy, Inventory};
+use perigee_cluster::rebuild::{Copy, Inventories, Inventory};
 use perigee_cluster::{ControlStore, Directory, Node, codec::Record, key};
 use perigee_control::process::{Control, init_control};
 use perigee_control::rebuild::rebuild_control;
@@ -56,10 +56,12 @@ impl World {
         let knows = |node: &NodeId| Inventory {
             node: *node,
             cluster: directory.cluster.as_ref().unwrap().record.id,
+            taken: None,
+            changed: None,
             copy: Copy::of(&directory),
             held: Vec::new(),
         };
-        let inventories: Vec<Inventory> = directory.nodes.keys().map(knows).collect();
+        let inventories = Inventories::of(directory.nodes.keys().map(knows).collect());
         let rebuilt = rebuild(&inventories, &BTreeSet::new()).unwrap();
         let (world, made) = Self::made(async |dir| {
             let nobody = BTreeMap::new();

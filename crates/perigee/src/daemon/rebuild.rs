@@ -6,7 +6,7 @@ use crate::config::NodeConfig;
 use crate::layout::{Layout, NodeDir};
 use crate::pid_file;
 use perigee_cluster::Directory;
-use perigee_cluster::rebuild::{Inventory, RebuildError, Rebuilt};
+use perigee_cluster::rebuild::{Inventories, Inventory, RebuildError, Rebuilt};
 use perigee_control::rebuild::{RECERTIFIED, RebuiltControl, rebuild_control};
 use perigee_net::identity::Identity;
 use perigee_node::inventory::{self, InventoryError};
@@ -70,9 +70,8 @@ pub fn read_inventories(file: &Path) -> Result<Vec<Inventory>, Failure> {
 }
 
 /// The numbers of nodes that people name or number, as the newest inventory knows them.
-pub fn resolve(names: &[String], inventories: &[Inventory]) -> Result<BTreeSet<NodeId>, Failure> {
-    let newest = inventories.iter().max_by_key(|one| one.copy.revision);
-    let copy = newest.map(|newest| &newest.copy);
+pub fn resolve(names: &[String], inventories: &Inventories) -> Result<BTreeSet<NodeId>, Failure> {
+    let copy = inventories.newest().map(|newest| &newest.copy);
     let directory = copy.map(|copy| Directory::from_list(&copy.records, copy.revision));
     let directory = directory
         .transpose()
@@ -96,7 +95,7 @@ pub fn resolve(names: &[String], inventories: &[Inventory]) -> Result<BTreeSet<N
 }
 
 /// The records of the new control store.
-pub fn plan(inventories: &[Inventory], lost: &BTreeSet<NodeId>) -> Result<Rebuilt, Failure> {
+pub fn plan(inventories: &Inventories, lost: &BTreeSet<NodeId>) -> Result<Rebuilt, Failure> {
     let what = "cannot make the control store anew";
     perigee_node::inventory::rebuild(inventories, lost).map_err(|error| {
         let failure = failure(what, &error);
