@@ -10,8 +10,8 @@ use perigee_proto::admin::{
     NetStatus, NodeScrub, NodeState, NodeStatus, Placement, ScrubWish, Status,
 };
 use perigee_proto::message::report::{self, AskReport, NodeReport};
-use perigee_types::{Errno, InodeId, NodeId};
-use std::collections::BTreeMap;
+use perigee_types::{ContainerId, Errno, InodeId, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,13 @@ pub(crate) async fn of_this_node(env: &Arc<Env>) -> NodeReport {
                 .collect()
         },
         clock_ms: clock_ms(env),
+        partial: {
+            let containers = env.all_containers();
+            let partial = containers
+                .iter()
+                .filter(|container| !container.is_complete());
+            partial.map(|container| container.id).collect()
+        },
     }
 }
 
@@ -334,11 +341,24 @@ fn nodes(directory: &Directory, me: NodeId, reports: &Reports) -> Vec<NodeStatus
 }
 
 /// What a member has yet to fetch of a container, as it says itself.
-fn missing(reports: &Reports, node: NodeId, id: perigee_types::ContainerId) -> Option<u64> {
+fn missing(reports: &Reports, node: NodeId, id: ContainerId) -> Option<u64> {
     let of = &reports.get(&node)?.report.missing;
     of.iter()
         .find(|(held, _)| *held == id)
         .map(|(_, bytes)| *bytes)
+}
+
+/// Who has said of which containers that it has what a member must have. One that has just started with an empty disk has
+/// not, though it is in the chain still, nor has one that says nothing.
+fn copies(reports: &Reports) -> BTreeSet<(NodeId, ContainerId)> {
+    let mut copies = BTreeSet::new();
+    for (node, Answered { report, .. }) in reports {
+        copies.extend(report.missing.iter().map(|(id, _)| (*node, *id)));
+        for id in &report.partial {
+            copies.remove(&(*node, *id));
+        }
+    }
+    copies
 }
 
 /// About how long a member fetches until it lacks nothing of any container.
@@ -361,6 +381,7 @@ fn containers(
         .values()
         .filter(|known| known.record.takes_containers())
         .count();
+    let copies = copies(reports);
     let known = directory.containers.values().map(|known| &known.record);
     known
         .map(|record| {
@@ -381,13 +402,16 @@ fn containers(
                     })
                     .collect()
             };
+            let has_copy = |node: &&NodeId| copies.contains(&(**node, record.id));
+            let copies = record.chain.iter().filter(has_copy).count();
             ContainerStatus {
                 id: record.id,
                 owner: record.owner(),
                 epoch: record.epoch,
                 chain: record.chain.clone(),
+                copies: copies as u32,
                 copies_wanted: wanted as u32,
-                degraded: record.chain.len() < wanted || live < wanted,
+                degraded: copies < wanted || live < wanted,
                 members: standing.map(lag).unwrap_or_default(),
             }
         })
@@ -397,7 +421,8 @@ fn containers(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perigee_types::{ContainerId, WallTime};
+    use perigee_cluster::{Container, KeyValue, Live, Revision, codec::Record, key};
+    use perigee_types::{Epoch, WallTime};
 
     fn node(state: perigee_cluster::NodeState) -> perigee_cluster::Node {
         perigee_cluster::Node {
@@ -432,6 +457,7 @@ mod tests {
             bytes_per_second: 10,
             read_only: Vec::new(),
             clock_ms: 0,
+            partial: Vec::new(),
         };
         let answered = Answered {
             report,
@@ -446,6 +472,73 @@ mod tests {
         assert_eq!(missing(&reports, NodeId(4), ContainerId(2)), None);
     }
 
+    /// A cluster of three live nodes with one container on all of them.
+    fn three_copies() -> Directory {
+        let id = ContainerId(7);
+        let container = Container {
+            id,
+            epoch: Epoch(4),
+            chain: vec![NodeId(1), NodeId(2), NodeId(3)],
+            copies: 3,
+            home: NodeId(1),
+        };
+        let mut rows = vec![(key::container(id), container.encode())];
+        for number in 1..=3 {
+            let id = NodeId(number);
+            let node = perigee_cluster::Node {
+                id,
+                name: format!("h{number}"),
+                ..node(perigee_cluster::NodeState::Active)
+            };
+            let live = Live {
+                node: id,
+                free: 0,
+                version: String::new(),
+            };
+            rows.push((key::node(id), node.encode()));
+            rows.push((key::live(id), live.encode()));
+        }
+        let row = |(key, value)| KeyValue {
+            key,
+            value,
+            revision: Revision(1),
+        };
+        let rows: Vec<KeyValue> = rows.into_iter().map(row).collect();
+        Directory::from_list(&rows, Revision(1)).expect("rows that were just encoded")
+    }
+
+    #[test]
+    fn a_container_is_whole_only_when_each_member_has_said_that_it_has_a_copy() {
+        let directory = three_copies();
+        let id = ContainerId(7);
+        let says = |number, missing: &[ContainerId], partial: &[ContainerId]| {
+            let answered = Answered {
+                report: NodeReport {
+                    used: None,
+                    free: None,
+                    missing: missing.iter().map(|id| (*id, 0)).collect(),
+                    bytes_per_second: 0,
+                    read_only: Vec::new(),
+                    clock_ms: 0,
+                    partial: partial.to_vec(),
+                },
+                took: None,
+                clock_ahead_ms: 0,
+            };
+            (NodeId(number), answered)
+        };
+        let told = |third: Option<(NodeId, Answered)>| {
+            let others = [says(1, &[id], &[]), says(2, &[id], &[])];
+            let reports: Reports = others.into_iter().chain(third).collect();
+            let told = containers(&directory, &[], &reports).remove(0);
+            (told.copies, told.degraded)
+        };
+        assert_eq!(told(Some(says(3, &[id], &[]))), (3, false));
+        assert_eq!(told(Some(says(3, &[id], &[id]))), (2, true), "a wiped disk");
+        assert_eq!(told(Some(says(3, &[], &[]))), (2, true), "not opened yet");
+        assert_eq!(told(None), (2, true), "no answer");
+    }
+
     #[test]
     fn a_member_that_lacks_files_to_ends_that_it_does_not_know_is_told_of() {
         let report = NodeReport {
@@ -455,6 +548,7 @@ mod tests {
             bytes_per_second: 1,
             read_only: Vec::new(),
             clock_ms: 0,
+            partial: Vec::new(),
         };
         let answered = Answered {
             report,

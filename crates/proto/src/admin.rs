@@ -340,9 +340,12 @@ pub struct ContainerStatus {
     pub epoch: Epoch,
     /// Its members, owner first.
     pub chain: Vec<NodeId>,
+    /// Members that have said that they have what a member must have.
+    #[serde(default)]
+    pub copies: u32,
     /// How many copies its policy asks for (not more than there are nodes that store).
     pub copies_wanted: u32,
-    /// It works, but with fewer current copies than its policy asks for.
+    /// It works, but with fewer copies than its policy asks for, or it is not known to have as many.
     pub degraded: bool,
     /// How far each member is behind, where the answering node knows (it does for those that it owns).
     #[serde(default)]

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -117,6 +118,50 @@ fn a_node_that_does_not_answer_is_late(cluster: &mut Cluster) {
     .unwrap();
 }
 
+/// A node that has lost its disk is in the chains still when it starts, and its place is as good as empty.
+fn a_wiped_node_is_no_copy(cluster: &mut Cluster) {
+    cluster.settle().unwrap();
+    let epochs = |status: &Value| -> Vec<u64> {
+        let containers = status["containers"].as_array().unwrap().iter();
+        let with_it = containers.filter(|one| one["chain"].as_array().unwrap().contains(&3.into()));
+        with_it.map(|one| one["epoch"].as_u64().unwrap()).collect()
+    };
+    let before = epochs(&status(cluster));
+    assert_eq!(before.len(), 3);
+    cluster.kill(3, Signal::KILL).unwrap();
+    fs::remove_dir_all(cluster.dir().join("node-3/store")).unwrap();
+    let (perigee, dir) = (program::perigee().unwrap(), cluster.dir());
+    let stop = AtomicBool::new(false);
+    // What it says from its start on, not only once it has been found to be empty.
+    let look = || {
+        let mut said = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let mut ask = Command::new(&perigee);
+            ask.args(["status", "--json", "--node", "1", "--dir"])
+                .arg(&dir);
+            let ended = ask.output().unwrap();
+            if ended.status.success() {
+                said.push(epochs(&serde_json::from_slice(&ended.stdout).unwrap()));
+            }
+        }
+        said
+    };
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(look);
+        let well = cluster.up().and_then(|()| cluster.settle());
+        stop.store(true, Ordering::Relaxed);
+        well.unwrap();
+        // Whoever was given a place anew is in a later chain.
+        for after in looks.join().unwrap() {
+            let anew = before
+                .iter()
+                .zip(&after)
+                .all(|(before, after)| before < after);
+            assert!(after.len() == 3 && anew, "{before:?} {after:?}");
+        }
+    });
+}
+
 #[test]
 fn what_status_says_is_so() {
     let Some(_alone) = program::alone() else {
@@ -127,4 +172,5 @@ fn what_status_says_is_so() {
     space_and_lag_are_known(&mut cluster, &here);
     holders_are_named(&mut cluster, &here, &there);
     a_node_that_does_not_answer_is_late(&mut cluster);
+    a_wiped_node_is_no_copy(&mut cluster);
 }

@@ -70,6 +70,12 @@ impl Container {
         self.state.lock().pull.missing_bytes()
     }
 
+    /// Whether this node has what a member must have: it may have lost its disk, or be on the way to become a member.
+    pub(crate) fn is_complete(&self) -> bool {
+        let st = self.state.lock();
+        st.complete && !st.receiving
+    }
+
     /// Who will have to take what is written here, and how many bytes of it have no record yet.
     pub(crate) fn owed_to(&self) -> (Vec<NodeId>, u64) {
         let st = self.state.lock();

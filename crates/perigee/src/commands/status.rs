@@ -231,7 +231,7 @@ fn containers_table(status: &Status) -> String {
                 .owner
                 .map_or_else(|| "none".to_owned(), |id| node_name(status, id)),
             container.epoch.0.to_string(),
-            format!("{} of {}", container.chain.len(), container.copies_wanted),
+            format!("{} of {}", container.copies, container.copies_wanted),
             names.join(" "),
             behind(container),
         ]);
@@ -315,6 +315,7 @@ mod tests {
                 owner: Some(NodeId(2)),
                 epoch: Epoch(2),
                 chain: vec![NodeId(2)],
+                copies: 1,
                 copies_wanted: 2,
                 degraded: true,
                 members: vec![MemberLag {

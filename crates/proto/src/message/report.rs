@@ -22,6 +22,8 @@ pub struct NodeReport {
     pub read_only: Vec<ContainerId>,
     /// Its wall clock, in milliseconds since 1970.
     pub clock_ms: i64,
+    /// Of the containers that it holds those of which it does not have what a member must have, as after the loss of its disk.
+    pub partial: Vec<ContainerId>,
 }
 
 /// What is wanted of a node's scrub.
