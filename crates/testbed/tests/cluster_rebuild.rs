@@ -1,6 +1,7 @@
 //! The control store is lost for good: a new one is made from what the nodes know, and nothing else is lost.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use perigee_net::identity::PendingKey;
 use perigee_testbed::{Cluster, program, wait};
 use rustix::process::Signal;
 use std::fs;
@@ -134,6 +135,17 @@ fn a_lost_control_store_is_made_anew_from_the_nodes() {
     assert!(twice.contains("there is one"), "{twice}");
 
     cluster.up().unwrap();
+    // A `join --again` that was cut off has left its key, which a start in vain leaves where it is.
+    let identity = Path::new(elsewhere).join("node-1/identity");
+    let asked = PendingKey::create(&identity).unwrap();
+    let ended = cluster.command(&there(&["up"])).unwrap();
+    let hint = "perigee join --again TOKEN";
+    assert!(ended.stderr.contains(hint), "{}", ended.stderr);
+    let kept = PendingKey::load(&identity).unwrap().unwrap();
+    assert_eq!(kept.request(), asked.request());
+    let ended = cluster.command(&there(&["inventory", "--undo"])).unwrap();
+    let why = "a control store was made anew";
+    assert!(ended.stderr.contains(why), "{}", ended.stderr);
     // The token is lost. Another one is good, and the lost one is not any more, whoever finds it.
     let unknown = refusal(&mut cluster, &["token", "--again", "nobody"]);
     assert!(unknown.contains("no node of the cluster"), "{unknown}");
