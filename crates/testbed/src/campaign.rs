@@ -24,12 +24,22 @@ pub struct Kills {
     pub sync_every: u64,
     /// What every choice follows from.
     pub seed: u64,
+    /// Who dies.
+    pub victim: Victim,
+}
+
+/// Which node a round kills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    /// Any: the owner of the data or a replica, by chance.
+    Anyone,
+    /// The owner of the data, so that who writes waits for a takeover.
+    Owner,
 }
 
 /// Kills one of three nodes in each round, at a random moment of a write through a surviving one.
 ///
-/// Victim, writer and reader are three nodes; the directory is made through any of them, so the
-/// victim may be the owner of the data, its replica, or both by turns.
+/// Victim, writer and reader are three nodes; the directory is made through any of them.
 ///
 /// Errors: the first broken promise, with the round and the seed.
 pub fn kill_rounds(
@@ -58,11 +68,15 @@ fn kill_round(
     rng: &mut Rng,
     number: u32,
 ) -> Checked<kill_write::Round> {
-    let [victim, writer, reader] = three(cluster, rng)?;
     let maker = cluster.ids()[rng.below(cluster.ids().len() as u64) as usize];
-    let folder = format!("round-{number}");
+    let folder = format!("round-{}-{number}", kills.seed);
     let made = cluster.mount_point(maker).join(&folder);
     std::fs::create_dir(&made).call(|| format!("mkdir {}", made.display()))?;
+    let first = match kills.victim {
+        Victim::Anyone => None,
+        Victim::Owner => Some(cluster.owner(&made)?),
+    };
+    let [victim, writer, reader] = three(cluster, rng, first)?;
 
     // Not before the first fsync, or the round would prove nothing; not in the last call either.
     let earliest = kills.sync_every + (1 << 20);
@@ -93,16 +107,19 @@ fn kill_round(
     Ok(round)
 }
 
-/// Victim, writer and reader: three different nodes.
-fn three(cluster: &Cluster, rng: &mut Rng) -> Checked<[u32; 3]> {
+/// Victim, writer and reader: three different nodes, where nobody says who is first.
+fn three(cluster: &Cluster, rng: &mut Rng, first: Option<u32>) -> Checked<[u32; 3]> {
     let mut ids = cluster.ids();
     ensure!(
         ids.len() >= 3,
         "a kill needs three nodes, there are {}",
         ids.len()
     );
+    let first = first.and_then(|first| ids.iter().position(|id| *id == first));
+    let first = first.unwrap_or_else(|| rng.below(ids.len() as u64) as usize);
+    let first = ids.swap_remove(first);
     let mut draw = || ids.swap_remove(rng.below(ids.len() as u64) as usize);
-    Ok([draw(), draw(), draw()])
+    Ok([first, draw(), draw()])
 }
 
 fn mend(cluster: &mut Cluster, victim: u32) -> Checked {

@@ -276,6 +276,20 @@ impl Cluster {
         containers.iter().map(chain).collect()
     }
 
+    /// The owner of a file or directory.
+    ///
+    /// Errors: the command failed, or its output is not of the agreed form.
+    pub fn owner(&mut self, path: &Path) -> Checked<u32> {
+        let path = path.to_string_lossy();
+        let ended = self.command(&["where", "--json", &*path])?;
+        let value: Option<serde_json::Value> = serde_json::from_str(&ended.stdout).ok();
+        let owner = value.and_then(|value| number(&value["owner"]));
+        owner.ok_or_else(|| {
+            let (said, error) = (&ended.stdout, &ended.stderr);
+            CheckError::violated(format!("`where --json {path}`: no owner: {said}{error}"))
+        })
+    }
+
     /// Starts what is missing, as after a crash, and waits until every node has a daemon.
     ///
     /// Errors: `up` failed, or a node stays away.

@@ -18,7 +18,8 @@ usage: perigee-testbed CHECK ...
   two-mounts A B                   coherence; A and B are one directory on two hosts (or twice the same)
   tree SOURCE A B                  copy SOURCE into A/tree, compare it in B/tree
   model A B LOCAL [SEED [COUNT]]   random operations on A and B against LOCAL (all empty)
-  kill [ROUNDS [MIB [SEED]]]       own cluster of three; one node killed in each round   (20, 1024, random)
+  kill [ROUNDS [MIB [SEED [anyone]]]]   own cluster of three; the owner of a file that is being written, or any node,
+                                   killed in each round (20, 1024, random)
   refill [MIB [SEED]]              own cluster of three; a program works while a wiped node is filled (512, random)
   crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)
   chaos [MINUTES [NODES [SEED [KIND...]]]]   own cluster, nodes struck under programs that check (10, 5, random);
@@ -133,6 +134,11 @@ fn run_kills(words: &[&str]) -> Checked {
     let rounds = u32::try_from(number(words.first(), 20)?).unwrap_or(u32::MAX);
     let size = number(words.get(1), 1_024)? << 20;
     let seed = number(words.get(2), random_seed())?;
+    let victim = match words.get(3) {
+        None => campaign::Victim::Owner,
+        Some(&"anyone") => campaign::Victim::Anyone,
+        Some(other) => return Err(CheckError::violated(format!("kill: who is `{other}`?"))),
+    };
     tell(&format!(
         "kill: {rounds} rounds of {size} bytes, seed {seed}"
     ));
@@ -141,6 +147,7 @@ fn run_kills(words: &[&str]) -> Checked {
         size,
         sync_every: 16 << 20,
         seed,
+        victim,
     };
     let limit = Duration::from_secs(120) * rounds.max(1);
     let mut cluster = Cluster::start_within(3, limit)?;

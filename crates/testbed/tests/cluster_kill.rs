@@ -1,6 +1,6 @@
 //! Nodes die with SIGKILL: law 3 with real processes. `perigee-testbed kill` is the long form.
 
-use perigee_testbed::campaign::{self, Kills};
+use perigee_testbed::campaign::{self, Kills, Victim};
 use perigee_testbed::checks::kill_write;
 use perigee_testbed::map::{Access, Shared};
 use perigee_testbed::side::{Heard, Side};
@@ -32,11 +32,21 @@ fn no_fsynced_byte_is_lost_when_a_node_is_killed_during_a_write() {
         size: 64 << 20,
         sync_every: 8 << 20,
         seed: 11,
+        victim: Victim::Anyone,
     };
-    let rounds = campaign::kill_rounds(&mut cluster, kills, |number, round| {
-        eprintln!("round {number}: {round:?}");
-    })
-    .unwrap();
+    let owners = Kills {
+        rounds: 2,
+        seed: 12,
+        victim: Victim::Owner,
+        ..kills
+    };
+    let mut rounds = Vec::new();
+    for kills in [kills, owners] {
+        let done = campaign::kill_rounds(&mut cluster, kills, |number, round| {
+            eprintln!("round {number}: {round:?}");
+        });
+        rounds.extend(done.unwrap());
+    }
     let pauses = kill_write::pauses(&rounds).unwrap();
     eprintln!("{pauses:?}");
     let worst = pauses.worst;
