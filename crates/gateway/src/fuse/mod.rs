@@ -2,6 +2,7 @@
 //! `ops` (one kernel request, one call), `open_modes` (how the kernel may treat an open file),
 //! `notify` (what its caches must drop), `watchdog` (who ends it when the daemon is killed), `wire` and `device` (bytes).
 
+mod crossing;
 mod device;
 mod errno;
 mod latency;

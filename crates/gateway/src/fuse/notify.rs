@@ -1,5 +1,6 @@
 //! What the kernel's caches of this mount must drop.
 
+use super::crossing::{Asked, Crossing};
 use super::device::{Delivery, Device};
 use super::wire::{self, Body, notice};
 use perigee_client::fs::KernelCache;
@@ -7,7 +8,7 @@ use perigee_types::{ByteRange, InodeId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::warn;
 
 /// The caches of a mounted kernel.
@@ -18,7 +19,11 @@ pub(crate) struct Kernel {
     has_epochs: bool,
     /// Set once names had to be forgotten by a kernel that cannot: no name is given for keeps since.
     names_are_asked: AtomicBool,
+    crossing: Crossing,
 }
+
+/// The first pause before a notice is given again, and the longest.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
 
 impl Kernel {
     pub(crate) fn new(device: Arc<Device>, has_epochs: bool) -> Self {
@@ -26,6 +31,22 @@ impl Kernel {
             device,
             has_epochs,
             names_are_asked: AtomicBool::new(false),
+            crossing: Crossing::default(),
+        }
+    }
+
+    /// The kernel asks for something now.
+    pub(super) fn asked(&self) -> Asked {
+        self.crossing.asked()
+    }
+
+    /// How long the kernel may keep attributes that the file system would give for `ttl`, in an answer to what it `asked`.
+    /// The answer is the next thing that it is given.
+    pub(super) fn attr_ttl(&self, inode: InodeId, asked: Asked, ttl: Duration) -> Duration {
+        if self.crossing.names(inode, asked, Instant::now()) {
+            ttl
+        } else {
+            Duration::ZERO
         }
     }
 
@@ -38,11 +59,20 @@ impl Kernel {
         }
     }
 
-    fn tell(&self, code: i32, body: &[u8], what: &'static str) -> Delivery {
-        self.device.notify(code, body).unwrap_or_else(|error| {
-            warn!(%error, what, "kernel refused a notice");
-            Delivery::Gone
-        })
+    fn invalidate(&self, inode: InodeId, body: &Body, what: &'static str) {
+        self.crossing.notice(inode);
+        let mut pause = AGAIN.0;
+        loop {
+            match self.device.notify(notice::INVAL_INODE, body.bytes()) {
+                Ok(Delivery::Taken) => return,
+                Ok(Delivery::Gone) if self.crossing.is_on_its_way(inode, Instant::now()) => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(AGAIN.1);
+                }
+                Ok(Delivery::Gone) => return,
+                Err(error) => return warn!(%error, what, "kernel refused a notice"),
+            }
+        }
     }
 }
 
@@ -68,7 +98,7 @@ impl KernelCache for Kernel {
     fn forget_attr(&self, inode: InodeId) {
         // A negative offset leaves the pages alone.
         let body = Body::inval_inode(node_of(inode), -1, 0);
-        self.tell(notice::INVAL_INODE, body.bytes(), "attributes");
+        self.invalidate(inode, &body, "attributes");
     }
 
     /// Waits for reads and writes of these pages that the kernel has sent and that are unanswered.
@@ -80,7 +110,7 @@ impl KernelCache for Kernel {
         // Zero means "to the end of the file".
         let len = i64::try_from(range.len()).unwrap_or(0);
         let body = Body::inval_inode(node_of(inode), offset, len);
-        self.tell(notice::INVAL_INODE, body.bytes(), "data");
+        self.invalidate(inode, &body, "data");
     }
 
     /// The kernel does not ask for a name again, but drops it when it is next used: what is mounted

@@ -101,7 +101,7 @@ impl MemoryFs {
         self.backed.store(true, Ordering::SeqCst);
     }
 
-    /// Answers to `what` ("create" or "read") are held until [`MemoryFs::let_go`].
+    /// Answers to `what` ("lookup", "create", "readdir" or "read") are held until [`MemoryFs::let_go`].
     pub fn hold(&self, what: &'static str) {
         *self.hold.lock() = Some(what);
     }
@@ -179,7 +179,7 @@ impl FileSystem for MemoryFs {
             Err(error) => Err(error),
         };
         drop(tree);
-        done(result);
+        self.answer("lookup", done, result);
     }
 
     fn forget(&self, inode: InodeId, count: u64) {
@@ -429,7 +429,7 @@ impl FileSystem for MemoryFs {
             entries
         });
         drop(tree);
-        done(result);
+        self.answer("readdir", done, result);
     }
 
     fn releasedir(&self, inode: InodeId, handle: u64) {

@@ -6,6 +6,7 @@ use perigee_client::fs::{Caller, KernelCache, NewNode, SetAttr};
 use perigee_types::{ByteRange, InodeId, WallTime};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -207,6 +208,58 @@ fn forgetting_waits_for_no_unanswered_create() {
     rig.fs.let_go();
     creator.join().unwrap().unwrap();
     assert!(fs::metadata(rig.path("d/new")).is_ok());
+}
+
+/// By `stat`, for which a name's answer is enough; `statx` asks for the time of birth besides.
+fn mode_of(path: &Path) -> u32 {
+    rustix::fs::stat(path).unwrap().st_mode & 0o777
+}
+
+/// The kernel drops a notice about an inode that it has not been told of yet.
+#[test]
+fn attributes_that_were_taken_back_before_the_inode_was_known_are_not_kept() {
+    let Some(rig) = Rig::new() else { return };
+    let ways: [(&str, fn(&Path)); 2] = [
+        ("lookup", |path| _ = mode_of(path)),
+        ("readdir", |path| {
+            let all = fs::read_dir(path.parent().unwrap()).unwrap();
+            assert!(all.count() > 0);
+        }),
+    ];
+    for (what, way) in ways {
+        let inode = create_elsewhere(&rig, what);
+        let path = rig.path(what);
+        rig.fs.hold(what);
+        let asker = thread::spawn(move || way(&path));
+        until(what, || rig.fs.held() == 1);
+        chmod_elsewhere(&rig, inode, 0o640);
+        cache(&rig).forget_attr(inode);
+        rig.fs.let_go();
+        asker.join().unwrap();
+        let mode = mode_of(&rig.path(what));
+        assert_eq!(mode, 0o640, "{what}");
+    }
+}
+
+/// The answer was given, and the program that waits for it has not run yet.
+#[test]
+fn attributes_that_are_taken_back_while_the_inode_becomes_known_are_not_kept() {
+    let Some(rig) = Rig::new() else { return };
+    for number in 0..200 {
+        let name = format!("f{number}");
+        let inode = create_elsewhere(&rig, &name);
+        let path = rig.path(&name);
+        let asked = rig.fs.seen.lookups.load(Ordering::SeqCst);
+        let asker = thread::spawn(move || mode_of(&path));
+        while rig.fs.seen.lookups.load(Ordering::SeqCst) == asked {
+            std::hint::spin_loop();
+        }
+        chmod_elsewhere(&rig, inode, 0o640);
+        cache(&rig).forget_attr(inode);
+        let mode = mode_of(&rig.path(&name));
+        assert_eq!(mode, 0o640, "{name}");
+        asker.join().unwrap();
+    }
 }
 
 /// The exception to "forgetting waits for nothing": the kernel waits for reads of the very pages.

@@ -1,6 +1,7 @@
 //! Open files and their bytes.
 
 use super::{Call, node_attr};
+use crate::fuse::crossing::Asked;
 use crate::fuse::device::Delivery;
 use crate::fuse::notify::node_of;
 use crate::fuse::open_modes::Mode;
@@ -28,7 +29,7 @@ impl Call<'_> {
 
     pub(super) fn create(self, name: &[u8], flags: i32, mode: u32, umask: u32) {
         let session = Arc::clone(self.session);
-        let reply = self.reply;
+        let (reply, asked) = (self.reply, self.asked);
         self.session.fs.create(
             self.caller,
             self.inode,
@@ -37,7 +38,7 @@ impl Call<'_> {
             umask,
             open_flags(flags),
             Box::new(move |result| match result {
-                Ok((entry, opened)) => session.give_created(reply, &entry, &opened),
+                Ok((entry, opened)) => session.give_created(reply, asked, &entry, &opened),
                 Err(error) => reply.error(error),
             }),
         );
@@ -166,15 +167,16 @@ impl Session {
         }
     }
 
-    fn give_created(&self, reply: Reply, entry: &Entry, opened: &Opened) {
+    fn give_created(&self, reply: Reply, asked: Asked, entry: &Entry, opened: &Opened) {
         let inode = entry.attr.inode;
         let open = match self.place(inode, opened) {
             Ok(open) => open,
             Err(error) => return reply.error(error),
         };
         let name_ttl = self.kernel.name_ttl(entry.ttl);
+        let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
         let attr = node_attr(&entry.attr);
-        let body = Body::create(node_of(inode), entry.ttl, name_ttl, &attr, open);
+        let body = Body::create(node_of(inode), ttl, name_ttl, &attr, open);
         if reply.body(&body) == Delivery::Gone {
             self.take_back(inode, opened.handle);
             self.fs.forget(inode, 1);

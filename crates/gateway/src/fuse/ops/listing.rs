@@ -1,6 +1,7 @@
 //! Directories, listed.
 
 use super::{Call, file_type, node_attr};
+use crate::fuse::crossing::Asked;
 use crate::fuse::device::Delivery;
 use crate::fuse::notify::node_of;
 use crate::fuse::open_files::directory_flags;
@@ -25,6 +26,7 @@ struct Part {
     cookie: u64,
     len: u32,
     plus: bool,
+    asked: Asked,
 }
 
 impl Call<'_> {
@@ -56,6 +58,7 @@ impl Call<'_> {
             cookie,
             len,
             plus: false,
+            asked: self.asked,
         };
         self.list(handle, part);
     }
@@ -66,6 +69,7 @@ impl Call<'_> {
             cookie,
             len,
             plus: true,
+            asked: self.asked,
         };
         self.list(handle, part);
     }
@@ -112,7 +116,7 @@ impl Session {
         if push_dots(&mut listing, part) {
             given = entries
                 .iter()
-                .take_while(|entry| self.push(&mut listing, entry, part.plus))
+                .take_while(|entry| self.push(&mut listing, entry, part))
                 .count();
         }
         if reply.body(&listing.finish()) == Delivery::Gone {
@@ -126,7 +130,7 @@ impl Session {
         }
     }
 
-    fn push(&self, listing: &mut Listing, entry: &DirEntry, plus: bool) -> bool {
+    fn push(&self, listing: &mut Listing, entry: &DirEntry, part: &Part) -> bool {
         debug_assert!(
             entry.cookie > AFTER_DOTS,
             "cookie {} is the gateway's",
@@ -135,12 +139,14 @@ impl Session {
         let (ino, kind) = (entry.inode.0, file_type(entry.kind) >> 12);
         let named = (ino, kind, &entry.name[..], entry.cookie);
         match &entry.entry {
-            Some(found) if plus => {
+            Some(found) if part.plus => {
+                let inode = found.attr.inode;
                 let name_ttl = self.kernel.name_ttl(found.ttl);
-                let node = node_of(found.attr.inode);
-                listing.push_plus((node, name_ttl, found.ttl, &node_attr(&found.attr)), named)
+                let ttl = self.kernel.attr_ttl(inode, part.asked, found.ttl);
+                let attr = node_attr(&found.attr);
+                listing.push_plus((node_of(inode), name_ttl, ttl, &attr), named)
             }
-            None if plus => listing.push_plain(ino, kind, &entry.name, entry.cookie),
+            None if part.plus => listing.push_plain(ino, kind, &entry.name, entry.cookie),
             Some(_) | None => listing.push(ino, kind, &entry.name, entry.cookie),
         }
     }

@@ -7,6 +7,7 @@ mod listing;
 mod locks;
 mod names;
 
+use super::crossing::Asked;
 use super::device::{Delivery, Device};
 use super::notify::{inode_of, node_of};
 use super::reply::Reply;
@@ -23,6 +24,7 @@ struct Call<'s> {
     inode: InodeId,
     caller: Caller,
     unique: u64,
+    asked: Asked,
     reply: Reply,
 }
 
@@ -49,6 +51,7 @@ pub(crate) fn dispatch(
             pid: header.pid,
         },
         unique: header.unique,
+        asked: session.kernel.asked(),
         reply: Reply::new(device, header.unique),
     };
     call.run(request);
@@ -175,9 +178,9 @@ impl Call<'_> {
     /// Answers with the name's inode, which the kernel then holds once more.
     fn when_entry(self) -> Done<Entry> {
         let session = Arc::clone(self.session);
-        let reply = self.reply;
+        let (reply, asked) = (self.reply, self.asked);
         Box::new(move |result| match result {
-            Ok(entry) => session.give(reply, &entry),
+            Ok(entry) => session.give(reply, asked, &entry),
             Err(error) => reply.error(error),
         })
     }
@@ -185,10 +188,11 @@ impl Call<'_> {
 
 impl Session {
     /// Gives the kernel a name, and a reference to its inode.
-    fn give(&self, reply: Reply, entry: &Entry) {
-        let node = node_of(entry.attr.inode);
+    fn give(&self, reply: Reply, asked: Asked, entry: &Entry) {
+        let inode = entry.attr.inode;
         let name_ttl = self.kernel.name_ttl(entry.ttl);
-        let body = Body::entry(node, name_ttl, entry.ttl, &node_attr(&entry.attr));
+        let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
+        let body = Body::entry(node_of(inode), name_ttl, ttl, &node_attr(&entry.attr));
         if reply.body(&body) == Delivery::Gone {
             self.fs.forget(entry.attr.inode, 1);
         }

@@ -1,0 +1,127 @@
+//! Answers that name an inode, and notices about it that cross them on their way to the kernel.
+//!
+//! Of an inode that it knows, the kernel takes no answer that is older than a notice. A notice about one that it does not
+//! know it drops, and then an older answer makes it known: the kernel would keep attributes that were taken back. So an
+//! answer that was asked for before a notice is given for no time, and a notice that was dropped is given again
+//! while an answer that names the inode may not have been taken in.
+
+use parking_lot::Mutex;
+use perigee_types::InodeId;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How soon after it was given an answer is taken in: the program that waits for it has to run.
+const TAKEN_IN: Duration = Duration::from_secs(1);
+/// Two inodes that share a place make answers be given for no time without need, and nothing else.
+const PLACES: usize = 4_096;
+const SHARDS: usize = 16;
+/// From so many answers on a shard drops those that were taken in.
+const SHARD_MANY: usize = 4_096;
+
+/// What has crossed at one mount.
+#[derive(Debug)]
+pub(super) struct Crossing {
+    /// How many notices have begun.
+    notices: AtomicU64,
+    /// The last of them, by the places of inodes.
+    noticed: Box<[AtomicU64]>,
+    /// When inodes were named.
+    named: [Mutex<HashMap<InodeId, Instant>>; SHARDS],
+}
+
+/// When the kernel asked: how many notices had begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Asked(u64);
+
+impl Default for Crossing {
+    fn default() -> Self {
+        Self {
+            notices: AtomicU64::new(0),
+            noticed: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            named: Default::default(),
+        }
+    }
+}
+
+impl Crossing {
+    /// The kernel asks for something now.
+    pub(super) fn asked(&self) -> Asked {
+        Asked(self.notices.load(Ordering::SeqCst))
+    }
+
+    /// An answer that names an inode is about to be given at `now`. Says whether what it says may be kept.
+    pub(super) fn names(&self, inode: InodeId, asked: Asked, now: Instant) -> bool {
+        {
+            let mut named = self.shard(inode).lock();
+            if named.len() >= SHARD_MANY {
+                named.retain(|_, at| now.duration_since(*at) < TAKEN_IN);
+            }
+            named.insert(inode, now);
+        }
+        self.place(inode).load(Ordering::SeqCst) <= asked.0
+    }
+
+    /// A notice about an inode is about to be given.
+    pub(super) fn notice(&self, inode: InodeId) {
+        let number = self.notices.fetch_add(1, Ordering::SeqCst) + 1;
+        self.place(inode).fetch_max(number, Ordering::SeqCst);
+    }
+
+    /// Whether an answer that names an inode may not have been taken in at `now`.
+    pub(super) fn is_on_its_way(&self, inode: InodeId, now: Instant) -> bool {
+        let named = self.shard(inode).lock().get(&inode).copied();
+        named.is_some_and(|at| now.duration_since(at) < TAKEN_IN)
+    }
+
+    fn place(&self, inode: InodeId) -> &AtomicU64 {
+        &self.noticed[mixed(inode) % PLACES]
+    }
+
+    fn shard(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, Instant>> {
+        &self.named[mixed(inode) / PLACES % SHARDS]
+    }
+}
+
+/// Inodes of one container differ in their low bits, and containers in their high ones.
+fn mixed(inode: InodeId) -> usize {
+    (inode.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeId = InodeId(7);
+
+    #[test]
+    fn what_was_asked_for_before_a_notice_is_not_kept() {
+        let crossing = Crossing::default();
+        let now = Instant::now();
+        let before = crossing.asked();
+        crossing.notice(FILE);
+        let after = crossing.asked();
+        crossing.notice(InodeId(8));
+        assert!(!crossing.names(FILE, before, now));
+        assert!(crossing.names(FILE, after, now));
+        assert!(crossing.names(InodeId(9), before, now));
+    }
+
+    #[test]
+    fn an_answer_is_on_its_way_for_a_while() {
+        let crossing = Crossing::default();
+        let now = Instant::now();
+        assert!(!crossing.is_on_its_way(FILE, now));
+        crossing.names(FILE, crossing.asked(), now);
+        assert!(crossing.is_on_its_way(FILE, now));
+        assert!(!crossing.is_on_its_way(InodeId(8), now));
+        let later = now + TAKEN_IN;
+        assert!(!crossing.is_on_its_way(FILE, later));
+        for other in 100..100 + 2 * (SHARDS * SHARD_MANY) as u64 {
+            crossing.names(InodeId(other), crossing.asked(), later + TAKEN_IN);
+        }
+        let kept: usize = crossing.named.iter().map(|shard| shard.lock().len()).sum();
+        assert!(kept > SHARD_MANY, "those of this moment stay");
+        assert!(crossing.shard(FILE).lock().get(&FILE).is_none());
+    }
+}
