@@ -185,6 +185,9 @@ impl World {
         if self.is_kind() {
             return;
         }
+        if let Some(owner) = self.store.view.owner().map(host_of) {
+            self.aim_at_longer_log(owner);
+        }
         let mut dice = self.numbered.aimed();
         if dice.rng.chance(1, 6)
             && let Some(owner) = self.store.view.owner().map(host_of)
@@ -212,6 +215,48 @@ impl World {
             _ => Strike::Heal,
         };
         self.strike(&dice, strike);
+    }
+
+    /// An owner orders a record while another one is on its way: the host that comes after it does not get this one, and
+    /// another member does.
+    pub(crate) fn aim_at_second_record(&mut self, owner: usize) {
+        if self.is_kind() {
+            return;
+        }
+        let chain = &self.running_ref(owner).chain;
+        let waits = chain.last().seq > chain.committed();
+        let members = chain.view().map_or(&[][..], |view| &view.chain);
+        let &[_, next, _, ..] = members else { return };
+        if !waits {
+            return;
+        }
+        let mut dice = self.numbered.rare();
+        if dice.rng.chance(1, 30) {
+            let after = dice.rng.below(KILL_SOON_US);
+            self.strike(&dice, Strike::LastWords(owner, host_of(next), after));
+        }
+    }
+
+    /// A new owner has records that a member does not know to be committed, and fewer than it: its first words, which
+    /// would replace those, are lost.
+    fn aim_at_longer_log(&mut self, owner: usize) {
+        let Some(run) = &self.nodes[owner].run else {
+            return;
+        };
+        let last = run.chain.last().seq;
+        let is_ahead = |member: &usize| {
+            let run = self.nodes[*member].run.as_ref();
+            run.is_some_and(|run| run.chain.last().seq > last && run.chain.committed() < last)
+        };
+        let mut members = self.store.view.chain.iter().copied().map(host_of);
+        let Some(member) = members.find(is_ahead) else {
+            return;
+        };
+        let mut dice = self.numbered.rare();
+        if dice.rng.chance(3, 4) {
+            let span = 5_000 + dice.rng.below(400_000);
+            self.strike(&dice, Strike::CutBriefly(owner, member, span));
+        }
     }
 
     /// A member proposes itself: the old owner may be back before the proposal arrives. Returns whether it is late.
@@ -302,6 +347,10 @@ impl World {
             Strike::HalfTold(owner, other, after) => {
                 self.net.cut[owner][other] = true;
                 self.kill_later(owner, after);
+            }
+            Strike::LastWords(owner, other, after) => {
+                self.net.cut[owner][other] = true;
+                self.after(after, Event::CutOff { node: owner });
             }
             Strike::HandOver(owner, span) => self.drain(owner, span),
             Strike::ClockJumps(node, span) => {

@@ -11,6 +11,8 @@ use thiserror::Error;
 const AIMED_FROM: u64 = 1_000;
 /// Those aimed at a change of an owner's own chain, from here on.
 const AT_CHANGE_FROM: u64 = 1_000_000;
+/// Those at a moment that one fault needs and that comes seldom, from here on.
+const RARE_FROM: u64 = 2_000_000;
 
 /// A set of numbers, written as `3,5-9,20-`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -162,6 +164,7 @@ pub struct Numbered {
     by_clock: u64,
     aimed: u64,
     at_change: u64,
+    rare: u64,
     left_out: LeftOut,
     detail: Detail,
     happened: Vec<Happening>,
@@ -176,6 +179,7 @@ impl Numbered {
             by_clock: 0,
             aimed: AIMED_FROM,
             at_change: AT_CHANGE_FROM,
+            rare: RARE_FROM,
             left_out,
             detail,
             happened: Vec::new(),
@@ -198,6 +202,12 @@ impl Numbered {
     pub fn at_change(&mut self) -> Dice {
         self.at_change += 1;
         self.dice(self.at_change)
+    }
+
+    /// The next strike at a moment that one fault needs, and that comes seldom.
+    pub fn rare(&mut self) -> Dice {
+        self.rare += 1;
+        self.dice(self.rare)
     }
 
     fn dice(&self, number: u64) -> Dice {

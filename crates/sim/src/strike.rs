@@ -73,6 +73,8 @@ pub enum Strike {
     OldGuard(usize, u64),
     /// The owner's words to one host are lost, and it ends so much later.
     HalfTold(usize, usize, u64),
+    /// The owner's words to one host are lost, and it is cut off from all so much later.
+    LastWords(usize, usize, u64),
     /// The owner is to leave, and takes no changes for so long.
     HandOver(usize, u64),
     /// A host's proposal to take over is late, and the links work again.
@@ -171,6 +173,13 @@ impl fmt::Display for Strike {
             Self::HalfTold(owner, other, after) => write!(
                 f,
                 "{}, the owner, is not heard by {}, and is killed {} later",
+                Host(owner),
+                Host(other),
+                Ms(after)
+            ),
+            Self::LastWords(owner, other, after) => write!(
+                f,
+                "{}, the owner, is not heard by {}, and is cut off {} later",
                 Host(owner),
                 Host(other),
                 Ms(after)

@@ -11,6 +11,7 @@ use crate::node::{Node, Packet, Session};
 use crate::numbered::{Detail, Happening, LeftOut, Numbered};
 use crate::oracle::{Mark, Marks, Oracle, Violation};
 use crate::queue::Queue;
+use crate::strike::ControlStore;
 use perigee_history::Recorder;
 use perigee_history::model::register::Registers;
 use perigee_replica::{ChainView, Limits, Plant, Timing};
@@ -142,6 +143,9 @@ pub(crate) enum Event {
     Mend {
         from: usize,
         to: usize,
+    },
+    CutOff {
+        node: usize,
     },
     Amnesia {
         owner: usize,
@@ -417,6 +421,11 @@ impl World {
             Event::HandOver { node, life } => self.if_alive(node, life, Self::hand_over),
             Event::Wipe { node } => self.wipe(node),
             Event::Mend { from, to } => self.net.cut[from][to] = false,
+            Event::CutOff { node } => {
+                if !self.calm {
+                    self.net.isolate(node, ControlStore::CutOff);
+                }
+            }
             Event::Amnesia { owner, view } => self.forget(owner, &view),
             Event::Step { node } => self.client_step(node),
             Event::OpTimeout { node, id } => self.finish(node, id, Outcome::Unknown),
@@ -522,6 +531,7 @@ impl Event {
             | Self::OpTimeout { .. }
             | Self::Wipe { .. }
             | Self::Mend { .. }
+            | Self::CutOff { .. }
             | Self::Amnesia { .. }
             | Self::Chaos
             | Self::CalmBegins

@@ -70,7 +70,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::DecidedBeforeReplicated, 1),
     (Plant::DecidedWithoutAll, 35),
     (Plant::UndecidedIsAborted, 1),
-    (Plant::DecisionForgotten, 42),
+    (Plant::DecisionForgotten, 69),
     (Plant::EndedBeforeReplicated, 108),
     (Plant::NumberUsedAgain, 155),
     (Plant::RepeatRunsAgain, 3),
@@ -87,7 +87,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::RecentOutlivesReign, 651),
     (Plant::PartRevokesNothing, 6),
     (Plant::RepeatRevokesNothing, 2901),
-    (Plant::KeptOverEpoch, 41658),
+    (Plant::KeptOverEpoch, 234),
 ];
 
 #[test]

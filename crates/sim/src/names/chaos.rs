@@ -133,6 +133,18 @@ impl Names {
         }
     }
 
+    /// An owner begins a new epoch, and its own sessions keep names: others may change them while it is cut off.
+    pub(super) fn aim_at_kept(&mut self, owner: usize) {
+        if self.calm {
+            return;
+        }
+        let mut dice = self.numbered.rare();
+        if dice.rng.chance(1, 2) {
+            let strike = Strike::CutOff(owner, ControlStore::CutOff);
+            self.strike(&dice, strike);
+        }
+    }
+
     /// A lease is on its way to another host, which may not hear that it ends.
     pub(super) fn aim_at_lease(&mut self, host: usize, other: usize) {
         if self.calm {

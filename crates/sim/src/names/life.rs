@@ -114,7 +114,11 @@ impl Names {
     /// A host has another part in a chain from here on.
     pub(super) fn enter(&mut self, host: usize, container: ContainerId, role: Role) {
         self.log(17, host, || format!("{container} {role:?}"));
-        let kept = matches!(role, Role::Reconciling { .. }) && self.planted(Plant::KeptOverEpoch);
+        let begins = matches!(role, Role::Reconciling { .. });
+        if begins && self.keeps_names(host, container) {
+            self.aim_at_kept(host);
+        }
+        let kept = begins && self.planted(Plant::KeptOverEpoch);
         if !role.serves() && !kept {
             // This host does not speak for the container now: its own sessions keep nothing unasked.
             for session in &mut self.process(host).sessions {
@@ -130,6 +134,13 @@ impl Names {
                 self.end_reign(host, container);
             }
         }
+    }
+
+    /// Whether a session of a host keeps a name of a container.
+    fn keeps_names(&mut self, host: usize, container: ContainerId) -> bool {
+        let sessions = self.process(host).sessions.iter();
+        let mut names = sessions.flat_map(|session| session.cache.names.keys());
+        names.any(|(parent, _)| parent.container() == container)
     }
 
     /// Takes over what the log holds as the state that operations see, and what earlier owners have left.

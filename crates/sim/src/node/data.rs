@@ -208,6 +208,7 @@ impl World {
 
     /// Puts a record into the owner's log.
     pub(crate) fn propose(&mut self, node: usize, record: Record) -> Option<Version> {
+        self.aim_at_second_record(node);
         let local = self.local(node);
         let run = self.running(node);
         let version = run.chain.propose(local, record.encode()).ok()?;
