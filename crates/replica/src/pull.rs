@@ -157,7 +157,16 @@ impl Pull {
             .invalidate_since(range, committed, Version::default());
     }
 
-    /// The same, where it was found by a checksum.
+    /// This owner has written `range` in place, and its record comes later: nothing is missing there now, and what was
+    /// asked for is not put over it.
+    pub fn on_own_write(&mut self, inode: InodeId, range: ByteRange) {
+        if let Some(object) = self.objects.get_mut(&inode) {
+            object.invalid.drop_range(range);
+        }
+        self.forget_if_valid(inode);
+    }
+
+    /// What is here of `range` is no content of it that was ever committed, as was found by a checksum.
     pub fn on_corrupt(&mut self, inode: InodeId, range: ByteRange, committed: Version) {
         self.on_overwritten(inode, range, committed);
         if let Some(object) = self.objects.get_mut(&inode) {

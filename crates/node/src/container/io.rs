@@ -29,6 +29,14 @@ pub(crate) struct WriteRequest {
     pub(crate) kill_privileges: bool,
 }
 
+impl State {
+    /// A write is in place, and its record comes later; says whether that is due now.
+    pub(super) fn take_write(&mut self, inode: InodeId, taken: &Taken) -> bool {
+        self.pull.on_own_write(inode, taken.range);
+        self.dirty.add(inode, taken)
+    }
+}
+
 impl Container {
     /// Runs an operation that only this owner itself asks for.
     pub(super) fn run_own(&self, st: &State, op: &Op) -> Result<perigee_meta::Outcome, Errno> {
@@ -374,7 +382,7 @@ impl Container {
             now,
             kill_privileges: request.kill_privileges,
         };
-        Ok(st.dirty.add(inode, &taken))
+        Ok(st.take_write(inode, &taken))
     }
 
     /// Other sessions' leases on what a write has changed.

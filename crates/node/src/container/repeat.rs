@@ -103,7 +103,7 @@ impl Container {
                 now,
                 kill_privileges: request.kill_privileges,
             };
-            st.dirty.add(request.inode, &taken);
+            st.take_write(request.inode, &taken);
         }
         let seq = if parts.is_empty() {
             st.chain.last().seq

@@ -196,7 +196,7 @@ impl Container {
                     now,
                     kill_privileges: false,
                 };
-                st.dirty.add(inode, &taken);
+                st.take_write(inode, &taken);
             }
             if st.unsent_since.is_none() {
                 st.unsent_since = Some(now);

@@ -471,3 +471,18 @@ fn each_corrupt_block_is_asked_for_by_itself() {
     pull.distrust(FILE, r(0, 10_000), v(1, 1));
     assert_eq!(one(&mut pull).range, r(0, 10_000));
 }
+
+#[test]
+fn fetched_bytes_are_not_put_over_a_write_that_has_no_record_yet() {
+    let mut pull = Pull::new();
+    pull.distrust(FILE, r(0, 300), v(1, 3));
+    let fetch = pull.next_fetches(1 << 20, 9)[0];
+    pull.on_own_write(FILE, r(100, 200));
+    assert!(pull.is_valid(FILE, r(100, 200)));
+    let fetched = pull.on_fetched(fetch.id, fetch.range, v(1, 5), Holds::Yes);
+    let beside = Fetched::Install {
+        inode: FILE,
+        parts: vec![r(0, 100), r(200, 300)],
+    };
+    assert_eq!(fetched, beside);
+}
