@@ -27,6 +27,7 @@
 pub mod chain;
 mod log;
 pub mod message;
+pub mod notes;
 #[cfg(feature = "plant")]
 pub mod plant;
 pub mod pull;
@@ -39,6 +40,7 @@ pub use message::{
     CasOutcome, ChainView, Entry, Fault, HardState, Holds, Input, LogWrite, MemberProgress,
     Message, NotOwner, Output, PersistId, Refusal, Role, Standing,
 };
+pub use notes::{Note, Notes};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
 pub use pull::{Fetch, FetchId, Fetched, Origin, Pull};
