@@ -1,13 +1,14 @@
 //! Where an owner's files may hold bytes that no record covers yet, as its disk knows it.
 //!
-//! A write is in the backing file before it is in a record, and syncs store its checksum. A process that ends in between
-//! would leave bytes that look valid and that no other member has. So a part of a file is noted before the first such
-//! write to it, and the note goes with the record. The next process gives up what is noted
-//! ([`Pull::give_up`](crate::Pull::give_up)). It is the write-intent bitmap of RAID, over nodes.
+//! A write is in the backing file before it is in a record, and syncs store its checksum. A process that ends in
+//! between would leave bytes that look valid and that no other member has. So a part of a file is noted before the first
+//! such write to it, and the note goes with the record. The next process gives up what is noted: it
+//! is invalid on the disk, and [`Pull::restore`](crate::Pull::restore) says of which version it is needed. It is the write-intent bitmap of RAID, over nodes.
 //!
 //! The driver keeps two orders: a note is on the disk before any checksum of a write that it covers, and it goes in one
 //! step with the log up to the record that covers the last of them.
 
+use crate::chain::planted;
 use perigee_types::{ByteRange, InodeId, Seq};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,17 +47,31 @@ pub struct Notes {
     under_way: BTreeMap<InodeId, u32>,
     /// Files whose writes up to a record are in it.
     recorded: Vec<(Seq, InodeId)>,
+    #[cfg(feature = "plant")]
+    plant: Option<crate::Plant>,
 }
 
 impl Notes {
+    /// With a deliberate fault.
+    #[cfg(feature = "plant")]
+    #[must_use]
+    pub fn with_plant(mut self, plant: Option<crate::Plant>) -> Self {
+        self.plant = plant;
+        self
+    }
+
     /// A write to `range`, which is not empty, begins: [`Self::note`], until [`Self::end`].
     pub fn begin(&mut self, inode: InodeId, range: ByteRange) -> Vec<Note> {
         *self.under_way.entry(inode).or_default() += 1;
         self.note(inode, range)
     }
 
-    /// `range`, which is not empty, is about to change. Gives the notes that have to reach the disk before its checksums.
+    /// `range`, which is not empty, is about to change. Gives the notes that have to reach the disk before its
+    /// checksums.
     pub fn note(&mut self, inode: InodeId, range: ByteRange) -> Vec<Note> {
+        if planted!(self, WriteNotNoted) {
+            return Vec::new();
+        }
         let segments = range.start / SEGMENT..=(range.end - 1) / SEGMENT;
         let notes = segments.map(|segment| Note { inode, segment });
         notes.filter(|note| self.noted.insert(*note)).collect()
@@ -92,7 +107,7 @@ impl Notes {
         let mut ended = Vec::new();
         for (seq, inode) in std::mem::take(&mut self.recorded) {
             let stored = seq <= through;
-            let more = waits(inode);
+            let more = waits(inode) && !planted!(self, NoteForgetsLater);
             if !stored {
                 self.recorded.push((seq, inode));
             } else if !more && !self.under_way.contains_key(&inode) {

@@ -36,5 +36,13 @@ perigee_types::plants! {
     ChecksumIgnored = "a block that is not what its checksum says is shown";
     CorruptNotFetched = "a block that is not what its checksum says is refused, and not replaced";
     ChecksumMoves = "a checksum lies beside its block: a block that is written to another one's place takes it along";
+    WriteNotNoted = "an owner puts bytes in place before a note on its disk says so";
+    NoteGoesEarly = "the note of a write goes before its record is stored, and not with it";
+    NoteForgetsLater = "the note of a write goes with its record, though later writes to the file have none";
+    NotedTrusted = "a restarted node trusts bytes that are noted";
+    UnsummedTrusted = "a restarted node trusts bytes that are not what their checksums say";
+    GivenUpTooOld = "bytes that are given up may come from a member that has not heard of the last commits";
+    OwnWriteFetchedOver = "bytes that an owner fetches are put over what it has written since, and has no record yet";
+    LostWriteTrusted = "an owner that is replaced trusts what it has written and has no record";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

@@ -16,7 +16,10 @@ use perigee_types::{Epoch, Rng};
 use std::num::NonZeroU64;
 
 /// A process that is killed soon ends between two of its messages.
-const KILL_SOON_US: u64 = 8_000;
+pub(crate) const KILL_SOON_US: u64 = 8_000;
+
+/// The shortest time from the end of a process to its next start.
+const RESTART_US: u64 = 1_000;
 
 /// The longest jump of a clock: beyond every lease, and below every patience.
 pub(crate) const JUMP_US: u64 = 8 * SECOND;
@@ -176,7 +179,7 @@ impl World {
     }
 
     /// Whether nothing is to go wrong.
-    fn is_kind(&self) -> bool {
+    pub(crate) fn is_kind(&self) -> bool {
         self.calm || self.scenario != Scenario::Chaos
     }
 
@@ -187,6 +190,7 @@ impl World {
         }
         if let Some(owner) = self.store.view.owner().map(host_of) {
             self.aim_at_longer_log(owner);
+            self.aim_at_former(owner);
         }
         let mut dice = self.numbered.aimed();
         if dice.rng.chance(1, 6)
@@ -215,48 +219,6 @@ impl World {
             _ => Strike::Heal,
         };
         self.strike(&dice, strike);
-    }
-
-    /// An owner orders a record while another one is on its way: the host that comes after it does not get this one, and
-    /// another member does.
-    pub(crate) fn aim_at_second_record(&mut self, owner: usize) {
-        if self.is_kind() {
-            return;
-        }
-        let chain = &self.running_ref(owner).chain;
-        let waits = chain.last().seq > chain.committed();
-        let members = chain.view().map_or(&[][..], |view| &view.chain);
-        let &[_, next, _, ..] = members else { return };
-        if !waits {
-            return;
-        }
-        let mut dice = self.numbered.rare();
-        if dice.rng.chance(1, 30) {
-            let after = dice.rng.below(KILL_SOON_US);
-            self.strike(&dice, Strike::LastWords(owner, host_of(next), after));
-        }
-    }
-
-    /// A new owner has records that a member does not know to be committed, and fewer than it: its first words, which
-    /// would replace those, are lost.
-    fn aim_at_longer_log(&mut self, owner: usize) {
-        let Some(run) = &self.nodes[owner].run else {
-            return;
-        };
-        let last = run.chain.last().seq;
-        let is_ahead = |member: &usize| {
-            let run = self.nodes[*member].run.as_ref();
-            run.is_some_and(|run| run.chain.last().seq > last && run.chain.committed() < last)
-        };
-        let mut members = self.store.view.chain.iter().copied().map(host_of);
-        let Some(member) = members.find(is_ahead) else {
-            return;
-        };
-        let mut dice = self.numbered.rare();
-        if dice.rng.chance(3, 4) {
-            let span = 5_000 + dice.rng.below(400_000);
-            self.strike(&dice, Strike::CutBriefly(owner, member, span));
-        }
     }
 
     /// A member proposes itself: the old owner may be back before the proposal arrives. Returns whether it is late.
@@ -304,7 +266,7 @@ impl World {
     }
 
     /// Lets a strike take place, unless it is left out; says which.
-    fn strike(&mut self, dice: &Dice, strike: Strike) -> bool {
+    pub(crate) fn strike(&mut self, dice: &Dice, strike: Strike) -> bool {
         let name = (Kind::Strike, dice.number);
         let what = || strike.to_string();
         if !self.numbered.takes_place(name, self.now, what) {
@@ -348,6 +310,18 @@ impl World {
                 self.net.cut[owner][other] = true;
                 self.kill_later(owner, after);
             }
+            Strike::ComesBack(former, owner, member, span) => {
+                self.net.heal();
+                self.net.cut[owner][member] = true;
+                self.after(
+                    span,
+                    Event::Mend {
+                        from: owner,
+                        to: member,
+                    },
+                );
+                self.restart_soon(former);
+            }
             Strike::LastWords(owner, other, after) => {
                 self.net.cut[owner][other] = true;
                 self.after(after, Event::CutOff { node: owner });
@@ -381,6 +355,15 @@ impl World {
         let delay = if quick { 50_000 } else { 6_000_000 };
         let delay = 1_000 + self.rng.below(delay);
         self.after(delay, Event::Start { node, life });
+    }
+
+    /// A process ends, and starts again at once.
+    fn restart_soon(&mut self, node: usize) {
+        if self.nodes[node].run.is_some() {
+            self.crash(node);
+            let life = self.nodes[node].incarnation;
+            self.after(RESTART_US, Event::Start { node, life });
+        }
     }
 
     /// Ends a node a moment later: between two of its messages.

@@ -5,9 +5,9 @@
 //! stands for a checksum is the content that it is of.
 
 use crate::model::{BLOCKS, BLOCKS_PER_FILE, Blocks, FILES, Record, Registers, blocks_of_file};
-use perigee_replica::{HardState, LogWrite, PersistId, RegionMap};
+use perigee_replica::{HardState, LogWrite, Note, PersistId, RegionMap};
 use perigee_types::{ByteRange, InodeId, Rng, Seq, Version};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A write that is on its way; they are done in order, each wholly or not at all.
 #[derive(Debug, Clone)]
@@ -20,6 +20,19 @@ pub enum DiskOp {
         write: LogWrite,
         /// Invalid from now on (F3).
         invalid: Vec<(InodeId, ByteRange, Version)>,
+        /// Notes that go with it.
+        ended: Vec<Note>,
+    },
+    /// Notes: with whatever follows them.
+    Note(Vec<Note>),
+    /// What is known of blocks that are on the disk now.
+    Sums {
+        /// The sync's number.
+        id: u64,
+        /// The checksums of all blocks.
+        sums: Blocks,
+        /// What is known of the files; none if that is not stored.
+        objects: Option<ObjectMap>,
     },
     /// A state from the owner replaces everything.
     Install {
@@ -60,6 +73,8 @@ pub struct Disk {
     pub sums: Blocks,
     /// The checksums, as a power failure leaves them.
     pub saved_sums: Blocks,
+    /// Where there may be bytes without a record.
+    pub notes: BTreeSet<Note>,
     /// Files that may be newer than their saved checksums.
     pub touched: [bool; FILES],
     /// A block of the next sync is written to another one's place.
@@ -71,11 +86,28 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Performs the oldest write.
+    /// Performs the oldest write, and the notes before it.
     pub fn perform_next(&mut self) -> Option<DiskOp> {
-        let op = self.queue.pop_front()?;
+        let mut op = self.queue.pop_front()?;
+        while let DiskOp::Note(notes) = &op {
+            self.notes.extend(notes);
+            op = self.queue.pop_front()?;
+        }
         match &op {
-            DiskOp::Log { write, invalid, .. } => {
+            DiskOp::Note(_) => {}
+            DiskOp::Sums { sums, objects, .. } => {
+                self.saved_sums = *sums;
+                self.objects = objects.clone().unwrap_or(std::mem::take(&mut self.objects));
+                for file in 0..FILES {
+                    self.touched[file] = blocks_of_file(file).any(|block| self.dirty[block]);
+                }
+            }
+            DiskOp::Log {
+                write,
+                invalid,
+                ended,
+                ..
+            } => {
                 if let Some(through) = write.trim_through {
                     // Only committed records are trimmed, and they are on this disk already.
                     for entry in &self.hard.entries {
@@ -88,6 +120,9 @@ impl Disk {
                     let map = self.objects.invalid.entry(*inode).or_default();
                     map.invalidate_since(*range, *needed, Version::default());
                 }
+                for note in ended {
+                    self.notes.remove(note);
+                }
                 write.apply(&mut self.hard);
                 self.wiped &= !write.complete;
             }
@@ -99,6 +134,7 @@ impl Disk {
                 self.hard.base = *base;
                 self.hard.committed = base.seq;
                 self.hard.entries.clear();
+                self.notes.clear();
                 self.registers = *registers;
                 self.objects = ObjectMap {
                     through: base.seq,
@@ -130,6 +166,13 @@ impl Disk {
         lasts && self.fits(block) && self.files[block] < NOISE_FROM
     }
 
+    /// Whether a block is on the disk, and its checksum on its way there.
+    #[must_use]
+    pub fn awaits_sum(&self, block: usize) -> bool {
+        let has_it = |op: &DiskOp| matches!(op, DiskOp::Sums { sums, .. } if sums[block] == self.files[block]);
+        self.fits(block) && self.queue.iter().any(has_it)
+    }
+
     /// What a block holds becomes something else.
     pub fn spoil(&mut self, block: usize, content: u64) {
         self.files[block] = content;
@@ -138,14 +181,13 @@ impl Disk {
         }
     }
 
-    /// Blocks reach the disk, then their checksums do.
-    pub fn synced(&mut self, blocks: &[(usize, u64)], sums: &Blocks, astray: Option<Astray>) {
+    /// Blocks reach the disk; their checksums do with [`DiskOp::Sums`], and `sums` are what they are then.
+    pub fn flushed(&mut self, blocks: &[(usize, u64)], sums: &mut Blocks, astray: Option<Astray>) {
         let before = self.files;
         for &(block, token) in blocks {
             self.files[block] = token;
             self.dirty[block] &= self.cache[block] != token;
         }
-        let saved_before = std::mem::replace(&mut self.saved_sums, *sums);
         if let Some(Astray {
             block,
             to,
@@ -156,14 +198,12 @@ impl Disk {
             self.spoil(to, token);
             self.spoil(block, before[block]);
             if takes_sum {
-                for (place, sum) in [(to, token), (block, saved_before[block])] {
+                for (place, sum) in [(to, token), (block, self.saved_sums[block])] {
+                    sums[place] = sum;
                     self.saved_sums[place] = sum;
                     self.sums[place] = sum;
                 }
             }
-        }
-        for file in 0..FILES {
-            self.touched[file] = blocks_of_file(file).any(|block| self.dirty[block]);
         }
     }
 

@@ -19,6 +19,7 @@ pub mod node;
 pub mod numbered;
 pub mod oracle;
 pub mod queue;
+mod rare;
 pub mod shrink;
 mod spoil;
 pub mod strike;

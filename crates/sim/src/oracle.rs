@@ -28,6 +28,8 @@ pub struct Oracle {
     pub acked_block: [Seq; BLOCKS],
     /// The record that first carried each token.
     pub origin: BTreeMap<u64, Version>,
+    /// What a record of each token would have been when its bytes were put in place.
+    pub in_place: BTreeMap<u64, Version>,
     /// Which process (node, incarnation) was active in each epoch.
     pub reigns: BTreeMap<Epoch, (usize, u32)>,
     /// The first broken law.
@@ -55,6 +57,15 @@ impl Oracle {
     pub fn note_proposed(&mut self, version: Version, record: &Record) {
         for (_, token) in record.blocks().filter(|_| record.fallback.is_empty()) {
             self.origin.insert(token, version);
+        }
+    }
+
+    /// A record is committed by which an owner fell back: what has no record of its own has this one.
+    pub fn note_fallback(&mut self, version: Version, record: &Record) {
+        for &(_, token) in &record.data {
+            if self.committed_origin(token).is_none() {
+                self.origin.insert(token, version);
+            }
         }
     }
 
@@ -99,6 +110,8 @@ marks! {
     RemoteOk = "an operation of another host was done";
     FsyncOk = "an fsync was acknowledged";
     UnknownOp = "an operation's outcome was unknown";
+    Unrecorded = "a write at home waited for its record";
+    GivenUp = "a restarted node gave up what was noted";
     Rot = "a block rotted";
     Torn = "a crash tore a block";
     Misdirected = "a block was written to another one's place";

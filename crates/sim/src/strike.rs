@@ -75,6 +75,8 @@ pub enum Strike {
     HalfTold(usize, usize, u64),
     /// The owner's words to one host are lost, and it is cut off from all so much later.
     LastWords(usize, usize, u64),
+    /// A former owner is killed, and all links work again, but that from the new one to a member for so long.
+    ComesBack(usize, usize, usize, u64),
     /// The owner is to leave, and takes no changes for so long.
     HandOver(usize, u64),
     /// A host's proposal to take over is late, and the links work again.
@@ -183,6 +185,14 @@ impl fmt::Display for Strike {
                 Host(owner),
                 Host(other),
                 Ms(after)
+            ),
+            Self::ComesBack(former, owner, member, span) => write!(
+                f,
+                "{} is killed, and all links work again, but {} is not heard by {} for {}",
+                Host(former),
+                Host(owner),
+                Host(member),
+                Ms(span)
             ),
             Self::HandOver(owner, span) => {
                 write!(

@@ -155,6 +155,10 @@ pub(crate) enum Event {
         node: usize,
         life: u32,
     },
+    RecordDue {
+        node: usize,
+        life: u32,
+    },
     Chaos,
     CalmBegins,
     Probe {
@@ -419,6 +423,7 @@ impl World {
             }
             Event::Kill { node, life } => self.if_alive(node, life, Self::kill_now),
             Event::HandOver { node, life } => self.if_alive(node, life, Self::hand_over),
+            Event::RecordDue { node, life } => self.if_alive(node, life, Self::record_due),
             Event::Wipe { node } => self.wipe(node),
             Event::Mend { from, to } => self.net.cut[from][to] = false,
             Event::CutOff { node } => {
@@ -524,6 +529,7 @@ impl Event {
             | Self::StoreTimeout { node, .. }
             | Self::Refused { node, .. }
             | Self::HandOver { node, .. }
+            | Self::RecordDue { node, .. }
             | Self::Step { node } => Some(*node),
             Self::StoreArrive { .. }
             | Self::Start { .. }

@@ -1,7 +1,7 @@
 //! Where files may hold bytes that no record covers yet, as the disk knows it.
 //!
-//! When notes come and go is decided by [`Notes`]; here they reach the disk. Beside writes that replace bytes, what a map
-//! changed is noted, and where a file was cut or punched. The next process gives up what is noted and takes it from the
+//! When notes come and go is decided by [`Notes`]; here they reach the disk. Beside writes that replace bytes, what a
+//! map changed is noted, and where a file was cut or punched. The next process gives up what is noted and takes it from the
 //! other members, as it does with what the disk lost in a crash.
 
 use super::dirty::Dirty;

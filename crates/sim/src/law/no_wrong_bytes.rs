@@ -21,9 +21,12 @@ pub(crate) fn check(world: &mut World, node: usize) {
 }
 
 impl World {
-    /// What a block holds by the history that `node` knows, and by its own records.
+    /// What a block holds by the history that `node` knows, by its own records, and by its writes that have none yet.
     pub(crate) fn written(&self, node: usize, block: usize) -> u64 {
         let run = self.running_ref(node);
+        if let Some(token) = run.unrecorded.get(&block) {
+            return *token;
+        }
         let own = run.own.iter().flat_map(|(_, record)| record.blocks());
         let last = own.filter(|(b, _)| usize::from(*b) == block).last();
         last.map_or(run.expected[block], |(_, token)| token)

@@ -35,6 +35,7 @@ pub(crate) fn on_committed(world: &mut World, node: usize, version: Version, rec
         for (block, token) in &record.data {
             check_kept(world, usize::from(*block), *token, "a fallback");
         }
+        world.oracle.note_fallback(version, record);
     }
 }
 
@@ -116,7 +117,9 @@ fn is_kept_elsewhere(world: &World, node: usize, block: usize) -> bool {
     others.any(|other| {
         let disk = &world.nodes[other].disk;
         let kept = |token| is_kept(world, other, block, token);
-        !disk.wiped && disk.is_sound(block) && kept(disk.files[block]) && kept(disk.cache[block])
+        // No process ends while a copy is bad.
+        let sound = disk.is_sound(block) || disk.awaits_sum(block);
+        !disk.wiped && sound && kept(disk.files[block]) && kept(disk.cache[block])
     })
 }
 
@@ -129,15 +132,26 @@ fn is_kept(world: &World, node: usize, block: usize, token: u64) -> bool {
     if let Some(origin) = world.oracle.committed_origin(token) {
         return origin >= acked;
     }
-    // A later write of this node that is not committed yet; its record is on its own disk.
+    // A later write of this node that is not committed yet; its record is on its own disk, or it has none, and the disk
+    // says so.
+    let disk = &world.nodes[node].disk;
     let origin = world.oracle.origin.get(&token);
-    origin.is_some_and(|v| v.seq > acked && has_record(&world.nodes[node].disk, *v))
+    let recorded = origin.is_some_and(|v| v.seq > acked && has_record(disk, *v));
+    recorded || is_later(world, token, acked)
+}
+
+/// Whether the bytes of `token` were put in place over what was acknowledged at `acked`, or over later ones.
+fn is_later(world: &World, token: u64, acked: Seq) -> bool {
+    let in_place = world.oracle.in_place.get(&token);
+    let acked = world.oracle.at(acked).map(|committed| committed.version);
+    in_place.copied() > acked
 }
 
 fn check_kept(world: &mut World, block: usize, token: u64, how: &str) {
     let acked = world.oracle.acked_block[block];
     let origin = world.oracle.committed_origin(token);
-    if acked > Seq::ZERO && origin.is_none_or(|origin| origin < acked) {
+    let kept = origin.is_some_and(|origin| origin >= acked) || is_later(world, token, acked);
+    if acked > Seq::ZERO && !kept {
         let what = format!("{how} of block {block} to {token} ({origin:?}) loses {acked}");
         world.oracle.accuse(world.now, LAW, what);
     }

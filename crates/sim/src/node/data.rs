@@ -1,8 +1,8 @@
 //! Bytes: in place at the owner, fetched by the others, synced by all.
 
 use super::{Arrived, Asking, FetchAnswer, Packet, SyncJob, SyncWait};
-use crate::disk::ObjectMap;
-use crate::model::{BLOCKS, FILES, Record, blocks_in, blocks_of_file, file_of, inode, range_of};
+use crate::disk::{DiskOp, ObjectMap};
+use crate::model::{BLOCKS, FILES, Record, blocks_in, file_of, inode, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of};
 use perigee_replica::{FetchId, Fetched, Holds, Input, Origin, Plant, Role};
@@ -15,20 +15,12 @@ const FETCHES_MAX: usize = 4;
 impl World {
     /// What a reader at this node sees of a block.
     pub(crate) fn content(&self, node: usize, block: usize) -> u64 {
-        let run = self.running_ref(node);
-        let waiting = run
-            .unwritten
-            .iter()
-            .rev()
-            .find(|(_, b, _)| usize::from(*b) == block);
-        waiting.map_or(self.nodes[node].disk.cache[block], |(_, _, token)| *token)
+        self.nodes[node].disk.cache[block]
     }
 
     /// The same, if its checksum fits.
     pub(crate) fn verified(&self, node: usize, block: usize) -> Option<u64> {
-        let mut unwritten = self.running_ref(node).unwritten.iter();
-        let waits = unwritten.any(|(_, b, _)| usize::from(*b) == block);
-        let fits = waits || self.nodes[node].disk.fits(block);
+        let fits = self.nodes[node].disk.fits(block);
         (fits || self.planted(Plant::ChecksumIgnored)).then(|| self.content(node, block))
     }
 
@@ -60,20 +52,6 @@ impl World {
         let valid: Vec<usize> = (0..BLOCKS).filter(valid).collect();
         for block in valid {
             self.read_block(node, block);
-        }
-    }
-
-    /// The bytes of this owner's writes go to their files once the record is on disk, so that no byte is there that
-    /// a restart would not know of.
-    pub(crate) fn write_own(&mut self, node: usize) {
-        let host = &mut self.nodes[node];
-        let Some(run) = &mut host.run else { return };
-        let durable = run.chain.durable();
-        while let Some((seq, block, token)) = run.unwritten.front().copied()
-            && seq <= durable
-        {
-            run.unwritten.pop_front();
-            host.disk.write(usize::from(block), token);
         }
     }
 
@@ -217,8 +195,9 @@ impl World {
         }
         run.fed = version.seq;
         crate::disk::apply(&mut run.newest, &record);
-        for (block, token) in record.blocks() {
-            run.unwritten.push_back((version.seq, block, token));
+        let blocks = record.blocks().map(|(block, _)| usize::from(block));
+        for inode in blocks.map(file_of).collect::<BTreeSet<InodeId>>() {
+            run.notes.on_recorded(version.seq, inode);
         }
         run.stirred = true;
         run.own.push_back((version.seq, record.clone()));
@@ -234,10 +213,16 @@ impl World {
         id: (u64, u32),
         (inode, range, needed): (InodeId, ByteRange, Version),
     ) {
+        let mut blocks = blocks_in(inode, range);
+        if blocks.any(|block| self.running_ref(node).unrecorded.contains_key(&block)) {
+            self.record_writes(node, Some(inode));
+        }
+        let waits = |block| self.running_ref(node).unrecorded.contains_key(&block);
+        let half_way = blocks_in(inode, range).any(waits);
         let run = self.running(node);
         let reigns = run.reign.is_some();
         let as_of = run.chain.content_version();
-        let answer = if as_of < needed {
+        let answer = if as_of < needed || half_way {
             FetchAnswer::NotYet
         } else if !run.pull.is_valid(inode, range) {
             if reigns {
@@ -255,6 +240,7 @@ impl World {
         };
         let slow = self.rng.below(self.chaos.bytes_us);
         self.send_slowly(slow, node, to, Packet::Fetched { id, answer });
+        self.step(node, Input::Flush);
     }
 
     pub(crate) fn fetched(
@@ -376,14 +362,7 @@ impl World {
 
     fn is_ready(&self, node: usize, wait: &SyncWait) -> bool {
         let run = self.running_ref(node);
-        let blocks = blocks_of_file((0..FILES).find(|f| inode(*f) == wait.inode).unwrap_or(0));
-        let durable = run
-            .unwritten
-            .iter()
-            .all(|(_, b, _)| !blocks.contains(&usize::from(*b)));
-        run.chain.holds(wait.version) == Holds::Yes
-            && self.has_data(node, wait)
-            && (durable || run.reign.is_none())
+        run.chain.holds(wait.version) == Holds::Yes && self.has_data(node, wait)
     }
 
     /// Begins to write the cache to the disk: for those who wait, or as a duty.
@@ -420,6 +399,7 @@ impl World {
                 .collect(),
             sums: host.disk.sums,
             objects: (!bare).then_some(ObjectMap { through, invalid }),
+            through: None,
             complete: run.pull.complete_through(through),
             sound: true,
             waits: ready,
@@ -439,19 +419,35 @@ impl World {
     pub(crate) fn sync_done(&mut self, node: usize, id: u64) {
         let host = &mut self.nodes[node];
         let Some(run) = &mut host.run else { return };
-        let Some(job) = run.sync.take_if(|job| job.id == id) else {
+        let Some(mut job) = run.sync.take_if(|job| job.id == id) else {
             return;
         };
         let astray = self.misdirect(node, &job.blocks);
         let disk = &mut self.nodes[node].disk;
-        disk.synced(&job.blocks, &job.sums, astray);
+        disk.flushed(&job.blocks, &mut job.sums, astray);
+        let installs = |op: &DiskOp| matches!(op, DiskOp::Install { .. });
+        let sound = job.sound && !disk.queue.iter().any(installs);
+        let objects = job.objects.take().filter(|_| sound);
+        job.through = objects.as_ref().map(|objects| objects.through);
+        let sums = job.sums;
+        self.running(node).sync = Some(job);
+        self.enqueue(node, DiskOp::Sums { id, sums, objects });
+    }
+
+    /// What is known of the blocks of a sync is on the disk, too.
+    pub(crate) fn sums_stored(&mut self, node: usize, id: u64) {
+        let Some(job) = self.running(node).sync.take_if(|job| job.id == id) else {
+            return;
+        };
         for wait in job.waits {
             self.send(node, wait.from, Packet::Synced { id: wait.id });
         }
-        match job.objects {
-            Some(objects) if job.sound => {
-                let through = objects.through;
-                self.nodes[node].disk.objects = objects;
+        let mut unrecorded = self.running_ref(node).unrecorded.keys();
+        if unrecorded.any(|block| !self.nodes[node].disk.dirty[*block]) {
+            self.aim_at_unrecorded(node);
+        }
+        match job.through {
+            Some(through) if job.sound => {
                 self.step(node, Input::Synced(through));
                 self.step(node, Input::DataThrough(job.complete));
             }

@@ -56,7 +56,6 @@ impl World {
     }
 
     fn after_step(&mut self, node: usize) {
-        self.write_own(node);
         self.answer_syncs(node);
         self.settle(node);
         self.pump_fetches(node);
@@ -95,7 +94,14 @@ impl World {
                 }
                 let run = self.running(node);
                 let invalid = std::mem::take(&mut run.invalid_next);
-                self.enqueue(node, DiskOp::Log { id, write, invalid });
+                let ended = self.end_notes(node, &write);
+                let log = DiskOp::Log {
+                    id,
+                    write,
+                    invalid,
+                    ended,
+                };
+                self.enqueue(node, log);
             }
             Output::Committed { through } => self.committed(node, through),
             Output::Truncated { entries, needed } => self.truncated(node, &entries, needed),
@@ -223,7 +229,6 @@ impl World {
         run.uncertain_through = run.uncertain_through.min(kept);
         run.done.retain(|seq| *seq <= kept);
         run.own.retain(|(seq, _)| *seq <= kept);
-        run.unwritten.retain(|(seq, _, _)| *seq <= kept);
         if let Some(job) = &mut run.sync {
             job.sound = false;
         }
@@ -244,6 +249,9 @@ impl World {
             Role::Outside | Role::Replica { .. } | Role::Joining { .. } | Role::Returning => None,
         };
         let before = self.running(node).reign;
+        if reign.is_none() {
+            self.distrust_unrecorded(node);
+        }
         let run = self.running(node);
         if reign.is_none() {
             run.reign = None;
@@ -302,7 +310,8 @@ impl World {
                 self.step(node, Input::Persisted(id));
             }
             Some(DiskOp::Install { base, .. }) => self.installed(node, base),
-            None => {}
+            Some(DiskOp::Sums { id, .. }) => self.sums_stored(node, id),
+            Some(DiskOp::Note(_)) | None => {}
         }
     }
 
@@ -338,9 +347,11 @@ impl World {
         }
         let life = self.nodes[node].incarnation;
         self.after(HAND_OVER_US, Event::HandOver { node, life });
+        self.record_writes(node, None);
         // The disk of a last copy may be lost a moment before it is the last, and nobody notices.
-        let view = self.running_ref(node).chain.view();
-        if view.is_some_and(|view| view.chain.len() > 2) {
+        let run = self.running_ref(node);
+        let view = run.chain.view();
+        if run.unrecorded.is_empty() && view.is_some_and(|view| view.chain.len() > 2) {
             self.step(node, Input::HandOver);
         }
     }

@@ -1,13 +1,14 @@
 //! Starts and ends of a process, and what a start finds on the disk.
 
 use super::Running;
+use super::dirty::give_up;
 use crate::disk::{Disk, apply};
 use crate::law;
 use crate::model::{BLOCKS, Committed, Outcome, Record, file_of, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, Scenario, World, id_of};
-use perigee_replica::{Chain, Config, Input, Origin, Plant, Pull};
-use perigee_types::Seq;
+use perigee_replica::{Chain, Config, Input, Notes, Origin, Plant, Pull};
+use perigee_types::{Seq, Version};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How long after a start the driver first looks after its duties.
@@ -30,11 +31,13 @@ impl World {
             hard.committed = hard.committed.max(host.disk.objects.through);
         }
         let chain = Chain::new(config, hard, true, local).with_plant(plant);
+        // Of each block that is not what its checksum says nobody knows whether it is old, new, or of no record.
         let differing = host.disk.settle();
+        let gave_up = give_up(&mut host.disk, &differing, plant);
         let mut run = restart(&host.disk, chain, plant);
-        // Elsewhere no block is torn: then the log and the map say of each one that may be old or new.
         if self.scenario == Scenario::BadDisks {
-            for block in differing {
+            // What another member has of each of them may be bad, too.
+            for &block in &differing {
                 let (inode, range) = (file_of(block), range_of(block));
                 let committed = run.chain.committed_version();
                 run.pull.on_corrupt(inode, range, committed);
@@ -49,6 +52,9 @@ impl World {
             }
         }
         host.run = Some(run);
+        if gave_up {
+            self.note(Mark::GivenUp);
+        }
         self.reset_expected(node);
         law::no_wrong_bytes::check(self, node);
         let life = self.nodes[node].incarnation;
@@ -109,7 +115,11 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
     let mut registers = disk.registers;
     let mut pull = Pull::new();
     for (inode, map) in &disk.objects.invalid {
-        pull.restore(*inode, map.clone(), chain.committed_version());
+        let committed = match plant {
+            Some(Plant::GivenUpTooOld) => Version::default(),
+            _ => chain.committed_version(),
+        };
+        pull.restore(*inode, map.clone(), committed);
     }
     let applied = chain.committed();
     let last = chain.last().seq;
@@ -137,7 +147,9 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         uncertain_through: last,
         done: std::collections::BTreeSet::new(),
         own: VecDeque::new(),
-        unwritten: VecDeque::new(),
+        unrecorded: BTreeMap::new(),
+        notes: Notes::default().with_plant(plant),
+        notes_ended: Vec::new(),
         reign: None,
         waiters: Vec::new(),
         held: BTreeMap::new(),

@@ -2,6 +2,7 @@
 //! beside them.
 
 pub mod data;
+pub mod dirty;
 pub mod driver;
 pub mod life;
 pub mod service;
@@ -11,7 +12,7 @@ use crate::clock::Clock;
 use crate::disk::{Disk, ObjectMap};
 use crate::law::explained::Witness;
 use crate::model::{Blocks, Op, Outcome, Record, Registers};
-use perigee_replica::{Chain, ChainView, FetchId, Message, Pull};
+use perigee_replica::{Chain, ChainView, FetchId, Message, Note, Notes, Pull};
 use perigee_types::{ByteRange, Epoch, InodeId, Rng, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -148,6 +149,8 @@ pub struct SyncJob {
     pub(crate) sums: Blocks,
     /// What is known of the files then; none if that is not stored.
     pub(crate) objects: Option<ObjectMap>,
+    /// What is known of the files as of then is stored up to here, once it is.
+    pub(crate) through: Option<Seq>,
     pub(crate) complete: Seq,
     /// Whether nothing was truncated since it began.
     pub(crate) sound: bool,
@@ -181,8 +184,12 @@ pub struct Running {
     pub(crate) done: BTreeSet<Seq>,
     /// This owner's writes that are not committed.
     pub(crate) own: VecDeque<(Seq, Record)>,
-    /// Of those, the ones whose record is not on disk: their bytes wait.
-    pub(crate) unwritten: VecDeque<(Seq, u8, u64)>,
+    /// What it has written in place that has no record yet.
+    pub(crate) unrecorded: BTreeMap<usize, u64>,
+    /// Where there are notes, on the disk or on their way there.
+    pub(crate) notes: Notes,
+    /// Notes that go with the next write of the log.
+    pub(crate) notes_ended: Vec<Note>,
     pub(crate) reign: Option<Epoch>,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) held: BTreeMap<FetchId, Arrived>,

@@ -81,6 +81,7 @@ impl World {
         }
         law::coherent::check(self, node);
         law::control_store::check(self, node);
+        self.record_before(node, who, op);
         let (value, version) = match op {
             Op::Get { key } => (
                 self.running_ref(node).newest[usize::from(key)],
@@ -91,8 +92,15 @@ impl World {
                 self.running_ref(node).chain.last(),
             ),
             Op::Fsync { .. } => (0, self.running_ref(node).chain.last()),
+            Op::Write { block, token } if who == Waiting::Home => {
+                self.write_at_home(node, usize::from(block), token);
+                (0, self.running_ref(node).chain.last())
+            }
             Op::Put { .. } | Op::Write { .. } | Op::Punch { .. } => {
-                match self.propose(node, change(op)) {
+                let record = change(op);
+                let blocks = record.blocks().map(|(b, token)| (usize::from(b), token));
+                self.put_in_place(node, &blocks.collect::<Vec<_>>());
+                match self.propose(node, record) {
                     Some(version) => (0, version),
                     None => return self.answer(node, who, id, Outcome::Refused),
                 }
@@ -100,6 +108,16 @@ impl World {
         };
         self.wait_for(node, (id, who, op), value, version);
         self.step(node, Input::Flush);
+    }
+
+    /// Makes records of the writes that an operation shows, depends on or comes after.
+    fn record_before(&mut self, node: usize, who: Waiting, op: Op) {
+        match op {
+            Op::Fsync { file } => self.record_writes(node, Some(inode(usize::from(file)))),
+            Op::Put { .. } | Op::Punch { .. } => self.record_writes(node, None),
+            _ if who != Waiting::Home => self.record_writes(node, None),
+            Op::Get { .. } | Op::Read { .. } | Op::Write { .. } => {}
+        }
     }
 
     /// Whether the bytes that the operation needs are here.
