@@ -219,7 +219,8 @@ fn mode_of(path: &Path) -> u32 {
 #[test]
 fn attributes_that_were_taken_back_before_the_inode_was_known_are_not_kept() {
     let Some(rig) = Rig::new() else { return };
-    let ways: [(&str, fn(&Path)); 2] = [
+    type Way = fn(&Path);
+    let ways: [(&str, Way); 2] = [
         ("lookup", |path| _ = mode_of(path)),
         ("readdir", |path| {
             let all = fs::read_dir(path.parent().unwrap()).unwrap();

@@ -156,6 +156,10 @@ impl World {
             run.pull.on_overwritten(inode, range, committed);
             run.invalid_next.push((inode, range, Version::default()));
         }
+        if let Some(job) = &mut run.sync {
+            // What it would store is not so any more.
+            job.sound = false;
+        }
         run.stirred = true;
         run.data_unsaid = true;
     }
