@@ -14,10 +14,13 @@ fn history(seed: u64, plant: Option<Plant>) -> Report {
     })
 }
 
+/// Seeds that have broken a law, as long as their histories are the same.
+const ONCE_BROKEN: [u64; 1] = [40_061_566];
+
 #[test]
 fn no_law_is_broken_and_everything_worth_seeing_is_met() {
     let mut marks = Marks::default();
-    for seed in 1..=300 {
+    for seed in (1..=300).chain(ONCE_BROKEN) {
         let report = history(seed, None);
         assert_eq!(report.violation, None, "replay: sim --seed {seed} --trace");
         marks.add(&report.marks);
