@@ -4,6 +4,10 @@
 //! know it drops, and then an older answer makes it known: the kernel would keep attributes that were taken back. So an
 //! answer that was asked for before a notice is given for no time, and a notice that was dropped is given again
 //! while an answer that names the inode may not have been taken in.
+//!
+//! Names of a listing are as young to the kernel as the moment when it takes them in, whatever it was told to forget
+//! since it asked (names that it looked up are as old as its question). They are treated alike: those that were asked for before names were
+//! to be forgotten are given for no time, and names are to be forgotten once more when a listing has been taken in.
 
 use parking_lot::Mutex;
 use perigee_types::InodeId;
@@ -13,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How soon after it was given an answer is taken in: the program that waits for it has to run.
 const TAKEN_IN: Duration = Duration::from_secs(1);
+/// The same of a listing. Who changes a name that another host has just listed waits for so long.
+const LISTING_TAKEN_IN: Duration = Duration::from_millis(20);
 /// Two inodes that share a place make answers be given for no time without need, and nothing else.
 const PLACES: usize = 4_096;
 const SHARDS: usize = 16;
@@ -28,11 +34,23 @@ pub(super) struct Crossing {
     noticed: Box<[AtomicU64]>,
     /// When inodes were named.
     named: [Mutex<HashMap<InodeId, Instant>>; SHARDS],
+    /// How often names were to be forgotten, and when a listing was given last.
+    listings: Mutex<Listings>,
 }
 
-/// When the kernel asked: how many notices had begun.
+#[derive(Debug, Default)]
+struct Listings {
+    forgotten: u64,
+    given: Option<Instant>,
+}
+
+/// When the kernel asked for something that says how an inode is: how many notices had begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Asked(u64);
+
+/// When the kernel asked for a listing: how often it had been told to forget names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AskedNames(u64);
 
 impl Default for Crossing {
     fn default() -> Self {
@@ -40,6 +58,7 @@ impl Default for Crossing {
             notices: AtomicU64::new(0),
             noticed: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
             named: Default::default(),
+            listings: Mutex::default(),
         }
     }
 }
@@ -74,6 +93,29 @@ impl Crossing {
         named.is_some_and(|at| now.duration_since(at) < TAKEN_IN)
     }
 
+    /// The kernel asks for a listing now.
+    pub(super) fn asked_names(&self) -> AskedNames {
+        AskedNames(self.listings.lock().forgotten)
+    }
+
+    /// A listing is about to be given at `now`. Says whether its names may be kept.
+    pub(super) fn lists(&self, asked: AskedNames, now: Instant) -> bool {
+        let mut listings = self.listings.lock();
+        let fresh = listings.forgotten == asked.0;
+        if fresh {
+            listings.given = Some(now);
+        }
+        fresh
+    }
+
+    /// The kernel is about to be told to forget names. Gives the moment from which it is to be told once more.
+    pub(super) fn forget_names(&self, now: Instant) -> Option<Instant> {
+        let mut listings = self.listings.lock();
+        listings.forgotten += 1;
+        let taken_in = listings.given.take().map(|given| given + LISTING_TAKEN_IN);
+        taken_in.filter(|at| *at > now)
+    }
+
     fn place(&self, inode: InodeId) -> &AtomicU64 {
         &self.noticed[mixed(inode) % PLACES]
     }
@@ -105,6 +147,21 @@ mod tests {
         assert!(!crossing.names(FILE, before, now));
         assert!(crossing.names(FILE, after, now));
         assert!(crossing.names(InodeId(9), before, now));
+    }
+
+    #[test]
+    fn names_that_cross_their_forgetting_are_not_kept() {
+        let crossing = Crossing::default();
+        let now = Instant::now();
+        let before = crossing.asked_names();
+        assert_eq!(crossing.forget_names(now), None, "nothing was listed");
+        assert!(!crossing.lists(before, now));
+        assert_eq!(crossing.forget_names(now), None, "none that are kept");
+        assert!(crossing.lists(crossing.asked_names(), now));
+        let once_more = crossing.forget_names(now).unwrap();
+        assert!(once_more > now);
+        assert!(crossing.lists(crossing.asked_names(), now));
+        assert_eq!(crossing.forget_names(once_more), None, "taken in");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the kernel's caches of this mount must drop.
 
-use super::crossing::{Asked, Crossing};
+use super::crossing::{Asked, AskedNames, Crossing};
 use super::device::{Delivery, Device};
 use super::wire::{self, Body, notice};
 use perigee_client::fs::KernelCache;
@@ -56,6 +56,31 @@ impl Kernel {
             Duration::ZERO
         } else {
             ttl
+        }
+    }
+
+    /// The kernel asks for a listing now.
+    pub(super) fn asked_names(&self) -> AskedNames {
+        self.crossing.asked_names()
+    }
+
+    /// How long the kernel may keep the names of a listing that it `asked` for at most. The listing is the next thing that it
+    /// is given.
+    pub(super) fn listing_ttl_max(&self, asked: AskedNames) -> Duration {
+        if self.crossing.lists(asked, Instant::now()) {
+            Duration::MAX
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    fn next_epoch(&self) {
+        match self.device.notify(notice::INC_EPOCH, &[]) {
+            Ok(Delivery::Taken | Delivery::Gone) => {}
+            Err(error) => {
+                self.names_are_asked.store(true, Ordering::Relaxed);
+                report_epoch(&error);
+            }
         }
     }
 
@@ -120,12 +145,11 @@ impl KernelCache for Kernel {
             self.names_are_asked.store(true, Ordering::Relaxed);
             return;
         }
-        match self.device.notify(notice::INC_EPOCH, &[]) {
-            Ok(Delivery::Taken | Delivery::Gone) => {}
-            Err(error) => {
-                self.names_are_asked.store(true, Ordering::Relaxed);
-                report_epoch(&error);
-            }
+        let once_more = self.crossing.forget_names(Instant::now());
+        self.next_epoch();
+        if let Some(at) = once_more {
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            self.next_epoch();
         }
     }
 }

@@ -215,19 +215,22 @@ fn mode_of(path: &Path) -> u32 {
     rustix::fs::stat(path).unwrap().st_mode & 0o777
 }
 
+/// How a name becomes known: by what the file system is asked for.
+type Way = fn(&Path);
+
+const WAYS: [(&str, Way); 2] = [
+    ("lookup", |path| _ = mode_of(path)),
+    ("readdir", |path| {
+        let all = fs::read_dir(path.parent().unwrap()).unwrap();
+        assert!(all.count() > 0);
+    }),
+];
+
 /// The kernel drops a notice about an inode that it has not been told of yet.
 #[test]
 fn attributes_that_were_taken_back_before_the_inode_was_known_are_not_kept() {
     let Some(rig) = Rig::new() else { return };
-    type Way = fn(&Path);
-    let ways: [(&str, Way); 2] = [
-        ("lookup", |path| _ = mode_of(path)),
-        ("readdir", |path| {
-            let all = fs::read_dir(path.parent().unwrap()).unwrap();
-            assert!(all.count() > 0);
-        }),
-    ];
-    for (what, way) in ways {
+    for (what, way) in WAYS {
         let inode = create_elsewhere(&rig, what);
         let path = rig.path(what);
         rig.fs.hold(what);
@@ -239,6 +242,29 @@ fn attributes_that_were_taken_back_before_the_inode_was_known_are_not_kept() {
         asker.join().unwrap();
         let mode = mode_of(&rig.path(what));
         assert_eq!(mode, 0o640, "{what}");
+    }
+}
+
+#[test]
+fn names_that_were_taken_back_before_they_came_are_not_kept() {
+    let Some(rig) = Rig::new() else { return };
+    for (what, way) in WAYS {
+        create_elsewhere(&rig, what);
+        create_elsewhere(&rig, "other");
+        let path = rig.path(what);
+        rig.fs.hold(what);
+        let asker = thread::spawn(move || way(&path));
+        until(what, || rig.fs.held() == 1);
+        for name in [what, "other"] {
+            rig.fs
+                .change_elsewhere(|tree| tree.unlink(InodeId::ROOT, name.as_bytes(), LATER))
+                .unwrap();
+        }
+        cache(&rig).forget_names();
+        rig.fs.let_go();
+        asker.join().unwrap();
+        let asked = rustix::fs::stat(rig.path(what));
+        assert_eq!(asked.err(), Some(rustix::io::Errno::NOENT), "{what}");
     }
 }
 
@@ -260,6 +286,30 @@ fn attributes_that_are_taken_back_while_the_inode_becomes_known_are_not_kept() {
         let mode = mode_of(&rig.path(&name));
         assert_eq!(mode, 0o640, "{name}");
         asker.join().unwrap();
+    }
+}
+
+/// The same of the names of a listing, which the kernel takes for as young as the moment when it links them in.
+#[test]
+fn names_that_are_taken_back_while_a_listing_becomes_known_are_not_kept() {
+    let Some(rig) = Rig::new() else { return };
+    for number in 0..100 {
+        let name = format!("f{number}");
+        create_elsewhere(&rig, &name);
+        let root = rig.root().to_path_buf();
+        let asked = rig.fs.seen.readdirs.load(Ordering::SeqCst);
+        let asker = thread::spawn(move || fs::read_dir(root).unwrap().count());
+        while rig.fs.seen.readdirs.load(Ordering::SeqCst) == asked {
+            std::hint::spin_loop();
+        }
+        rig.fs
+            .change_elsewhere(|tree| tree.unlink(InodeId::ROOT, name.as_bytes(), LATER))
+            .unwrap();
+        cache(&rig).forget_names();
+        let found = rustix::fs::stat(rig.path(&name));
+        assert_eq!(found.err(), Some(rustix::io::Errno::NOENT), "{name}");
+        asker.join().unwrap();
+        cache(&rig).forget_data(InodeId::ROOT, WHOLE);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Directories, listed.
 
 use super::{Call, file_type, node_attr};
-use crate::fuse::crossing::Asked;
+use crate::fuse::crossing::{Asked, AskedNames};
 use crate::fuse::device::Delivery;
 use crate::fuse::notify::node_of;
 use crate::fuse::open_files::directory_flags;
@@ -11,6 +11,7 @@ use crate::fuse::wire::{Body, Listing, OpenReply};
 use perigee_client::fs::{DirEntry, Kind};
 use perigee_types::InodeId;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Continues a listing after `.`.
 const AFTER_DOT: u64 = 1;
@@ -27,6 +28,7 @@ struct Part {
     len: u32,
     plus: bool,
     asked: Asked,
+    asked_names: AskedNames,
 }
 
 impl Call<'_> {
@@ -59,6 +61,7 @@ impl Call<'_> {
             len,
             plus: false,
             asked: self.asked,
+            asked_names: self.session.kernel.asked_names(),
         };
         self.list(handle, part);
     }
@@ -70,6 +73,7 @@ impl Call<'_> {
             len,
             plus: true,
             asked: self.asked,
+            asked_names: self.session.kernel.asked_names(),
         };
         self.list(handle, part);
     }
@@ -113,10 +117,14 @@ impl Session {
     fn give_listing(&self, reply: Reply, part: &Part, entries: &[DirEntry]) {
         let mut listing = Listing::new(part.len);
         let mut given = 0;
+        let most = match part.plus {
+            true => self.kernel.listing_ttl_max(part.asked_names),
+            false => Duration::ZERO,
+        };
         if push_dots(&mut listing, part) {
             given = entries
                 .iter()
-                .take_while(|entry| self.push(&mut listing, entry, part))
+                .take_while(|entry| self.push(&mut listing, entry, part, most))
                 .count();
         }
         if reply.body(&listing.finish()) == Delivery::Gone {
@@ -130,7 +138,8 @@ impl Session {
         }
     }
 
-    fn push(&self, listing: &mut Listing, entry: &DirEntry, part: &Part) -> bool {
+    /// `most`: how long the kernel may keep the name at most.
+    fn push(&self, listing: &mut Listing, entry: &DirEntry, part: &Part, most: Duration) -> bool {
         debug_assert!(
             entry.cookie > AFTER_DOTS,
             "cookie {} is the gateway's",
@@ -141,7 +150,7 @@ impl Session {
         match &entry.entry {
             Some(found) if part.plus => {
                 let inode = found.attr.inode;
-                let name_ttl = self.kernel.name_ttl(found.ttl);
+                let name_ttl = self.kernel.name_ttl(found.ttl.min(most));
                 let ttl = self.kernel.attr_ttl(inode, part.asked, found.ttl);
                 let attr = node_attr(&found.attr);
                 listing.push_plus((node_of(inode), name_ttl, ttl, &attr), named)
