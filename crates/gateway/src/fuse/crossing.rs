@@ -1,13 +1,14 @@
 //! Answers that name an inode, and notices about it that cross them on their way to the kernel.
 //!
-//! Of an inode that it knows, the kernel takes no answer that is older than a notice. A notice about one that it does not
-//! know it drops, and then an older answer makes it known: the kernel would keep attributes that were taken back. So an
-//! answer that was asked for before a notice is given for no time, and a notice that was dropped is given again
+//! Of an inode that it knows, the kernel takes no answer that is older than a notice. A notice about one that it does
+//! not know it drops, and then an older answer makes it known: the kernel would keep attributes that were taken back.
+//! So an answer that was asked for before a notice is given for no time, and a notice that was dropped is given again
 //! while an answer that names the inode may not have been taken in.
 //!
 //! Names of a listing are as young to the kernel as the moment when it takes them in, whatever it was told to forget
-//! since it asked (names that it looked up are as old as its question). They are treated alike: those that were asked for before names were
-//! to be forgotten are given for no time, and names are to be forgotten once more when a listing has been taken in.
+//! since it asked (names that it looked up are as old as its question). They are treated alike: those that were asked
+//! for before names were to be forgotten are given for no time, and names are to be forgotten once more when a listing
+//! has been taken in.
 
 use parking_lot::Mutex;
 use perigee_types::InodeId;

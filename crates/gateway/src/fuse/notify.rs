@@ -40,8 +40,8 @@ impl Kernel {
         self.crossing.asked()
     }
 
-    /// How long the kernel may keep attributes that the file system would give for `ttl`, in an answer to what it `asked`.
-    /// The answer is the next thing that it is given.
+    /// How long the kernel may keep attributes that the file system would give for `ttl`, in an answer to what it
+    /// `asked`. The answer is the next thing that it is given.
     pub(super) fn attr_ttl(&self, inode: InodeId, asked: Asked, ttl: Duration) -> Duration {
         if self.crossing.names(inode, asked, Instant::now()) {
             ttl
@@ -64,8 +64,8 @@ impl Kernel {
         self.crossing.asked_names()
     }
 
-    /// How long the kernel may keep the names of a listing that it `asked` for at most. The listing is the next thing that it
-    /// is given.
+    /// How long the kernel may keep the names of a listing that it `asked` for at most. The listing is the next thing
+    /// that it is given.
     pub(super) fn listing_ttl_max(&self, asked: AskedNames) -> Duration {
         if self.crossing.lists(asked, Instant::now()) {
             Duration::MAX
