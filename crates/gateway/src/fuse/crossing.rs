@@ -113,7 +113,7 @@ impl Crossing {
     pub(super) fn forget_names(&self, now: Instant) -> Option<Instant> {
         let mut listings = self.listings.lock();
         listings.forgotten += 1;
-        let taken_in = listings.given.take().map(|given| given + LISTING_TAKEN_IN);
+        let taken_in = listings.given.map(|given| given + LISTING_TAKEN_IN);
         taken_in.filter(|at| *at > now)
     }
 
@@ -161,6 +161,8 @@ mod tests {
         assert!(crossing.lists(crossing.asked_names(), now));
         let once_more = crossing.forget_names(now).unwrap();
         assert!(once_more > now);
+        let other = crossing.forget_names(now);
+        assert_eq!(other, Some(once_more), "nobody relies on another's word");
         assert!(crossing.lists(crossing.asked_names(), now));
         assert_eq!(crossing.forget_names(once_more), None, "taken in");
     }

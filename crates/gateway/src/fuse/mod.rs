@@ -1,6 +1,7 @@
 //! The mount. Reading order: [`options`], `mount` (how it is made and unmade), `session` (its life),
 //! `ops` (one kernel request, one call), `open_modes` (how the kernel may treat an open file),
-//! `notify` (what its caches must drop), `watchdog` (who ends it when the daemon is killed), `wire` and `device` (bytes).
+//! `notify` (what its caches must drop), `crossing` (which answers such a notice has overtaken), `watchdog` (who ends it
+//! when the daemon is killed), `wire` and `device` (bytes).
 
 mod crossing;
 mod device;
