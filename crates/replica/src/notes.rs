@@ -2,8 +2,9 @@
 //!
 //! A write is in the backing file before it is in a record, and syncs store its checksum. A process that ends in
 //! between would leave bytes that look valid and that no other member has. So a part of a file is noted before the first
-//! such write to it, and the note goes with the record. The next process gives up what is noted: it
-//! is invalid on the disk, and [`Pull::restore`](crate::Pull::restore) says of which version it is needed. It is the write-intent bitmap of RAID, over nodes.
+//! such write to it, and the note goes with the record. The next process gives up what is noted: it is invalid on the
+//! disk, and [`Pull::restore`](crate::Pull::restore) says of which version it is needed. It is the write-intent bitmap of
+//! RAID, over nodes.
 //!
 //! The driver keeps two orders: a note is on the disk before any checksum of a write that it covers, and it goes in one
 //! step with the log up to the record that covers the last of them.

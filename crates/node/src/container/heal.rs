@@ -114,6 +114,7 @@ impl Container {
         Self::answer_for(&st, inode)
     }
 
+    /// Of these ranges nothing here is content that was ever committed: in memory and on the disk.
     pub(super) fn spoilt(&self, st: &mut State, inode: InodeId, ranges: &[ByteRange]) {
         let committed = st.chain.committed_version();
         let written = st.dirty.get(inode).map(|written| written.ranges.clone());

@@ -470,6 +470,7 @@ impl Container {
                 Ok(rotten) => rotten,
                 Err(error) => {
                     error!(%inode, %part, %error, "region cannot be reverted");
+                    whole = false;
                     continue;
                 }
             };
