@@ -107,6 +107,8 @@ pub enum Message {
     StateNeeded {
         /// The sender's view, in which it owns.
         view: ChainView,
+        /// The owner's clock: what the receiver has answered since, it must not discard.
+        sent_at: Tick,
     },
 }
 
@@ -130,6 +132,8 @@ pub enum Refusal {
         /// The epoch that the receiver knows.
         promised: Epoch,
     },
+    /// A state is on its way here.
+    Installing,
     /// The receiver is a listed member, but its storage is empty: it must be removed and join again.
     Lost,
 }

@@ -28,6 +28,7 @@ perigee_types::plants! {
     SyncForgetsReplaced = "a member's sync does not wait for bytes that a later record replaces before they came";
     StaleFrontier = "a joiner that lost its disk is admitted by what the lost one had acknowledged";
     StateDiscardsAcked = "an installed state replaces records that were acknowledged";
+    StateDiscardsData = "a late call for the state empties a joiner that may be listed for what it had";
     ContentTooOld = "bytes that include an owner's newest writes are given out as of the last commit";
     CommitsForgotten = "a restarted node serves bytes of later records than it knows to be committed";
     EmptyStorageTrusted = "a node that joins counts as complete from its first promise";

@@ -10,12 +10,13 @@
 //!   fsync acknowledged, on a node that may be the last to have them.
 //! - F3: when records are truncated, the regions that this node itself wrote for them are invalid.
 //! - F4: a member tells only the owner of its own epoch that the bytes of a version are on its disk: in a later
-//!   epoch it may have fallen back to older bytes ([`Pull::fall_back`]).
+//!   epoch it may have fallen back to older bytes ([`Nobody::Keep`]).
 //!
 //! A command of another node's write is applied to the map when it is committed, like the rest of the log.
 
 use crate::message::Holds;
 use crate::region::RegionMap;
+use perigee_types::limits::BLOCK_LEN;
 use perigee_types::{ByteRange, DataCommand, InodeId, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -54,6 +55,31 @@ pub enum Fetched {
     Hold,
     /// Drop the bytes; the range will be fetched again.
     Drop,
+}
+
+/// Why a member gave nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotGiven {
+    /// It lacks it, too.
+    NotHere,
+    /// It has newer bytes, and cannot read them.
+    Unreadable,
+}
+
+/// What becomes of a range that an owner lacks, and no member gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Nobody {
+    /// What is in place in these parts is the content from now on. The owner logs each of them, as it is, as written
+    /// ([`Origin::Own`]): that makes it valid here, and invalid on a member that returns and may still have what was lost.
+    ///
+    /// Only bytes of writes that were never synced, and never shown to another host, can be lost by this.
+    Keep(Vec<ByteRange>),
+    /// The content of these parts is gone, and what is in place must not pass for it: it was never the content, or a
+    /// member has newer bytes and cannot read them. They stay invalid, nobody waits for them, and they are asked for again
+    /// now and then ([`Pull::look_again`]).
+    Lost(Vec<ByteRange>),
+    /// The range is fetched again, in smaller pieces.
+    AskAgain,
 }
 
 /// How a command came to this node.
@@ -123,6 +149,10 @@ pub struct Pull {
     /// Where the last round of fetches ended, so that one object cannot starve the others.
     turn: InodeId,
     wanted: BTreeSet<InodeId>,
+    /// Something may be missing that nobody has.
+    has_lost: bool,
+    /// It is asked for with the next fetches.
+    looks_again: bool,
 }
 
 impl Pull {
@@ -166,12 +196,12 @@ impl Pull {
         self.forget_if_valid(inode);
     }
 
-    /// What is here of `range` is no content of it that was ever committed, as was found by a checksum.
+    /// What is here of `range` is nobody's content, as was found by a checksum: it never will be, and that of `committed`,
+    /// the last record that is committed here, is needed.
     pub fn on_corrupt(&mut self, inode: InodeId, range: ByteRange, committed: Version) {
-        self.on_overwritten(inode, range, committed);
-        if let Some(object) = self.objects.get_mut(&inode) {
-            object.corrupt = true;
-        }
+        let object = self.objects.entry(inode).or_default();
+        object.invalid.spoil(range, committed);
+        object.corrupt = true;
     }
 
     /// Of regions that were found corrupt and are so still, those that count as here nevertheless: an owner had written
@@ -211,10 +241,12 @@ impl Pull {
         })
     }
 
-    /// Bytes that are to be fetched. What was cut off behind a file's end has no bytes, where that is not sure either.
+    /// Bytes that are waited for. What was cut off behind a file's end has no bytes, where that is not sure either.
     #[must_use]
     pub fn missing_bytes(&self) -> u64 {
-        let regions = self.iter().map(|(_, range, _)| range);
+        let all = ByteRange::new(0, u64::MAX);
+        let objects = self.objects.values();
+        let regions = objects.flat_map(|object| object.invalid.awaited(all).map(|(range, _)| range));
         let bytes = regions.filter(|range| range.end < u64::MAX);
         bytes.map(|range| range.len()).fold(0, u64::saturating_add)
     }
@@ -295,12 +327,11 @@ impl Pull {
         self.outstanding.clear();
         self.under_way.clear();
         self.wanted.clear();
+        self.has_lost = false;
+        self.looks_again = false;
         for (inode, len) in objects.into_iter().filter(|(_, len)| *len > 0) {
             let object = self.objects.entry(inode).or_default();
-            let all = ByteRange::new(0, len);
-            object
-                .invalid
-                .invalidate_since(all, base, Version::default());
+            object.invalid.spoil(ByteRange::new(0, len), base);
         }
     }
 
@@ -317,7 +348,8 @@ impl Pull {
             })
     }
 
-    /// Whether the bytes of every record up to `through`, which is committed here, are in place.
+    /// Whether the bytes of every record up to `through`, which is committed here, are in place, but for those that nobody
+    /// has.
     #[must_use]
     pub fn has_through(&self, inode: InodeId, through: Seq) -> bool {
         let object = self.objects.get(&inode);
@@ -334,12 +366,8 @@ impl Pull {
 
     /// What is invalid in `range`, without what an owner has written since.
     fn missing(&self, inode: InodeId, range: ByteRange) -> RegionMap {
-        let mut missing = RegionMap::new();
-        if let Some(object) = self.objects.get(&inode) {
-            for (part, needed) in object.invalid.overlapping(range) {
-                missing.invalidate(part, needed);
-            }
-        }
+        let object = self.objects.get(&inode);
+        let mut missing = object.map_or_else(RegionMap::new, |object| object.invalid.part(range));
         if self.own > 0 && !missing.is_empty() {
             for (_, own) in self.own_writes().filter(|(other, _)| *other == inode) {
                 missing.drop_range(own);
@@ -353,7 +381,7 @@ impl Pull {
         own.map(|pending| touched(&pending.command))
     }
 
-    /// The bytes of every data command up to here are in place. `committed` is the chain's.
+    /// The bytes of every data command up to here are in place, but for those that nobody has. `committed` is the chain's.
     #[must_use]
     pub fn complete_through(&self, committed: Seq) -> Seq {
         let oldest = self
@@ -427,19 +455,91 @@ impl Pull {
 
     /// The parts of [`Fetched::Install`] are in place: they are valid, except where a later write has made them
     /// invalid in the meantime.
-    pub fn on_installed(&mut self, id: FetchId) {
+    ///
+    /// Returns those that nobody was known to have: members do not wait for them. An owner logs them, as they are, as
+    /// written, so that members do.
+    #[must_use]
+    pub fn on_installed(&mut self, id: FetchId) -> Vec<ByteRange> {
+        let mut found = Vec::new();
         let Some(outstanding) = self.end(id) else {
-            return;
+            return found;
         };
         let Stage::Installing { parts, as_of } = outstanding.stage else {
-            return;
+            return found;
         };
         if let Some(object) = self.objects.get_mut(&outstanding.inode) {
             for part in parts {
+                found.extend(object.invalid.lost(part).map(|(lost, _)| lost));
                 object.invalid.fill(part, as_of);
             }
         }
         self.forget_if_valid(outstanding.inode);
+        found
+    }
+
+    /// An owner has asked every member for `range`, and none gave it. `committed` is the last record that is committed here.
+    #[must_use]
+    pub fn on_nobody_has(
+        &mut self,
+        inode: InodeId,
+        range: ByteRange,
+        why: NotGiven,
+        committed: Version,
+    ) -> Nobody {
+        let missing = self.missing(inode, range);
+        let Some(object) = self.objects.get_mut(&inode) else {
+            return Nobody::AskAgain;
+        };
+        let mut lost = missing.spoiled(range).map(|(part, _)| part).collect();
+        match why {
+            NotGiven::NotHere if Vec::is_empty(&lost) => {
+                return Nobody::Keep(missing.iter().map(|(part, _)| part).collect());
+            }
+            NotGiven::Unreadable if lost.is_empty() && range.len() > BLOCK_LEN => {
+                // Only a part of it may be.
+                object.corrupt = true;
+                return Nobody::AskAgain;
+            }
+            NotGiven::Unreadable if lost.is_empty() => {
+                lost = missing.iter().map(|(part, _)| part).collect();
+            }
+            NotGiven::NotHere | NotGiven::Unreadable => {}
+        }
+        for &part in &lost {
+            object.invalid.spoil(part, committed);
+            object.invalid.give_up(part, committed);
+            self.has_lost = true;
+        }
+        Nobody::Lost(lost)
+    }
+
+    /// The owner's answer to a fetch: as of `as_of` nobody has `part` of what was asked for.
+    pub fn on_lost(&mut self, id: FetchId, part: ByteRange, as_of: Version) {
+        if let Some(outstanding) = self.end(id)
+            && let Some(part) = part.intersect(outstanding.range)
+            && let Some(object) = self.objects.get_mut(&outstanding.inode)
+        {
+            object.invalid.give_up(part, as_of);
+            self.has_lost = true;
+        }
+    }
+
+    /// The first part of `range` that nobody has: for an owner's answer to a fetch.
+    #[must_use]
+    pub fn lost(&self, inode: InodeId, range: ByteRange) -> Option<ByteRange> {
+        let missing = self.missing(inode, range);
+        missing.lost(range).next().map(|(part, _)| part)
+    }
+
+    /// What nobody has is asked for once more with the next fetches: somebody may have come back with it. Says whether
+    /// there is anything.
+    pub fn look_again(&mut self) -> bool {
+        let all = ByteRange::new(0, u64::MAX);
+        let mut objects = self.objects.values();
+        self.has_lost =
+            self.has_lost && objects.any(|object| object.invalid.lost(all).next().is_some());
+        self.looks_again = self.has_lost;
+        self.looks_again
     }
 
     /// A fetch came to nothing: its range will be fetched again.
@@ -477,17 +577,6 @@ impl Pull {
                 Stage::Asked | Stage::Installing { .. } => false,
             });
         held.map(|(id, _)| *id).collect()
-    }
-
-    /// An owner gives up on `range`, since no member has it: what is in place here is the content from now on.
-    /// Returns the parts that this concerns. The owner logs each of them, as it is, as written ([`Origin::Own`]): that
-    /// makes it valid here, and invalid on a member that returns and may still have what was lost.
-    ///
-    /// Only bytes of writes that were never synced, and never shown to another host, can be lost by this.
-    #[must_use]
-    pub fn fall_back(&self, inode: InodeId, range: ByteRange) -> Vec<ByteRange> {
-        let missing = self.missing(inode, range);
-        missing.iter().map(|(part, _)| part).collect()
     }
 
     /// A deliberate fault: what is here is valid.

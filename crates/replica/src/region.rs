@@ -21,15 +21,30 @@ struct Lack {
     /// Content of this version or later makes it valid.
     needed: Version,
     /// The first record whose bytes are missing: an older one than `needed` when a record that overwrote it came
-    /// before its bytes did.
-    since: Version,
+    /// before its bytes did. `None`: nobody has them, and nobody waits for them.
+    since: Option<Version>,
+    leftover: Leftover,
+}
+
+/// What is in place where content is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Leftover {
+    /// Older content, or that of a write whose record was lost: when nobody has newer, it may be the content.
+    Older,
+    /// What was never the content: it must not pass for it, whatever becomes of the newer.
+    Nothing,
 }
 
 impl Lack {
     fn join(self, other: Self) -> Self {
+        let since = match (self.since, other.since) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
         Self {
             needed: self.needed.max(other.needed),
-            since: self.since.min(other.since),
+            since,
+            leftover: self.leftover.max(other.leftover),
         }
     }
 }
@@ -64,7 +79,28 @@ impl RegionMap {
 
     /// The same, where the bytes of records from `since` on are missing.
     pub fn invalidate_since(&mut self, range: ByteRange, needed: Version, since: Version) {
-        let lack = Lack { needed, since };
+        let since = Some(since);
+        let leftover = Leftover::Older;
+        let lack = Lack {
+            needed,
+            since,
+            leftover,
+        };
+        self.add(range, lack);
+    }
+
+    /// The same, of all records, where what is in place is not older content of the object either: a disk spoiled it, or
+    /// nobody knows what it is of.
+    pub fn spoil(&mut self, range: ByteRange, needed: Version) {
+        let lack = Lack {
+            needed,
+            since: Some(Version::default()),
+            leftover: Leftover::Nothing,
+        };
+        self.add(range, lack);
+    }
+
+    fn add(&mut self, range: ByteRange, lack: Lack) {
         let old = self.cut(range);
         let mut at = range.start;
         for (part, before) in old {
@@ -86,7 +122,47 @@ impl RegionMap {
         }
     }
 
-    /// The first record whose bytes are missing; `None` when the whole object is valid.
+    /// Nobody has content of `range` as of `as_of`: what needs no later one is not waited for. It stays invalid.
+    pub fn give_up(&mut self, range: ByteRange, as_of: Version) {
+        for (part, lack) in self.cut(range) {
+            let since = lack.since.filter(|_| lack.needed > as_of);
+            self.insert(part, Lack { since, ..lack });
+        }
+    }
+
+    /// The invalid parts of `range` that are waited for, in order.
+    pub fn awaited(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
+        self.parts(range, |lack| lack.since.is_some())
+    }
+
+    /// The invalid parts of `range` that nobody has, in order.
+    pub fn lost(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
+        self.parts(range, |lack| lack.since.is_none())
+    }
+
+    /// The invalid parts of `range` in whose place there is nothing that could be the content, in order.
+    pub fn spoiled(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
+        self.parts(range, |lack| lack.leftover == Leftover::Nothing)
+    }
+
+    /// What this map says of `range`, and nothing else.
+    #[must_use]
+    pub fn part(&self, range: ByteRange) -> Self {
+        let mut part = Self::new();
+        part.merge(self, range);
+        part
+    }
+
+    /// Adds all that another map says of `range`.
+    pub fn merge(&mut self, other: &Self, range: ByteRange) {
+        for (part, lack) in other.touching(range) {
+            if let Some(part) = part.intersect(range) {
+                self.add(part, lack);
+            }
+        }
+    }
+
+    /// The first record whose bytes are missing and waited for; `None` when there is none.
     #[must_use]
     pub fn oldest(&self) -> Option<Version> {
         self.since.first_key_value().map(|(since, _)| *since)
@@ -116,7 +192,16 @@ impl RegionMap {
 
     /// The invalid parts of `range` with the version that each needs, in order.
     pub fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
+        self.parts(range, |_| true)
+    }
+
+    fn parts(
+        &self,
+        range: ByteRange,
+        which: impl Fn(Lack) -> bool,
+    ) -> impl Iterator<Item = (ByteRange, Version)> {
         self.touching(range)
+            .filter(move |(_, lack)| which(*lack))
             .filter_map(move |(part, lack)| Some((part.intersect(range)?, lack.needed)))
     }
 
@@ -210,7 +295,9 @@ impl RegionMap {
     fn put_in(&mut self, range: ByteRange, lack: Lack) {
         let end = range.end;
         self.regions.insert(range.start, Region { end, lack });
-        *self.since.entry(lack.since).or_default() += 1;
+        if let Some(since) = lack.since {
+            *self.since.entry(since).or_default() += 1;
+        }
     }
 
     /// Removes the region that starts at `start`.
@@ -218,7 +305,10 @@ impl RegionMap {
         let Some(region) = self.regions.remove(&start) else {
             return;
         };
-        if let Entry::Occupied(mut count) = self.since.entry(region.lack.since) {
+        let Some(since) = region.lack.since else {
+            return;
+        };
+        if let Entry::Occupied(mut count) = self.since.entry(since) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -240,7 +330,7 @@ impl From<Vec<(ByteRange, Lack)>> for RegionMap {
     fn from(list: Vec<(ByteRange, Lack)>) -> Self {
         let mut map = Self::new();
         for (range, lack) in list {
-            map.invalidate_since(range, lack.needed, lack.since);
+            map.add(range, lack);
         }
         map
     }
@@ -336,16 +426,32 @@ mod tests {
     proptest! {
         /// Against an array of one version per byte.
         #[test]
-        fn agrees_with_a_byte_array(ops in prop::collection::vec((0u8..3, 0u64..32, 0u64..12, 1u64..6), 0..60)) {
+        fn agrees_with_a_byte_array(ops in prop::collection::vec((0u8..5, 0u64..32, 0u64..12, 1u64..6), 0..60)) {
             let mut map = RegionMap::new();
             let mut model = [None::<Version>; 48];
+            let mut lost = [false; 48];
+            let mut spoiled = [false; 48];
             for (kind, start, len, seq) in ops {
                 let range = ByteRange::with_len(start, len);
-                let bytes = &mut model[start as usize..(start + len) as usize];
+                let places = start as usize..(start + len) as usize;
+                let bytes = &mut model[places.clone()];
                 match kind {
                     0 => {
                         map.invalidate(range, v(seq));
                         bytes.iter_mut().for_each(|b| *b = (*b).max(Some(v(seq))));
+                        lost[places].fill(false);
+                    }
+                    3 => {
+                        map.spoil(range, v(seq));
+                        bytes.iter_mut().for_each(|b| *b = (*b).max(Some(v(seq))));
+                        lost[places.clone()].fill(false);
+                        spoiled[places].fill(true);
+                    }
+                    4 => {
+                        map.give_up(range, v(seq));
+                        for (at, byte) in places.zip(bytes.iter()) {
+                            lost[at] |= byte.is_some_and(|needed| needed <= v(seq));
+                        }
                     }
                     1 => {
                         let got: u64 = map.fill(range, v(seq)).iter().map(|p| p.len()).sum();
@@ -358,9 +464,21 @@ mod tests {
                         bytes.fill(None);
                     }
                 }
+                for (at, byte) in model.iter().enumerate() {
+                    lost[at] &= byte.is_some();
+                    spoiled[at] &= byte.is_some();
+                    let here = r(at as u64, at as u64 + 1);
+                    prop_assert_eq!(map.lost(here).next().is_some(), lost[at]);
+                    prop_assert_eq!(map.awaited(here).next().is_some(), byte.is_some() && !lost[at]);
+                    prop_assert_eq!(map.spoiled(here).next().is_some(), spoiled[at]);
+                }
+                let half = r(0, 24);
+                let mut whole = map.part(half);
+                whole.merge(&map, r(24, 48));
+                prop_assert_eq!(&whole, &map);
                 prop_assert_eq!(map.is_valid(range), model[start as usize..(start + len) as usize].iter().all(Option::is_none));
                 let regions: Vec<(ByteRange, Lack)> = map.clone().into();
-                prop_assert_eq!(map.oldest(), regions.iter().map(|(_, lack)| lack.since).min());
+                prop_assert_eq!(map.oldest(), regions.iter().filter_map(|(_, lack)| lack.since).min());
                 for (byte, want) in model.iter().enumerate() {
                     let at = r(byte as u64, byte as u64 + 1);
                     let got = map.overlapping(at).next().map(|(_, needed)| needed);

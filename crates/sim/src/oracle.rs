@@ -117,5 +117,8 @@ marks! {
     Misdirected = "a block was written to another one's place";
     Corrupt = "a block was not what its checksum says";
     Unreadable = "a node that lacked a block asked one whose copy was corrupt";
+    Lost = "an owner found that nobody has a block";
+    LostElsewhere = "a node that lacked a block heard that nobody has it";
+    Found = "somebody came back with a block that nobody had";
     Conflict = "a stale owner was refused";
 }

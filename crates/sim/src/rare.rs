@@ -2,6 +2,7 @@
 //! found by chance in a history of many thousands otherwise.
 
 use crate::chaos::KILL_SOON_US;
+use crate::model::BLOCKS;
 use crate::strike::Strike;
 use crate::world::{SECOND, World, host_of};
 
@@ -79,6 +80,23 @@ impl World {
         if dice.rng.chance(1, 8) {
             let after = dice.rng.below(2_000);
             self.strike(&dice, Strike::KillSoon(owner, after));
+        }
+    }
+
+    /// A member is alone, and others still have what it has.
+    pub(crate) fn aim_at_last_copy(&mut self, owner: usize) {
+        let Some(block) = (0..BLOCKS).find(|block| self.may_spoil_alone(owner, *block)) else {
+            return;
+        };
+        let mut dice = self.numbered.rare();
+        if dice.rng.chance(1, 4) {
+            let other = dice.rng.below(BLOCKS as u64) as usize;
+            let block = if self.may_spoil_alone(owner, other) {
+                other
+            } else {
+                block
+            };
+            self.strike(&dice, Strike::RotAlone(owner, block));
         }
     }
 

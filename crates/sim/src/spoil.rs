@@ -1,13 +1,14 @@
 //! Disks that spoil what they were given: blocks that rot, that a crash tears, or that are written to another one's place.
 //!
 //! One copy is spoiled while another member has a good one, and no process ends until all copies are good again. With the
-//! last good copy the content would be gone: its readers would get errors for ever, and rightly.
+//! last good copy the content would be gone: its readers would get errors for ever, and rightly. Seldom the copy of a
+//! member that is alone is spoiled, while one that is no member has it still, and gives it up when it comes back.
 
 use crate::disk::{Astray, NOISE_FROM, Torn};
 use crate::model::{BLOCKS, file_of, range_of};
 use crate::oracle::Mark;
 use crate::strike::Strike;
-use crate::world::{Scenario, World};
+use crate::world::{Scenario, World, id_of};
 use perigee_replica::Plant;
 use perigee_types::Rng;
 
@@ -72,6 +73,35 @@ impl World {
 
     pub(crate) fn rot(&mut self, node: usize, block: usize) {
         if self.may_spoil(node, block) {
+            let noise = self.noise();
+            self.nodes[node].disk.spoil(block, noise);
+            self.note(Mark::Rot);
+        }
+    }
+
+    /// Whether a block is valid on the only member, and still on the disk of one that was a member.
+    pub(crate) fn may_spoil_alone(&self, node: usize, block: usize) -> bool {
+        let alone = self.store.view.chain.as_slice() == [id_of(node)];
+        if self.calm || self.scenario != Scenario::BadDisks || !alone {
+            return false;
+        }
+        let Some(run) = &self.nodes[node].run else {
+            return false;
+        };
+        let (content, disk) = (self.content(node, block), &self.nodes[node].disk);
+        let lasts = disk.is_sound(block) && !disk.dirty[block];
+        let has_it = |other: usize| {
+            let disk = &self.nodes[other].disk;
+            let lasts = disk.is_sound(block) && !disk.dirty[block] && !disk.wiped;
+            lasts && disk.files[block] == content
+        };
+        let mut others = (0..self.nodes.len()).filter(|other| *other != node);
+        let valid = run.pull.is_valid(file_of(block), range_of(block));
+        valid && lasts && others.any(has_it)
+    }
+
+    pub(crate) fn rot_alone(&mut self, node: usize, block: usize) {
+        if self.may_spoil_alone(node, block) {
             let noise = self.noise();
             self.nodes[node].disk.spoil(block, noise);
             self.note(Mark::Rot);

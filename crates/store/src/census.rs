@@ -42,10 +42,7 @@ impl Store {
             if rows.is_empty() {
                 continue;
             }
-            let mut invalid = RegionMap::new();
-            for (range, needed) in self.object(inode)?.invalid() {
-                invalid.invalidate(range, needed);
-            }
+            let invalid = self.object(inode)?.invalid_map();
             if !invalid.is_empty() {
                 found.push((inode, invalid));
             }

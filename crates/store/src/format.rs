@@ -3,12 +3,12 @@
 use crate::error::{OpenError, StoreError};
 use crate::store::StoreIdentity;
 use perigee_replica::RegionMap;
-use perigee_types::{ContainerId, InodeId, NodeId};
+use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, Version};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The newest format that this binary reads, and the one that it writes.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 const MAGIC: &str = "perigee store";
 
 /// Where everything is.
@@ -165,7 +165,9 @@ enum StoredRecord {
 
 #[derive(Serialize, Deserialize)]
 enum StoredRegions {
-    V1(RegionMap),
+    /// Of formats 1 and 2: ranges, with the version that each needs and the first record that it lacks.
+    V1(Vec<(ByteRange, (Version, Version))>),
+    V2(RegionMap),
 }
 
 pub(crate) fn encode_record(record: ObjectRecord) -> Vec<u8> {
@@ -184,12 +186,19 @@ pub(crate) fn decode_record(inode: InodeId, bytes: &[u8]) -> Result<ObjectRecord
 }
 
 pub(crate) fn encode_regions(regions: RegionMap) -> Vec<u8> {
-    encode(&StoredRegions::V1(regions))
+    encode(&StoredRegions::V2(regions))
 }
 
 pub(crate) fn decode_regions(inode: InodeId, bytes: &[u8]) -> Result<RegionMap, StoreError> {
     match postcard::from_bytes(bytes) {
-        Ok(StoredRegions::V1(regions)) => Ok(regions),
+        Ok(StoredRegions::V1(regions)) => {
+            let mut map = RegionMap::new();
+            for (range, (needed, since)) in regions {
+                map.invalidate_since(range, needed, since);
+            }
+            Ok(map)
+        }
+        Ok(StoredRegions::V2(regions)) => Ok(regions),
         Err(e) => Err(damaged(inode, "validity", &e)),
     }
 }
@@ -234,7 +243,7 @@ mod tests {
         let error = parse_format(Path::new("/x"), text).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`/x` has format 9, this binary knows up to 2"
+            "`/x` has format 9, this binary knows up to 3"
         );
     }
 

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -171,6 +171,68 @@ fn what_has_no_other_copy_is_said_and_never_read() {
         Some(rustix::io::Errno::IO.raw_os_error())
     );
     assert!(fs::read(mount.join("f1")).unwrap() == content(1, len(1)));
+}
+
+/// The last copy of a block rots while its node is alone: the others get everything else, and are copies again.
+#[test]
+fn a_block_that_nobody_has_keeps_nobody_out() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let first = cluster.mount(1).unwrap();
+    for file in 0..2 {
+        let path = first.join(format!("f{file}"));
+        fs::write(&path, content(file, len(file))).unwrap();
+        File::open(path).unwrap().sync_all().unwrap();
+    }
+    cluster.settle().unwrap();
+    let owner = cluster.owner(&first.join("f0")).unwrap();
+    let others: Vec<u32> = (1..=3).filter(|node| *node != owner).collect();
+    for &node in &others {
+        cluster.kill(node, Signal::KILL).unwrap();
+        let store = cluster.dir().join(format!("node-{node}/store"));
+        fs::remove_dir_all(store).unwrap();
+    }
+    wait::until("the node owns alone", LIMIT, || {
+        Ok((cluster.chains()?[0] == [owner]).then_some(()))
+    })
+    .unwrap();
+    let files = backing(&cluster, owner);
+    let rotten = files
+        .values()
+        .find(|path| fs::metadata(path).unwrap().size() == len(0))
+        .unwrap();
+    disk::flip(rotten, 5_000).unwrap();
+
+    cluster.up().unwrap();
+    cluster.settle().unwrap();
+    assert_eq!(cluster.chains().unwrap()[0].len(), 3);
+    let mounts: Vec<PathBuf> = [1, 2, 3].map(|node| cluster.mount(node).unwrap()).into();
+    let eio = Some(rustix::io::Errno::IO.raw_os_error());
+    for mount in &mounts {
+        assert!(fs::read(mount.join("f1")).unwrap() == content(1, len(1)));
+        let read = fs::read(mount.join("f0")).unwrap_err();
+        assert_eq!(read.raw_os_error(), eio, "{}", mount.display());
+        // All but the block.
+        let good = content(0, len(0));
+        let file = File::open(mount.join("f0")).unwrap();
+        let mut rest = vec![0; good.len() - 8_192];
+        file.read_exact_at(&mut rest, 8_192).unwrap();
+        assert!(rest == good[8_192..], "{}", mount.display());
+    }
+    // Nor does it come to be the content when its owner is gone.
+    cluster.kill(owner, Signal::KILL).unwrap();
+    let mount = cluster.mount(others[0]).unwrap();
+    let read = fs::read(mount.join("f0")).unwrap_err();
+    assert_eq!(read.raw_os_error(), eio);
+    // Who writes the block anew has a whole file again.
+    let good = content(0, len(0));
+    let file = File::options().write(true).open(mount.join("f0")).unwrap();
+    file.write_all_at(&good[4_096..8_192], 4_096).unwrap();
+    file.sync_all().unwrap();
+    let other = cluster.mount(others[1]).unwrap();
+    assert!(fs::read(other.join("f0")).unwrap() == good);
 }
 
 /// Turns bits over in every place of a file where `value` lies. Gives how many.

@@ -1,12 +1,12 @@
 //! Blocks that are not what was written: never shown, and fetched from another member (law 7).
 
 use super::{Container, Elsewhere, Failed, State, store_errno};
-use perigee_replica::{Input, RegionMap, Role};
+use perigee_replica::{Fetch, Input, RegionMap, Role};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, Errno, InodeId, Version};
+use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
 
 /// How it stands with a file whose bytes here were found corrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Container {
         let mut st = self.state.lock();
         self.spoilt(&mut st, inode, ranges);
         self.refill.notify_one();
-        Self::answer_for(&st, inode)
+        Self::answer_for(&st, inode, ranges)
     }
 
     /// Of these ranges nothing here is content that was ever committed: in memory and on the disk.
@@ -119,7 +119,7 @@ impl Container {
         let committed = st.chain.committed_version();
         let written = st.dirty.get(inode).map(|written| written.ranges.clone());
         for &range in ranges.iter().filter(|range| !range.is_empty()) {
-            self.mark_overwritten(st, inode, range, committed);
+            self.mark_spoiled(st, inode, range, committed);
             // Of what was written since the last record no other member has anything: their older bytes must not come in its
             // place. When its record is committed, it is looked at again ([`Self::recheck_damaged`]).
             let mut recorded = RegionMap::new();
@@ -131,7 +131,54 @@ impl Container {
                 st.pull.on_corrupt(inode, part, committed);
             }
         }
-        st.damaged.entry(inode).or_insert(Damage::Healing);
+        st.damaged.insert(inode, Damage::Healing);
+    }
+
+    /// On the disk: what is here of `range` never was the content, and never will be.
+    pub(super) fn mark_spoiled(
+        &self,
+        st: &mut State,
+        inode: InodeId,
+        range: ByteRange,
+        committed: Version,
+    ) {
+        let marked = self.file(inode).and_then(|file| {
+            let _installing = super::install::hold_off(&file);
+            file.object.spoil_in(&mut st.marks, range, committed)
+        });
+        if let Err(error) = marked {
+            error!(container = %self.id, %inode, %range, %error, "region not marked invalid");
+        }
+    }
+
+    /// The owner says that nobody has a part of what was asked for: it is not waited for.
+    pub(super) fn nobody_has(&self, fetch: &Fetch, part: ByteRange, as_of: Version) {
+        let mut st = self.state.lock();
+        st.pull.on_lost(fetch.id, part, as_of);
+        if let Some(damage) = st.damaged.get_mut(&fetch.inode) {
+            *damage = Damage::Lost;
+        }
+        drop(st);
+        self.progress.notify_waiters();
+    }
+
+    /// Members do not wait for what nobody had: of what an owner has found after all a record says so.
+    pub(super) fn tell_of_found(&self, st: &mut State, inode: InodeId, found: &[ByteRange]) {
+        if found.is_empty() || !matches!(st.role, Role::Owner { .. }) {
+            return;
+        }
+        warn!(container = %self.id, %inode, "somebody came back with bytes that nobody had");
+        let written = |range: &ByteRange| DataCommand::Written {
+            inode,
+            range: *range,
+        };
+        let batch = Batch {
+            data: found.iter().map(written).collect(),
+            ..Batch::default()
+        };
+        if let Err(elsewhere) = self.order(st, self.env.clock.now(), &batch, true) {
+            debug!(%inode, %elsewhere, "members will ask for it by themselves");
+        }
     }
 
     /// Records of this owner's writes are committed. What was found corrupt between a write and its record is missing still,
@@ -159,17 +206,17 @@ impl Container {
             st.pull.want(inode, *range);
         }
         self.refill.notify_one();
-        Self::answer_for(&st, inode)
+        Self::answer_for(&st, inode, ranges)
     }
 
     /// Asking again helps while other members are being asked.
-    fn answer_for(st: &State, inode: InodeId) -> Failed {
-        let alone = st.chain.counted().next().is_none();
-        match st.damaged.get(&inode) {
-            Some(Damage::Lost) => Errno::EIO.into(),
-            Some(Damage::Healing) if alone => Errno::EIO.into(),
-            Some(Damage::Healing) | None => Elsewhere::NotReady.into(),
+    fn answer_for(st: &State, inode: InodeId, ranges: &[ByteRange]) -> Failed {
+        let owns = matches!(st.role, Role::Owner { .. });
+        let mut lost = ranges.iter().map(|range| st.pull.lost(inode, *range));
+        if owns && lost.any(|lost| lost.is_some()) {
+            return Errno::EIO.into();
         }
+        Elsewhere::NotReady.into()
     }
 
     /// Everything that was missing of a file is here again.
@@ -181,17 +228,11 @@ impl Container {
         }
     }
 
-    /// No member could give what is missing. Says whether that is damage, which must not be taken
-    /// for the file's content.
-    pub(super) fn note_lost(&self, st: &mut State, inode: InodeId) -> bool {
-        let Some(damage) = st.damaged.get_mut(&inode) else {
-            return false;
-        };
-        if *damage == Damage::Healing {
+    /// No member could give what is missing.
+    pub(super) fn note_lost(&self, st: &mut State, inode: InodeId) {
+        if st.damaged.insert(inode, Damage::Lost) != Some(Damage::Lost) {
             error!(container = %self.id, %inode, "no member has a good copy of corrupt blocks");
         }
-        *damage = Damage::Lost;
-        true
     }
 
     /// The version as of which a member that does not own may give its valid bytes.

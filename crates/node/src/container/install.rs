@@ -9,9 +9,9 @@ use super::refill::{PIECE, piece};
 use super::{Container, File, State};
 use bytes::Bytes;
 use perigee_proto::message::data::{Fetched as Got, Region};
-use perigee_replica::{Fetch, Fetched, Holds, Role};
+use perigee_replica::{Fetch, FetchId, Fetched, Holds, Role};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, InodeId, Span, Version};
+use perigee_types::{ByteRange, Span, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{debug, error, warn};
@@ -32,8 +32,8 @@ pub(super) enum Round {
 pub(super) struct Taken {
     /// What the source did not have.
     pub(super) left: Vec<Fetch>,
-    /// Of which files it has what it cannot read.
-    pub(super) unreadable: BTreeSet<InodeId>,
+    /// Of that, what it has and cannot read.
+    pub(super) unreadable: BTreeSet<FetchId>,
     pub(super) round: Round,
 }
 
@@ -114,8 +114,12 @@ impl Container {
                     continue;
                 }
                 Region::Unreadable => {
-                    taken.unreadable.insert(fetch.inode);
+                    taken.unreadable.insert(fetch.id);
                     taken.left.push(fetch);
+                    continue;
+                }
+                Region::Lost { part } => {
+                    self.nobody_has(&fetch, *part, *as_of);
                     continue;
                 }
             };
@@ -187,7 +191,8 @@ impl Container {
             Ok(()) => {
                 st.full_at = None;
                 st.lies_since = None;
-                st.pull.on_installed(id);
+                let found = st.pull.on_installed(id);
+                self.tell_of_found(&mut st, inode, &found);
                 self.note_healed(&mut st, inode);
                 Round::Complete
             }

@@ -3,12 +3,12 @@
 use super::drive::decode_batch;
 use super::gentle::{self, Gentle, REQUESTS_MAX};
 use super::install::Round;
-use super::{After, Container, Damage, Elsewhere, Failed, State};
+use super::{After, Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use perigee_proto::message::data::{Fetch as Ask, SyncData};
-use perigee_replica::{Entry, Fetch, Input, Origin, RegionMap, Role};
+use perigee_replica::{Entry, Fetch, Input, Nobody, NotGiven, Origin, RegionMap, Role};
 use perigee_store::StoreError;
 use perigee_types::{
     Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Tick, Version,
@@ -34,6 +34,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_FULL: Duration = Duration::from_millis(200);
 /// For so long after bytes found no room there is none: while there are any to put, they are tried more often.
 const FULL_FOR: Span = Span::from_millis(1_000);
+/// What nobody has is asked for again so often: somebody may come back with it.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Regions asked for at a time.
 const ROUND_FETCHES: usize = 1024;
 /// From so many files on they are put on the disk together.
@@ -304,6 +306,7 @@ impl Container {
         let mut requests = 0;
         let mut gentle = Gentle::default();
         let mut rests_until = Instant::now();
+        let mut looks_at = Instant::now() + LOOK_AGAIN;
         loop {
             let hurries = self.fetches_in_a_hurry();
             let most = if hurries {
@@ -344,6 +347,10 @@ impl Container {
                     }
                 }
                 () = self.refill.notified(), if under_way.is_empty() => {}
+                () = tokio::time::sleep_until(looks_at) => {
+                    self.state.lock().pull.look_again();
+                    looks_at = Instant::now() + LOOK_AGAIN;
+                }
                 () = tokio::time::sleep_until(rests_until), if rests => {}
                 () = tokio::time::sleep(SLOW), if !under_way.is_empty() => slow = true,
             }
@@ -432,14 +439,11 @@ impl Container {
             && self.env.clock.now() >= repeats_are_here;
         for fetch in &left {
             st.pull.on_fetch_failed(fetch.id);
-            // Older bytes must not pass for those that a member has and cannot read.
-            if owns && unreadable.contains(&fetch.inode) {
-                st.damaged.entry(fetch.inode).or_insert(Damage::Healing);
-            }
-            let reverted = owns
-                && !self.note_lost(&mut st, fetch.inode)
-                && self.revert(&mut st, fetch.inode, fetch.range);
-            if !reverted {
+            let why = match unreadable.contains(&fetch.id) {
+                true => NotGiven::Unreadable,
+                false => NotGiven::NotHere,
+            };
+            if !owns || !self.do_without(&mut st, fetch, why) {
                 // It is asked for again, after a pause.
                 round = Round::Failed;
             }
@@ -447,9 +451,25 @@ impl Container {
         round
     }
 
-    /// No member has what is missing here: what is in place becomes the content, by a record. False: it did not.
-    fn revert(&self, st: &mut State, inode: InodeId, range: ByteRange) -> bool {
-        let parts = st.pull.fall_back(inode, range);
+    /// No member has what this owner lacks. False: it is asked for again.
+    fn do_without(&self, st: &mut State, fetch: &Fetch, why: NotGiven) -> bool {
+        let inode = fetch.inode;
+        let committed = st.chain.committed_version();
+        match st.pull.on_nobody_has(inode, fetch.range, why, committed) {
+            Nobody::Keep(parts) => self.revert(st, inode, parts),
+            Nobody::Lost(parts) => {
+                for part in parts {
+                    self.mark_spoiled(st, inode, part, committed);
+                }
+                self.note_lost(st, inode);
+                true
+            }
+            Nobody::AskAgain => false,
+        }
+    }
+
+    /// What is in place becomes the content, by a record. False: it did not.
+    fn revert(&self, st: &mut State, inode: InodeId, parts: Vec<ByteRange>) -> bool {
         let found = self.file(inode);
         let (file, len) = match found.and_then(|file| file.object.len().map(|len| (file, len))) {
             Ok(found) => found,
@@ -488,7 +508,6 @@ impl Container {
             if !rotten.is_empty() {
                 whole = false;
                 self.spoilt(st, inode, &rotten);
-                self.note_lost(st, inode);
             }
         }
         if !batch.is_empty()

@@ -63,7 +63,11 @@ impl Container {
                             return Err(Elsewhere::NotReady.into());
                         }
                     }
-                    st.chain.content_version()
+                    let version = st.chain.content_version();
+                    if let Some(part) = st.pull.lost(inode, range) {
+                        return Ok((Region::Lost { part }, version));
+                    }
+                    version
                 }
                 // Not the owner: the owner itself may ask, for what it lacks. What is missing here, too, is said of that
                 // region alone: an error would be of all that was asked for.

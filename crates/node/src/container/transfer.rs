@@ -202,7 +202,7 @@ impl Container {
                 .resize(*size)
                 .map_err(|error| error.to_string())?;
             file.object
-                .invalidate_in(&mut batch, ByteRange::new(0, *size), base)
+                .spoil_in(&mut batch, ByteRange::new(0, *size), base)
                 .map_err(|error| error.to_string())?;
         }
         let (promised, complete) = {

@@ -26,6 +26,11 @@ pub enum Region {
     Gone,
     /// It is there, and cannot be read now.
     Unreadable,
+    /// The owner's answer: nobody has this part of it.
+    Lost {
+        /// Which.
+        part: ByteRange,
+    },
 }
 
 /// The answer; regions in the order of the request.

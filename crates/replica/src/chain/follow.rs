@@ -19,6 +19,8 @@ pub(super) struct Follow {
     admit: Option<Seq>,
     /// Whether this view's owner has sent anything.
     heard: bool,
+    /// When the newest message that was acknowledged was sent: the owner may list this node for what that said.
+    answered: Option<Tick>,
 }
 
 impl Follow {
@@ -29,6 +31,7 @@ impl Follow {
             commit: committed,
             admit: None,
             heard: false,
+            answered: None,
         }
     }
 
@@ -78,8 +81,7 @@ impl Chain {
             return;
         }
         if self.installing {
-            let last = self.log.last();
-            return self.refuse(answer, Refusal::Gap { last }, out);
+            return self.refuse(answer, Refusal::Installing, out);
         }
         self.match_run(run, answer, out);
     }
@@ -224,6 +226,9 @@ impl Chain {
         }
         self.granted = Some(self.now);
         self.acknowledged = self.acknowledged.max(durable);
+        if let Part::Follow(follow) = &mut self.part {
+            follow.answered = follow.answered.max(Some(answer.sent_at));
+        }
         out.push(Output::Send {
             to: answer.to,
             message: Message::AppendAck {
@@ -245,6 +250,9 @@ impl Chain {
         let Part::Follow(follow) = &self.part else {
             return;
         };
+        if self.installing && !planted!(self, StateDiscardsData) {
+            return;
+        }
         let equal = self.durable.min(follow.matched).min(self.data);
         let complete = follow.admit.is_some_and(|admit| equal >= admit);
         if complete && self.storage == Storage::Partial {
@@ -255,6 +263,10 @@ impl Chain {
 
     /// What this node may say about its data: a joiner not that it can be listed, before its disk says so.
     fn told_data(&self) -> Seq {
+        if self.installing && !planted!(self, StateDiscardsData) {
+            // The state that is on its way discards it.
+            return Seq::ZERO;
+        }
         match &self.part {
             Part::Follow(follow) if self.storage != Storage::Complete => {
                 let below = |admit: Seq| Seq(admit.0.saturating_sub(1));
@@ -277,11 +289,25 @@ impl Chain {
         }
     }
 
-    pub(super) fn on_state_needed(&mut self, from: NodeId, view: ChainView, out: &mut Vec<Output>) {
+    pub(super) fn on_state_needed(
+        &mut self,
+        from: NodeId,
+        view: ChainView,
+        sent_at: Tick,
+        out: &mut Vec<Output>,
+    ) {
         let listed = view.lists(self.me);
         let current = self.view.as_ref().is_some_and(|v| *v == view);
         // A new view arrives with an Append first: nothing is installed on the word of a node that may be old.
         if listed || !current || view.owner() != Some(from) {
+            return;
+        }
+        // The owner counts what was acknowledged since it sent this, and may list this node for the data that it had.
+        let late = match &self.part {
+            Part::Follow(follow) => follow.answered >= Some(sent_at),
+            Part::Reign(_) => true,
+        };
+        if (late || self.installing) && !planted!(self, StateDiscardsData) {
             return;
         }
         self.installing = true;

@@ -62,7 +62,7 @@ impl Peer {
         }
     }
 
-    /// A joiner lost its disk: nothing counts that was heard of it, and what it acknowledged it must get again.
+    /// A joiner lost its disk, or is to discard what it has: nothing counts that was heard of it, and what it acknowledged it must get again.
     fn forget(&mut self, written: Option<Seq>, now: Tick) {
         self.matched = Seq::ZERO;
         self.data = Seq::ZERO;
@@ -295,6 +295,8 @@ impl Chain {
     ) {
         let (now, base, written) = (self.now, self.log.base(), self.written);
         let stale = planted!(self, StaleFrontier);
+        let discards = planted!(self, StateDiscardsData);
+        let may_be_listed = self.proposals.may_list(from);
         let Some(peer) = self.peer_of(from, epoch) else {
             return;
         };
@@ -302,6 +304,11 @@ impl Chain {
             Refusal::StaleEpoch { promised } => return self.on_deposed(promised),
             Refusal::Lost => {
                 peer.unwanted = true;
+                return;
+            }
+            Refusal::Installing => {
+                peer.heard = now;
+                peer.unreachable = false;
                 return;
             }
             Refusal::Gap { last } => (last.seq, Seq::ZERO),
@@ -327,9 +334,16 @@ impl Chain {
         match peer.standing {
             // A member holds all that is committed: one that does not has lost its storage.
             Standing::Member => peer.unwanted = true,
+            // With the state it discards the data that it has: it must not be listed for it.
+            _ if may_be_listed && peer.matched > Seq::ZERO && !discards => {}
             Standing::CatchingUp | Standing::Filling { .. } | Standing::Admitting { .. } => {
+                if !may_be_listed && !discards {
+                    peer.forget(None, now);
+                    peer.standing = Standing::CatchingUp;
+                }
                 if let Some(view) = self.view.clone() {
-                    let message = Message::StateNeeded { view };
+                    let sent_at = now;
+                    let message = Message::StateNeeded { view, sent_at };
                     out.push(Output::Send { to: from, message });
                 }
             }

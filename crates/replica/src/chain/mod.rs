@@ -460,7 +460,9 @@ impl Chain {
                 };
                 self.on_append(from, view, run, sent_at, out);
             }
-            Message::StateNeeded { view } => self.on_state_needed(from, view, out),
+            Message::StateNeeded { view, sent_at } => {
+                self.on_state_needed(from, view, sent_at, out);
+            },
             Message::AppendAck {
                 epoch,
                 durable,

@@ -11,6 +11,7 @@ impl Pull {
         let mut room = Room {
             bytes: budget_bytes,
             slots: max_outstanding.saturating_sub(self.outstanding.len()),
+            looks_again: std::mem::take(&mut self.looks_again),
         };
         let mut fetches = Vec::new();
         for inode in std::mem::take(&mut self.wanted) {
@@ -89,7 +90,9 @@ impl Pull {
                 own.invalidate(range, Version::default());
             }
         }
-        for (part, needed) in object.invalid.overlapping(range) {
+        let looks_again = room.looks_again;
+        let lost = object.invalid.lost(range).filter(|_| looks_again);
+        for (part, needed) in object.invalid.awaited(range).chain(lost) {
             if room.is_empty() {
                 break;
             }
@@ -159,6 +162,8 @@ impl Pull {
 struct Room {
     bytes: u64,
     slots: usize,
+    /// Whether what nobody has is asked for, too.
+    looks_again: bool,
 }
 
 impl Room {

@@ -4,12 +4,17 @@
 use crate::model::BLOCKS;
 use crate::world::World;
 
-/// Checked at the end.
+/// Checked at the end. What nobody has is not shown by anybody.
 pub(crate) fn check(world: &mut World) {
+    let owner = (0..world.nodes.len()).find(|node| {
+        let run = world.nodes[*node].run.as_ref();
+        run.is_some_and(|run| run.reign.is_some())
+    });
     for node in 0..world.nodes.len() {
         for block in 0..BLOCKS {
             let disk = &world.nodes[node].disk;
-            if !disk.is_sound(block) {
+            let lost = owner.is_some_and(|owner| world.is_lost(owner, block));
+            if !disk.is_sound(block) && !lost {
                 let (files, sum) = (disk.files[block], disk.saved_sums[block]);
                 let what = format!(
                     "block {block} of n{} holds {files}, and its checksum is that of {sum}",

@@ -1,9 +1,9 @@
 //! After the chaos, when everything was healed and some time has passed: one owner, the full chain, every operation
-//! done, and all members the same.
+//! done, and all members the same. What every copy of was spoiled is gone, and all say so.
 
 use crate::model::{BLOCKS, file_of, range_of};
 use crate::node::service::PROBE_ROUNDS;
-use crate::world::World;
+use crate::world::{Scenario, World};
 
 const LAW: &str = "well again";
 
@@ -45,6 +45,12 @@ fn fault(world: &World) -> Option<String> {
             return Some(format!("n{} has another state than its owner", node + 1));
         }
         for block in 0..BLOCKS {
+            if world.is_lost(owner, block) {
+                if let Some(what) = lost(world, node, block) {
+                    return Some(what);
+                }
+                continue;
+            }
             let valid = run.pull.is_valid(file_of(block), range_of(block));
             if !valid || world.content(node, block) != world.content(owner, block) {
                 return Some(format!("n{} has not block {block}", node + 1));
@@ -52,4 +58,12 @@ fn fault(world: &World) -> Option<String> {
         }
     }
     None
+}
+
+/// What the owner says that nobody has, nobody has.
+fn lost(world: &World, node: usize, block: usize) -> Option<String> {
+    let pull = &world.running_ref(node).pull;
+    let valid = pull.is_valid(file_of(block), range_of(block));
+    let spoiled = world.scenario == Scenario::BadDisks;
+    (valid || !spoiled).then(|| format!("n{} has block {block}, which is called lost", node + 1))
 }

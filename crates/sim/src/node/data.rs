@@ -5,7 +5,7 @@ use crate::disk::{DiskOp, ObjectMap};
 use crate::model::{BLOCKS, FILES, Record, blocks_in, file_of, inode, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of};
-use perigee_replica::{FetchId, Fetched, Holds, Input, Origin, Plant, Role};
+use perigee_replica::{FetchId, Fetched, Holds, Input, Nobody, NotGiven, Origin, Plant, Role};
 use perigee_types::{ByteRange, InodeId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -150,15 +150,35 @@ impl World {
         let Role::Owner { .. } = run.chain.role() else {
             return;
         };
-        let mut blocks = blocks_in(asking.inode, asking.range);
-        let disk = &self.nodes[node].disk;
-        if asking.unreadable || blocks.any(|block| !disk.fits(block)) {
-            // Neither older bytes nor corrupt ones must pass for those that a member has and cannot read.
+        let why = match asking.unreadable {
+            true => NotGiven::Unreadable,
+            false => NotGiven::NotHere,
+        };
+        let committed = run.chain.committed_version();
+        let nobody = run
+            .pull
+            .on_nobody_has(asking.inode, asking.range, why, committed);
+        run.stirred = true;
+        let parts = match nobody {
+            Nobody::Keep(parts) => parts,
+            Nobody::Lost(parts) => {
+                run.data_unsaid = true;
+                self.note(Mark::Lost);
+                return self.log(34, node, || format!("nobody has {} {parts:?}", asking.inode));
+            }
+            Nobody::AskAgain => return,
+        };
+        let rotten = |block: &usize| !self.nodes[node].disk.fits(*block);
+        let blocks = parts.iter().flat_map(|part| blocks_in(asking.inode, *part));
+        let rotten: Vec<usize> = blocks.filter(rotten).collect();
+        if !rotten.is_empty() {
+            // Older bytes that rotted are nobody's content either.
+            let pull = &mut self.running(node).pull;
+            for block in rotten {
+                pull.on_corrupt(file_of(block), range_of(block), committed);
+            }
             return;
         }
-        let run = self.running(node);
-        let parts = run.pull.fall_back(asking.inode, asking.range);
-        run.stirred = true;
         if parts.is_empty() {
             return;
         }
@@ -222,8 +242,11 @@ impl World {
         let run = self.running(node);
         let reigns = run.reign.is_some();
         let as_of = run.chain.content_version();
+        let lost = run.pull.lost(inode, range).filter(|_| reigns);
         let answer = if as_of < needed || half_way {
             FetchAnswer::NotYet
+        } else if let Some(part) = lost {
+            FetchAnswer::Lost { part, as_of }
         } else if !run.pull.is_valid(inode, range) {
             if reigns {
                 FetchAnswer::NotYet
@@ -288,6 +311,13 @@ impl World {
                     self.note(Mark::Unreadable);
                 }
             }
+            FetchAnswer::Lost { part, as_of } => {
+                run.asking.remove(&id);
+                run.pull.on_lost(id, part, as_of);
+                run.stirred = true;
+                run.data_unsaid = true;
+                self.note(Mark::LostElsewhere);
+            }
             FetchAnswer::NotYet => {}
         }
         self.step(node, Input::Tick);
@@ -305,8 +335,11 @@ impl World {
                     }
                 }
                 let run = self.running(node);
-                run.pull.on_installed(id);
+                let found = run.pull.on_installed(id);
                 run.stirred = true;
+                if run.reign.is_some() && !found.is_empty() {
+                    self.tell_of_found(node, inode, &found);
+                }
             }
             Fetched::Hold => {
                 self.note(Mark::Held);
@@ -314,6 +347,27 @@ impl World {
             }
             Fetched::Drop => {}
         }
+    }
+
+    /// Members do not wait for what nobody had: a record says that it is here.
+    fn tell_of_found(&mut self, node: usize, inode: InodeId, found: &[ByteRange]) {
+        self.note(Mark::Found);
+        let blocks = found.iter().flat_map(|part| blocks_in(inode, *part));
+        let data = blocks.map(|b| (b as u8, self.content(node, b))).collect();
+        let record = Record {
+            data,
+            fallback: found.iter().map(|part| (inode, *part)).collect(),
+            ..Record::default()
+        };
+        if self.propose(node, record).is_some() {
+            self.step(node, Input::Flush);
+        }
+    }
+
+    /// Whether nobody has a block that this owner lacks.
+    pub(crate) fn is_lost(&self, node: usize, block: usize) -> bool {
+        let pull = &self.running_ref(node).pull;
+        pull.lost(file_of(block), range_of(block)).is_some()
     }
 
     /// Held bytes whose version the log has now.

@@ -124,7 +124,7 @@ impl World {
             match reason {
                 Refusal::StaleEpoch { .. } => self.note(Mark::Conflict),
                 Refusal::Lost => self.note(Mark::LostMember),
-                Refusal::Gap { .. } | Refusal::Mismatch { .. } => {}
+                Refusal::Gap { .. } | Refusal::Mismatch { .. } | Refusal::Installing => {}
             }
         }
         let message = if self.codec {
@@ -269,6 +269,7 @@ impl World {
         }
         let run = self.running(node);
         run.pull.on_source_changed();
+        run.pull.look_again();
         run.asking.clear();
     }
 
@@ -363,6 +364,7 @@ impl World {
         self.after(DUTY_US + jitter, Event::Duty { node, life });
         let run = self.running(node);
         run.pull.on_source_changed();
+        run.pull.look_again();
         run.asking.clear();
         for waiter in &mut run.waiters {
             waiter.asked.clear();
@@ -525,6 +527,6 @@ pub(crate) fn brief(message: &Message) -> String {
             ..
         } => format!("ack {epoch} durable {durable} data {data}"),
         Message::AppendRefused { epoch, reason, .. } => format!("refused {epoch} {reason:?}"),
-        Message::StateNeeded { view } => format!("state needed {}", view.epoch),
+        Message::StateNeeded { view, .. } => format!("state needed {}", view.epoch),
     }
 }

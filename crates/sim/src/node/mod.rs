@@ -96,6 +96,13 @@ pub enum FetchAnswer {
     NotHere,
     /// It should be here, and is not what its checksum says.
     Unreadable,
+    /// The owner's answer: nobody has this part of it.
+    Lost {
+        /// Which.
+        part: ByteRange,
+        /// As of this record.
+        as_of: Version,
+    },
     /// Ask again.
     NotYet,
 }

@@ -129,7 +129,8 @@ impl World {
                 pull.is_valid(file_of(block), range_of(block))
             }
             Op::Fsync { file } => {
-                blocks_of_file(usize::from(file)).all(|b| pull.is_valid(file_of(b), range_of(b)))
+                let valid = |block| pull.is_valid(file_of(block), range_of(block));
+                blocks_of_file(usize::from(file)).all(|b| valid(b) || self.is_lost(node, b))
             }
             Op::Put { .. } | Op::Get { .. } | Op::Write { .. } | Op::Punch { .. } => true,
         }
@@ -166,7 +167,8 @@ impl World {
             Op::Fsync { file } => blocks_of_file(usize::from(file)),
             Op::Put { .. } | Op::Get { .. } => 0..0,
         };
-        // What is told to be safe is what was written, whatever has become of this copy.
+        // What is told to be safe is what was written, whatever has become of this copy, but for what nobody has.
+        let blocks = blocks.filter(|block| !self.is_lost(node, *block));
         let content = blocks.map(|b| (b, self.written(node, b))).collect();
         self.running(node).waiters.push(Waiter {
             id,

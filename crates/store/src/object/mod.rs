@@ -142,9 +142,8 @@ impl Object {
             if key.len() == from.len() {
                 record = decode_record(inode, &value)?;
             } else {
-                for (range, needed) in decode_regions(inode, &value)?.iter() {
-                    invalid.invalidate(range, needed);
-                }
+                let all = ByteRange::new(0, u64::MAX);
+                invalid.merge(&decode_regions(inode, &value)?, all);
             }
         }
         Ok(Self {

@@ -5,7 +5,7 @@ use crate::format::{ObjectRecord, Place, encode_record, encode_regions};
 use crate::kv::Op;
 use crate::kv::key::{self, Part, Tag};
 use perigee_replica::RegionMap;
-use perigee_types::{ByteRange, InodeId, Version};
+use perigee_types::{ByteRange, InodeId};
 use std::collections::BTreeSet;
 
 /// The stored record and validity. It claims no byte valid that may not be on the disk.
@@ -57,8 +57,8 @@ impl Saved {
     }
 
     /// "Invalid" may be stored at any time.
-    pub(super) fn invalidate(&mut self, range: ByteRange, needed: Version) {
-        self.invalid.invalidate(range, needed);
+    pub(super) fn invalidate(&mut self, regions: &RegionMap, range: ByteRange) {
+        self.invalid.merge(regions, range);
         self.spans_unsaved.extend(spans_of(range));
         if self.record.len < range.end {
             self.record.len = range.end;
@@ -70,9 +70,7 @@ impl Saved {
     pub(super) fn set_span(&mut self, span: u64, regions: &RegionMap) {
         let range = span_range(span);
         self.invalid.drop_range(range);
-        for (part, needed) in regions.overlapping(range) {
-            self.invalid.invalidate(part, needed);
-        }
+        self.invalid.merge(regions, range);
         self.spans_unsaved.insert(span);
     }
 
@@ -100,10 +98,7 @@ impl Saved {
             }
         }
         for span in std::mem::take(&mut self.spans_unsaved) {
-            let mut regions = RegionMap::new();
-            for (part, needed) in self.invalid.overlapping(span_range(span)) {
-                regions.invalidate(part, needed);
-            }
+            let regions = self.invalid.part(span_range(span));
             let index = span * SPAN_LEN;
             ops.push(if regions.is_empty() {
                 let key = key::object(inode, Part::Validity, index);

@@ -3,6 +3,7 @@
 use super::Object;
 use crate::error::StoreError;
 use crate::kv::WriteBatch;
+use perigee_replica::RegionMap;
 use perigee_types::{ByteRange, Version};
 use std::sync::Arc;
 
@@ -29,6 +30,29 @@ impl Object {
         range: ByteRange,
         needed: Version,
     ) -> Result<(), StoreError> {
+        let mut regions = RegionMap::new();
+        regions.invalidate(range, needed);
+        self.mark_in(batch, range, &regions)
+    }
+
+    /// [`Object::invalidate_in`], where what is in place was never the content, and never will be.
+    pub fn spoil_in(
+        self: &Arc<Self>,
+        batch: &mut WriteBatch,
+        range: ByteRange,
+        needed: Version,
+    ) -> Result<(), StoreError> {
+        let mut regions = RegionMap::new();
+        regions.spoil(range, needed);
+        self.mark_in(batch, range, &regions)
+    }
+
+    fn mark_in(
+        self: &Arc<Self>,
+        batch: &mut WriteBatch,
+        range: ByteRange,
+        regions: &RegionMap,
+    ) -> Result<(), StoreError> {
         if range.is_empty() {
             return Ok(());
         }
@@ -36,13 +60,13 @@ impl Object {
         let mut body = self.body.write();
         self.check_live(&body)?;
         self.note_change();
-        body.invalid.invalidate(range, needed);
+        body.invalid.merge(regions, range);
         body.len = body.len.max(range.end);
         if let Some(pending) = &mut body.pending {
-            pending.regions.invalidate(range, needed);
+            pending.regions.merge(regions, range);
             pending.len = pending.len.max(range.end);
         }
-        self.saved.lock().invalidate(range, needed);
+        self.saved.lock().invalidate(regions, range);
         drop(body);
         batch.save_object(self);
         Ok(())
@@ -52,6 +76,12 @@ impl Object {
     #[must_use]
     pub fn invalid(&self) -> Vec<(ByteRange, Version)> {
         self.body.read().invalid.iter().collect()
+    }
+
+    /// The same, with all that is known of them.
+    #[must_use]
+    pub fn invalid_map(&self) -> RegionMap {
+        self.body.read().invalid.clone()
     }
 
     /// The invalid parts of `range`, and what version each needs.

@@ -12,6 +12,14 @@ fn with_joiner() -> Script {
     script
 }
 
+/// The owner's call to fetch the state, sent then.
+fn state_needed(at: u64) -> Message {
+    Message::StateNeeded {
+        view: view(2, &[1, 2]),
+        sent_at: Tick(at),
+    }
+}
+
 #[test]
 fn a_joiner_is_listed_once_it_holds_records_and_data() {
     let mut script = with_joiner();
@@ -185,9 +193,7 @@ fn a_joiner_behind_the_retained_log_fetches_the_state() {
 #[test]
 fn a_state_older_than_what_is_committed_is_fatal() {
     let mut script = with_joiner();
-    let message = Message::StateNeeded {
-        view: view(2, &[1, 2]),
-    };
+    let message = state_needed(script.now + 1);
     let from = n(1);
     script.input(n(3), Input::Receive { from, message });
     let base = Version {
@@ -207,9 +213,7 @@ fn a_late_call_for_the_state_discards_nothing_that_was_acknowledged() {
     script.slow = vec![n(3)];
     script.propose(1, "b").unwrap();
     script.settle();
-    let message = Message::StateNeeded {
-        view: view(2, &[1, 2]),
-    };
+    let message = state_needed(script.now + 1);
     let from = n(1);
     script.input(n(3), Input::Receive { from, message });
     let state = |seq| Version {
@@ -232,6 +236,37 @@ fn a_late_call_for_the_state_discards_nothing_that_was_acknowledged() {
 }
 
 #[test]
+fn a_late_call_for_the_state_does_not_empty_who_may_be_listed() {
+    let mut script = with_joiner();
+    let late = state_needed(script.now);
+    script.pass(310, &[]);
+    script.input(n(3), Input::DataThrough(Seq(2)));
+    script.pass(350, &[]);
+    assert_eq!(script.host(1).proposed[1], view(3, &[1, 2, 3]));
+    let from = n(1);
+    script.input(
+        n(3),
+        Input::Receive {
+            from,
+            message: late,
+        },
+    );
+    assert!(!script.host(3).needs_state);
+}
+
+#[test]
+fn while_a_state_is_on_its_way_no_data_is_promised() {
+    let mut script = with_joiner();
+    script.input(n(3), Input::DataThrough(Seq(2)));
+    let (from, message) = (n(1), state_needed(script.now + 1));
+    script.input(n(3), Input::Receive { from, message });
+    script.pass(650, &[]);
+    assert_eq!(script.host(1).proposed.len(), 1, "it is not listed");
+    let told = script.host(1).chain.member_progress()[1].data;
+    assert_eq!(told, Seq::ZERO);
+}
+
+#[test]
 fn a_state_replaces_nothing_that_an_earlier_process_has_acknowledged() {
     let mut script = with_joiner();
     // The owner's disk is slow: only the joiner has the record, and has said so.
@@ -242,8 +277,8 @@ fn a_state_replaces_nothing_that_an_earlier_process_has_acknowledged() {
     assert_eq!(script.host(3).chain.durable(), last.seq);
     script.restart(3);
     script.input(n(3), Input::View(view(2, &[1, 2])));
-    let (from, view) = (n(1), view(2, &[1, 2]));
-    let message = Message::StateNeeded { view };
+    let from = n(1);
+    let message = state_needed(script.now + 1);
     script.input(n(3), Input::Receive { from, message });
     let before = Version {
         seq: Seq(last.seq.0 - 1),
