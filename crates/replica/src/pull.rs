@@ -246,7 +246,8 @@ impl Pull {
     pub fn missing_bytes(&self) -> u64 {
         let all = ByteRange::new(0, u64::MAX);
         let objects = self.objects.values();
-        let regions = objects.flat_map(|object| object.invalid.awaited(all).map(|(range, _)| range));
+        let regions =
+            objects.flat_map(|object| object.invalid.awaited(all).map(|(range, _)| range));
         let bytes = regions.filter(|range| range.end < u64::MAX);
         bytes.map(|range| range.len()).fold(0, u64::saturating_add)
     }

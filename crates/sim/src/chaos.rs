@@ -239,6 +239,9 @@ impl World {
         if self.is_kind() {
             return;
         }
+        if let Some(joiner) = joiner {
+            self.aim_at_listed(joiner);
+        }
         let mut dice = self.numbered.aimed();
         let rng = &mut dice.rng;
         if let Some(joiner) = joiner
@@ -336,6 +339,11 @@ impl World {
                 self.nodes[node].clock.jump(span);
                 if self.nodes[node].run.is_some() {
                     self.wake(node);
+                }
+            }
+            Strike::LateCall(joiner, after) => {
+                if let Some((from, packet)) = self.state_calls.get(&joiner).cloned() {
+                    self.deliver_after(after, from, joiner, packet);
                 }
             }
             Strike::JoinerUnheard(joiner, away, wiped) => {

@@ -100,6 +100,18 @@ impl World {
         }
     }
 
+    /// A joiner that was called to fetch the state is about to be listed.
+    pub(crate) fn aim_at_listed(&mut self, joiner: usize) {
+        if !self.state_calls.contains_key(&joiner) {
+            return;
+        }
+        let mut dice = self.numbered.rare();
+        if dice.rng.chance(1, 8) {
+            let after = dice.rng.below(SECOND);
+            self.strike(&dice, Strike::LateCall(joiner, after));
+        }
+    }
+
     /// A new owner has records that a member does not know to be committed, and fewer than it: its first words, which
     /// would replace those, are lost.
     pub(crate) fn aim_at_longer_log(&mut self, owner: usize) {

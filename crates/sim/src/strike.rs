@@ -85,6 +85,8 @@ pub enum Strike {
     LateTakeover(usize),
     /// A host's clock shows so much more from then on.
     ClockJumps(usize, u64),
+    /// A call to fetch the state comes once more to a host, so much later.
+    LateCall(usize, u64),
     /// The control store goes away for so long while a joiner may be listed, which loses its disk so much later.
     JoinerUnheard(usize, u64, Option<u64>),
 }
@@ -217,6 +219,12 @@ impl fmt::Display for Strike {
             Self::ClockJumps(node, span) => {
                 write!(f, "the clock of {} jumps by {}", Host(node), Ms(span))
             }
+            Self::LateCall(joiner, after) => write!(
+                f,
+                "{} is called once more to fetch the state, {} later",
+                Host(joiner),
+                Ms(after)
+            ),
             Self::JoinerUnheard(joiner, away, wiped) => {
                 write!(
                     f,

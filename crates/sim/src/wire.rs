@@ -24,6 +24,9 @@ impl World {
             self.deliver_after(delay, from, to, packet.clone());
         }
         let rare = matches!(packet, Packet::Chain(Message::StateNeeded { .. }));
+        if rare {
+            self.state_calls.insert(to, (from, packet.clone()));
+        }
         if rare && self.net.tail > 0 {
             // Rare messages get their share of lateness.
             for _ in 0..4 {
@@ -54,7 +57,7 @@ impl World {
         }
     }
 
-    fn deliver_after(&mut self, delay: u64, from: usize, to: usize, packet: Packet) {
+    pub(crate) fn deliver_after(&mut self, delay: u64, from: usize, to: usize, packet: Packet) {
         let sent = self.now;
         self.after(
             delay,

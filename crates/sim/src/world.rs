@@ -16,6 +16,7 @@ use perigee_history::Recorder;
 use perigee_history::model::register::Registers;
 use perigee_replica::{ChainView, Limits, Plant, Timing};
 use perigee_types::{Epoch, NodeId, Rng, Span};
+use std::collections::BTreeMap;
 
 /// How long after the chaos everything must be well.
 const CALM_US: u64 = 24_000_000;
@@ -193,6 +194,8 @@ pub struct World {
     /// Proposals that have not reached the store, or may be made again.
     pub(crate) under_way: Vec<ChainView>,
     pub(crate) numbered: Numbered,
+    /// The last call for the state that each host got, and from whom: it may come once more.
+    pub(crate) state_calls: BTreeMap<usize, (usize, Packet)>,
     hash: u64,
     events: u64,
 }
@@ -306,6 +309,7 @@ impl World {
             under_way: Vec::new(),
             rng: numbered.weather(rng),
             numbered,
+            state_calls: BTreeMap::new(),
             hash: options.seed,
             events: 0,
         }

@@ -307,7 +307,8 @@ impl Chain {
             Part::Follow(follow) => follow.answered >= Some(sent_at),
             Part::Reign(_) => true,
         };
-        if (late || self.installing) && !planted!(self, StateDiscardsData) {
+        let obeys = planted!(self, StateDiscardsData) || planted!(self, StateDiscardsAcked);
+        if (late || self.installing) && !obeys {
             return;
         }
         self.installing = true;

@@ -462,7 +462,7 @@ impl Chain {
             }
             Message::StateNeeded { view, sent_at } => {
                 self.on_state_needed(from, view, sent_at, out);
-            },
+            }
             Message::AppendAck {
                 epoch,
                 durable,

@@ -2,7 +2,7 @@
 //! is one committed history.
 
 use crate::disk::Disk;
-use crate::model::{BLOCKS, Committed, Record};
+use crate::model::{BLOCKS, Committed, Record, file_of, range_of};
 use crate::world::{Scenario, World};
 use perigee_types::{Seq, Version};
 
@@ -89,6 +89,13 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
             return world.oracle.accuse(world.now, LAW, what);
         }
         for block in 0..BLOCKS {
+            if is_emptied(world, node, block) {
+                let what = format!(
+                    "n{} is a member, and its disk has nothing in place of block {block} {when}",
+                    node + 1
+                );
+                return world.oracle.accuse(world.now, LAW, what);
+            }
             let disk = &world.nodes[node].disk;
             let mut tokens = vec![disk.files[block]];
             if disk.dirty[block] {
@@ -109,6 +116,14 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
             }
         }
     }
+}
+
+/// Whether a node's disk says that what it has of an acknowledged block is nobody's content. Bad disks may make it so.
+fn is_emptied(world: &World, node: usize, block: usize) -> bool {
+    let disk = &world.nodes[node].disk;
+    let known = disk.objects.invalid.get(&file_of(block));
+    let emptied = known.is_some_and(|map| map.spoiled(range_of(block)).next().is_some());
+    emptied && world.scenario != Scenario::BadDisks && world.oracle.acked_block[block] > Seq::ZERO
 }
 
 /// Whether another node's disk has a sound block that is as new as what must not be lost.

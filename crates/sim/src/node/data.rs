@@ -164,7 +164,9 @@ impl World {
             Nobody::Lost(parts) => {
                 run.data_unsaid = true;
                 self.note(Mark::Lost);
-                return self.log(34, node, || format!("nobody has {} {parts:?}", asking.inode));
+                return self.log(34, node, || {
+                    format!("nobody has {} {parts:?}", asking.inode)
+                });
             }
             Nobody::AskAgain => return,
         };
