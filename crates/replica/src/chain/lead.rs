@@ -316,7 +316,9 @@ impl Chain {
         };
         peer.heard = now;
         peer.unreachable = false;
-        if sent_at < peer.resent_at || sent_at > now {
+        // One that came late says how it was before this node acknowledged what was sent after.
+        let late = Some(sent_at) < peer.acked && !discards;
+        if late || sent_at < peer.resent_at || sent_at > now {
             return;
         }
         if common < peer.matched && peer.standing != Standing::Member {
