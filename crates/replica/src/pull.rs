@@ -456,26 +456,19 @@ impl Pull {
 
     /// The parts of [`Fetched::Install`] are in place: they are valid, except where a later write has made them
     /// invalid in the meantime.
-    ///
-    /// Returns those that nobody was known to have: members do not wait for them. An owner logs them, as they are, as
-    /// written, so that members do.
-    #[must_use]
-    pub fn on_installed(&mut self, id: FetchId) -> Vec<ByteRange> {
-        let mut found = Vec::new();
+    pub fn on_installed(&mut self, id: FetchId) {
         let Some(outstanding) = self.end(id) else {
-            return found;
+            return;
         };
         let Stage::Installing { parts, as_of } = outstanding.stage else {
-            return found;
+            return;
         };
         if let Some(object) = self.objects.get_mut(&outstanding.inode) {
             for part in parts {
-                found.extend(object.invalid.lost(part).map(|(lost, _)| lost));
                 object.invalid.fill(part, as_of);
             }
         }
         self.forget_if_valid(outstanding.inode);
-        found
     }
 
     /// An owner has asked every member for `range`, and none gave it. `committed` is the last record that is committed here.

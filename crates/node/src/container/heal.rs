@@ -3,10 +3,10 @@
 use super::{Container, Elsewhere, Failed, State, store_errno};
 use perigee_replica::{Fetch, Input, RegionMap, Role};
 use perigee_store::StoreError;
-use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, Version};
+use perigee_types::{ByteRange, Errno, InodeId, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tracing::{debug, error, warn};
+use tracing::{error, warn};
 
 /// How it stands with a file whose bytes here were found corrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,25 +160,6 @@ impl Container {
         }
         drop(st);
         self.progress.notify_waiters();
-    }
-
-    /// Members do not wait for what nobody had: of what an owner has found after all a record says so.
-    pub(super) fn tell_of_found(&self, st: &mut State, inode: InodeId, found: &[ByteRange]) {
-        if found.is_empty() || !matches!(st.role, Role::Owner { .. }) {
-            return;
-        }
-        warn!(container = %self.id, %inode, "somebody came back with bytes that nobody had");
-        let written = |range: &ByteRange| DataCommand::Written {
-            inode,
-            range: *range,
-        };
-        let batch = Batch {
-            data: found.iter().map(written).collect(),
-            ..Batch::default()
-        };
-        if let Err(elsewhere) = self.order(st, self.env.clock.now(), &batch, true) {
-            debug!(%inode, %elsewhere, "members will ask for it by themselves");
-        }
     }
 
     /// Records of this owner's writes are committed. What was found corrupt between a write and its record is missing still,

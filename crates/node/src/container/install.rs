@@ -191,8 +191,7 @@ impl Container {
             Ok(()) => {
                 st.full_at = None;
                 st.lies_since = None;
-                let found = st.pull.on_installed(id);
-                self.tell_of_found(&mut st, inode, &found);
+                st.pull.on_installed(id);
                 self.note_healed(&mut st, inode);
                 Round::Complete
             }

@@ -455,10 +455,11 @@ impl Container {
     fn do_without(&self, st: &mut State, fetch: &Fetch, why: NotGiven) -> bool {
         let inode = fetch.inode;
         let committed = st.chain.committed_version();
+        let known = st.pull.lost(inode, fetch.range).is_some();
         match st.pull.on_nobody_has(inode, fetch.range, why, committed) {
             Nobody::Keep(parts) => self.revert(st, inode, parts),
             Nobody::Lost(parts) => {
-                for part in parts {
+                for part in parts.into_iter().filter(|_| !known) {
                     self.mark_spoiled(st, inode, part, committed);
                 }
                 self.note_lost(st, inode);

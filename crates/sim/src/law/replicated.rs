@@ -102,7 +102,8 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
                 tokens.push(disk.cache[block]);
             }
             // What a disk spoils is found by its checksum: another one has it.
-            let spoiled = world.scenario == Scenario::BadDisks && !disk.is_sound(block);
+            let bad = !disk.is_sound(block) || has_nothing(disk, block);
+            let spoiled = world.scenario == Scenario::BadDisks && bad;
             let elsewhere = spoiled && is_kept_elsewhere(world, node, block);
             for token in tokens {
                 if !elsewhere && !is_kept(world, node, block, token) {
@@ -118,11 +119,15 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
     }
 }
 
-/// Whether a node's disk says that what it has of an acknowledged block is nobody's content. Bad disks may make it so.
-fn is_emptied(world: &World, node: usize, block: usize) -> bool {
-    let disk = &world.nodes[node].disk;
+/// Whether a disk says that what it has of a block is nobody's content.
+fn has_nothing(disk: &Disk, block: usize) -> bool {
     let known = disk.objects.invalid.get(&file_of(block));
-    let emptied = known.is_some_and(|map| map.spoiled(range_of(block)).next().is_some());
+    known.is_some_and(|map| map.spoiled(range_of(block)).next().is_some())
+}
+
+/// Whether a node's disk has nothing in place of an acknowledged block. Bad disks may make it so.
+fn is_emptied(world: &World, node: usize, block: usize) -> bool {
+    let emptied = has_nothing(&world.nodes[node].disk, block);
     emptied && world.scenario != Scenario::BadDisks && world.oracle.acked_block[block] > Seq::ZERO
 }
 

@@ -337,10 +337,12 @@ impl World {
                     }
                 }
                 let run = self.running(node);
-                let found = run.pull.on_installed(id);
+                let mut lost = parts.iter().filter_map(|part| run.pull.lost(inode, *part));
+                let found = lost.next().is_some();
+                run.pull.on_installed(id);
                 run.stirred = true;
-                if run.reign.is_some() && !found.is_empty() {
-                    self.tell_of_found(node, inode, &found);
+                if found {
+                    self.note(Mark::Found);
                 }
             }
             Fetched::Hold => {
@@ -348,21 +350,6 @@ impl World {
                 self.running(node).held.insert(id, arrived);
             }
             Fetched::Drop => {}
-        }
-    }
-
-    /// Members do not wait for what nobody had: a record says that it is here.
-    fn tell_of_found(&mut self, node: usize, inode: InodeId, found: &[ByteRange]) {
-        self.note(Mark::Found);
-        let blocks = found.iter().flat_map(|part| blocks_in(inode, *part));
-        let data = blocks.map(|b| (b as u8, self.content(node, b))).collect();
-        let record = Record {
-            data,
-            fallback: found.iter().map(|part| (inode, *part)).collect(),
-            ..Record::default()
-        };
-        if self.propose(node, record).is_some() {
-            self.step(node, Input::Flush);
         }
     }
 
