@@ -132,10 +132,10 @@ pub enum Refusal {
         /// The epoch that the receiver knows.
         promised: Epoch,
     },
-    /// A state is on its way here.
-    Installing,
     /// The receiver is a listed member, but its storage is empty: it must be removed and join again.
     Lost,
+    /// A state is on its way here.
+    Installing,
 }
 
 /// Names one write to disk. Writes finish in the order of their numbers.

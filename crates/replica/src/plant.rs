@@ -45,5 +45,6 @@ perigee_types::plants! {
     GivenUpTooOld = "bytes that are given up may come from a member that has not heard of the last commits";
     OwnWriteFetchedOver = "bytes that an owner fetches are put over what it has written since, and has no record yet";
     LostWriteTrusted = "an owner that is replaced trusts what it has written and has no record";
+    OlderAfterLost = "a member that heard that nobody has a block goes back to an older one when it owns";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

@@ -164,10 +164,14 @@ impl Pull {
 
     /// Takes over what the disk knows of one object, at a start. Where it does not know what is needed, that is content
     /// as of `applied`, the last record that this node has carried out: a member that has not heard of it would give older.
+    /// What others have of such blocks may be bad, too: they are asked for one by one.
     pub fn restore(&mut self, inode: InodeId, mut invalid: RegionMap, applied: Version) {
-        invalid.need_where_unknown(applied);
+        let unknown = invalid.need_where_unknown(applied);
         if !invalid.is_empty() {
-            self.objects.entry(inode).or_default().invalid = invalid;
+            self.has_lost = true;
+            let object = self.objects.entry(inode).or_default();
+            object.invalid = invalid;
+            object.corrupt = unknown;
         }
     }
 
@@ -499,23 +503,61 @@ impl Pull {
             }
             NotGiven::NotHere | NotGiven::Unreadable => {}
         }
+        if lost.is_empty() {
+            return Nobody::AskAgain;
+        }
         for &part in &lost {
             object.invalid.spoil(part, committed);
             object.invalid.give_up(part, committed);
-            self.has_lost = true;
         }
+        self.has_lost = true;
         Nobody::Lost(lost)
     }
 
-    /// The owner's answer to a fetch: as of `as_of` nobody has `part` of what was asked for.
-    pub fn on_lost(&mut self, id: FetchId, part: ByteRange, as_of: Version) {
+    /// The owner's answer to a fetch: as of `as_of` nobody has `part` of what was asked for. What is in place here is older,
+    /// and must not pass for it when this node owns. Returns the parts that this concerns: for the disk, before this node
+    /// says that it has everything else.
+    #[must_use]
+    pub fn on_lost(&mut self, id: FetchId, part: ByteRange, as_of: Version) -> Vec<ByteRange> {
+        let mut lost = Vec::new();
         if let Some(outstanding) = self.end(id)
             && let Some(part) = part.intersect(outstanding.range)
+            && let Some(object) = self.objects.get_mut(&outstanding.inode)
+        {
+            let missing = object.invalid.awaited(part);
+            let old = missing.filter(|(_, needed)| *needed <= as_of);
+            lost = old.map(|(part, _)| part).collect();
+            for &part in &lost {
+                object.invalid.spoil(part, as_of);
+            }
+            object.invalid.give_up(part, as_of);
+            self.has_lost = true;
+        }
+        lost
+    }
+
+    /// A deliberate fault: what is in place may be the content, when this node owns.
+    #[cfg(feature = "plant")]
+    pub fn on_lost_keeping_older(&mut self, id: FetchId, part: ByteRange, as_of: Version) {
+        if let Some(outstanding) = self.end(id)
             && let Some(object) = self.objects.get_mut(&outstanding.inode)
         {
             object.invalid.give_up(part, as_of);
             self.has_lost = true;
         }
+    }
+
+    /// Whether there is anything in place of `range` that is nobody's content: for a member's answer to a fetch.
+    #[must_use]
+    pub fn is_spoiled(&self, inode: InodeId, range: ByteRange) -> bool {
+        self.missing(inode, range).spoiled(range).next().is_some()
+    }
+
+    /// Whether nothing is missing, but for what nobody has.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let mut objects = self.objects.values();
+        objects.all(|object| object.invalid.oldest().is_none())
     }
 
     /// The first part of `range` that nobody has: for an owner's answer to a fetch.

@@ -111,15 +111,16 @@ impl RegionMap {
         self.insert(ByteRange::new(at, range.end), lack);
     }
 
-    /// Regions of which nothing says what content they need need that of `version`.
-    pub fn need_where_unknown(&mut self, version: Version) {
+    /// Regions of which nothing says what content they need need that of `version`. Says whether there are any.
+    pub fn need_where_unknown(&mut self, version: Version) -> bool {
         let unknown: Vec<(ByteRange, Version)> = self
             .iter()
             .filter(|(_, needed)| *needed == Version::default())
             .collect();
-        for (range, _) in unknown {
+        for &(range, _) in &unknown {
             self.invalidate_since(range, version, Version::default());
         }
+        !unknown.is_empty()
     }
 
     /// Nobody has content of `range` as of `as_of`: what needs no later one is not waited for. It stays invalid.

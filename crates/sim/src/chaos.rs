@@ -187,6 +187,7 @@ impl World {
     pub(crate) fn aim_at_change(&mut self) {
         if let Some(owner) = self.store.view.owner().map(host_of) {
             self.aim_at_last_copy(owner);
+            self.aim_at_lost(owner);
         }
         if self.is_kind() {
             return;
@@ -310,7 +311,9 @@ impl World {
             Strike::FailWrite(node) => self.nodes[node].fail_next_write = true,
             Strike::Wipe(node) => self.wipe(node),
             Strike::Rot(node, block) => self.rot(node, block),
-            Strike::RotAlone(node, block) => self.rot_alone(node, block),
+            Strike::RotAlone(node, block, after) => {
+                self.after(after, Event::RotAlone { node, block });
+            }
             Strike::Misdirect(node) => self.nodes[node].disk.misdirects = true,
             Strike::OldGuard(owner, after) => self.old_guard(owner, after),
             Strike::HalfTold(owner, other, after) => {

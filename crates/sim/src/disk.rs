@@ -134,6 +134,7 @@ impl Disk {
                 self.hard.base = *base;
                 self.hard.committed = base.seq;
                 self.hard.entries.clear();
+                self.hard.complete = false;
                 self.notes.clear();
                 self.registers = *registers;
                 self.objects = ObjectMap {

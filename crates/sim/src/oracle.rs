@@ -28,6 +28,10 @@ pub struct Oracle {
     pub acked_block: [Seq; BLOCKS],
     /// The record that first carried each token.
     pub origin: BTreeMap<u64, Version>,
+    /// Blocks of which, at some moment, no member had a good copy.
+    pub unkept: [bool; BLOCKS],
+    /// The content of each block whose last copy was spoiled, by the place of the write that made it.
+    pub gone: [Seq; BLOCKS],
     /// What a record of each token would have been when its bytes were put in place.
     pub in_place: BTreeMap<u64, Version>,
     /// Which process (node, incarnation) was active in each epoch.
@@ -51,6 +55,11 @@ impl Oracle {
         if self.violation.is_none() && self.laws.include(law) {
             self.violation = Some(Violation { law, what, at });
         }
+    }
+
+    /// No member has a good copy of this block: it may be lost.
+    pub fn note_unkept(&mut self, block: usize) {
+        self.unkept[block] = true;
     }
 
     /// Notes where tokens come from.

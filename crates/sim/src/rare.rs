@@ -3,7 +3,8 @@
 
 use crate::chaos::KILL_SOON_US;
 use crate::model::BLOCKS;
-use crate::strike::Strike;
+use crate::node::Running;
+use crate::strike::{ControlStore, Strike};
 use crate::world::{SECOND, World, host_of};
 
 /// Of an owner that is killed soon, the writes without a record may have got one, or not.
@@ -96,7 +97,22 @@ impl World {
             } else {
                 block
             };
-            self.strike(&dice, Strike::RotAlone(owner, block));
+            let after = dice.rng.below(3 * SECOND);
+            self.strike(&dice, Strike::RotAlone(owner, block, after));
+        }
+    }
+
+    /// An owner has members that took its word that nobody has a block: one of them owns next.
+    pub(crate) fn aim_at_lost(&mut self, owner: usize) {
+        let reigns = |run: &Running| run.reign.is_some();
+        let listed = self.store.view.chain.len() > 1;
+        let reigns = self.nodes[owner].run.as_ref().is_some_and(reigns);
+        if self.calm || !listed || !reigns || !(0..BLOCKS).any(|block| self.is_lost(owner, block)) {
+            return;
+        }
+        let mut dice = self.numbered.rare();
+        if dice.rng.chance(1, 2) {
+            self.strike(&dice, Strike::CutOff(owner, ControlStore::CutOff));
         }
     }
 

@@ -2,15 +2,15 @@
 //!
 //! One copy is spoiled while another member has a good one, and no process ends until all copies are good again. With the
 //! last good copy the content would be gone: its readers would get errors for ever, and rightly. Seldom the copy of a
-//! member that is alone is spoiled, while one that is no member has it still, and gives it up when it comes back.
+//! member that is alone is spoiled, and others have older ones at best: these must not pass for it.
 
 use crate::disk::{Astray, NOISE_FROM, Torn};
 use crate::model::{BLOCKS, file_of, range_of};
 use crate::oracle::Mark;
 use crate::strike::Strike;
-use crate::world::{Scenario, World, id_of};
+use crate::world::{Scenario, World, host_of, id_of};
 use perigee_replica::Plant;
-use perigee_types::Rng;
+use perigee_types::{Rng, Seq};
 
 /// The slowest that a disk gets: nobody takes the place of its node meanwhile.
 const SLOW_US: u64 = 300_000;
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Whether a block is valid on the only member, and still on the disk of one that was a member.
+    /// Whether a block is valid on the only member.
     pub(crate) fn may_spoil_alone(&self, node: usize, block: usize) -> bool {
         let alone = self.store.view.chain.as_slice() == [id_of(node)];
         if self.calm || self.scenario != Scenario::BadDisks || !alone {
@@ -88,23 +88,52 @@ impl World {
         let Some(run) = &self.nodes[node].run else {
             return false;
         };
-        let (content, disk) = (self.content(node, block), &self.nodes[node].disk);
+        let disk = &self.nodes[node].disk;
         let lasts = disk.is_sound(block) && !disk.dirty[block];
-        let has_it = |other: usize| {
-            let disk = &self.nodes[other].disk;
-            let lasts = disk.is_sound(block) && !disk.dirty[block] && !disk.wiped;
-            lasts && disk.files[block] == content
-        };
-        let mut others = (0..self.nodes.len()).filter(|other| *other != node);
-        let valid = run.pull.is_valid(file_of(block), range_of(block));
-        valid && lasts && others.any(has_it)
+        run.pull.is_valid(file_of(block), range_of(block)) && lasts
     }
 
+    /// Whether no other disk has what a node has of a block.
+    fn is_newer(&self, node: usize, block: usize) -> bool {
+        let content = self.content(node, block);
+        let mut others = (0..self.nodes.len()).filter(|other| *other != node);
+        others.all(|other| self.nodes[other].disk.files[block] != content)
+    }
+
+    /// A block of the only member rots: one that the others have older content of, if there is any.
     pub(crate) fn rot_alone(&mut self, node: usize, block: usize) {
+        let newer =
+            |block: &usize| self.may_spoil_alone(node, *block) && self.is_newer(node, *block);
+        let block = (0..BLOCKS).find(newer).unwrap_or(block);
         if self.may_spoil_alone(node, block) {
+            let origin = self.oracle.origin.get(&self.content(node, block));
+            self.oracle.gone[block] = origin.map_or(Seq::ZERO, |version| version.seq);
             let noise = self.noise();
             self.nodes[node].disk.spoil(block, noise);
             self.note(Mark::Rot);
+            self.note_unkept();
+        }
+    }
+
+    /// Something has changed for the worse: of some blocks no member may have a good copy any more.
+    pub(crate) fn note_unkept(&mut self) {
+        if self.scenario != Scenario::BadDisks {
+            return;
+        }
+        for block in 0..BLOCKS {
+            let members = self.store.view.chain.iter().copied().map(host_of);
+            let kept = |member: usize| {
+                let disk = &self.nodes[member].disk;
+                let (inode, range) = (file_of(block), range_of(block));
+                let valid = match &self.nodes[member].run {
+                    Some(run) => run.pull.is_valid(inode, range),
+                    None => !disk.objects.invalid.contains_key(&inode),
+                };
+                valid && !disk.wiped && disk.fits(block)
+            };
+            if !members.into_iter().any(kept) {
+                self.oracle.note_unkept(block);
+            }
         }
     }
 

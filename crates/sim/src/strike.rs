@@ -67,8 +67,8 @@ pub enum Strike {
     Wipe(usize),
     /// A block of a disk goes bad.
     Rot(usize, usize),
-    /// The same, where no other member has it.
-    RotAlone(usize, usize),
+    /// The same so much later, where there is no other member then.
+    RotAlone(usize, usize, u64),
     /// The next block that a disk writes goes to another one's place.
     Misdirect(usize),
     /// The owner is cut off, is replaced, and comes back so much later to those who have forgotten why.
@@ -163,9 +163,12 @@ impl fmt::Display for Strike {
             Self::FailWrite(node) => write!(f, "the next write of {} fails", Host(node)),
             Self::Wipe(node) => write!(f, "{} loses its disk", Host(node)),
             Self::Rot(node, block) => write!(f, "block {block} of {} rots", Host(node)),
-            Self::RotAlone(node, block) => {
-                write!(f, "block {block} of {}, which is alone, rots", Host(node))
-            }
+            Self::RotAlone(node, block, after) => write!(
+                f,
+                "block {block} of {}, which is alone, rots {} later",
+                Host(node),
+                Ms(after)
+            ),
             Self::Misdirect(node) => {
                 write!(
                     f,

@@ -173,6 +173,7 @@ impl World {
             (true, false, true) => Mark::Admission,
             (true, false, false) => Mark::OwnerRestart,
         });
+        self.note_unkept();
         law::replicated::check_members(self, "when the chain changed");
         self.aim_at_change();
     }

@@ -138,6 +138,10 @@ pub(crate) enum Event {
         node: usize,
         id: u64,
     },
+    RotAlone {
+        node: usize,
+        block: usize,
+    },
     Wipe {
         node: usize,
     },
@@ -429,6 +433,7 @@ impl World {
             Event::HandOver { node, life } => self.if_alive(node, life, Self::hand_over),
             Event::RecordDue { node, life } => self.if_alive(node, life, Self::record_due),
             Event::Wipe { node } => self.wipe(node),
+            Event::RotAlone { node, block } => self.rot_alone(node, block),
             Event::Mend { from, to } => self.net.cut[from][to] = false,
             Event::CutOff { node } => {
                 if !self.calm {
@@ -540,6 +545,7 @@ impl Event {
             | Self::Kill { .. }
             | Self::OpTimeout { .. }
             | Self::Wipe { .. }
+            | Self::RotAlone { .. }
             | Self::Mend { .. }
             | Self::CutOff { .. }
             | Self::Amnesia { .. }

@@ -235,6 +235,51 @@ fn a_block_that_nobody_has_keeps_nobody_out() {
     assert!(fs::read(other.join("f0")).unwrap() == good);
 }
 
+/// The same, where the others come back with what was there before the last write.
+#[test]
+fn older_content_does_not_pass_for_a_block_that_nobody_has() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let first = cluster.mount(1).unwrap();
+    fs::write(first.join("f0"), content(0, len(0))).unwrap();
+    File::open(first.join("f0")).unwrap().sync_all().unwrap();
+    cluster.settle().unwrap();
+    let owner = cluster.owner(&first.join("f0")).unwrap();
+    let others: Vec<u32> = (1..=3).filter(|node| *node != owner).collect();
+    for &node in &others {
+        cluster.kill(node, Signal::KILL).unwrap();
+    }
+    wait::until("the node owns alone", LIMIT, || {
+        Ok((cluster.chains()?[0] == [owner]).then_some(()))
+    })
+    .unwrap();
+    let mount = cluster.mount(owner).unwrap();
+    let file = File::options().write(true).open(mount.join("f0")).unwrap();
+    file.write_all_at(&[7; 4_096], 4_096).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let files = backing(&cluster, owner);
+    let rotten = files.values().next().unwrap();
+    disk::flip(rotten, 5_000).unwrap();
+
+    cluster.up().unwrap();
+    cluster.settle().unwrap();
+    assert_eq!(cluster.chains().unwrap()[0].len(), 3);
+    cluster.kill(owner, Signal::KILL).unwrap();
+    for &node in &others {
+        let mount = cluster.mount(node).unwrap();
+        let file = File::open(mount.join("f0")).unwrap();
+        let mut block = [0; 4_096];
+        let read = file.read_exact_at(&mut block, 4_096).unwrap_err();
+        let eio = Some(rustix::io::Errno::IO.raw_os_error());
+        assert_eq!(read.raw_os_error(), eio, "n{node}");
+        file.read_exact_at(&mut block, 0).unwrap();
+        assert!(block == content(0, len(0))[..4_096]);
+    }
+}
+
 /// Turns bits over in every place of a file where `value` lies. Gives how many.
 fn spoil(path: &Path, value: &[u8]) -> usize {
     let bytes = fs::read(path).unwrap();

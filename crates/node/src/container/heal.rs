@@ -134,14 +134,27 @@ impl Container {
         st.damaged.insert(inode, Damage::Healing);
     }
 
-    /// On the disk: what is here of `range` never was the content, and never will be.
-    pub(super) fn mark_spoiled(
+    /// On the disk, before this node says that it has everything else: nobody has what is missing here of `range`, and what
+    /// is in place is not the content.
+    pub(super) fn mark_lost(
         &self,
         st: &mut State,
         inode: InodeId,
         range: ByteRange,
-        committed: Version,
+        as_of: Version,
     ) {
+        let marked = self.file(inode).and_then(|file| {
+            let _installing = super::install::hold_off(&file);
+            file.object.spoil_invalid_in(&mut st.marks, range, as_of)
+        });
+        if let Err(error) = marked {
+            error!(container = %self.id, %inode, %range, %error, "region not marked lost");
+        }
+        st.unsettled.insert(inode);
+    }
+
+    /// On the disk: what is here of `range` never was the content, and never will be.
+    fn mark_spoiled(&self, st: &mut State, inode: InodeId, range: ByteRange, committed: Version) {
         let marked = self.file(inode).and_then(|file| {
             let _installing = super::install::hold_off(&file);
             file.object.spoil_in(&mut st.marks, range, committed)
@@ -154,7 +167,9 @@ impl Container {
     /// The owner says that nobody has a part of what was asked for: it is not waited for.
     pub(super) fn nobody_has(&self, fetch: &Fetch, part: ByteRange, as_of: Version) {
         let mut st = self.state.lock();
-        st.pull.on_lost(fetch.id, part, as_of);
+        for lost in st.pull.on_lost(fetch.id, part, as_of) {
+            self.mark_lost(&mut st, fetch.inode, lost, as_of);
+        }
         if let Some(damage) = st.damaged.get_mut(&fetch.inode) {
             *damage = Damage::Lost;
         }
@@ -213,6 +228,9 @@ impl Container {
     pub(super) fn note_lost(&self, st: &mut State, inode: InodeId) {
         if st.damaged.insert(inode, Damage::Lost) != Some(Damage::Lost) {
             error!(container = %self.id, %inode, "no member has a good copy of corrupt blocks");
+            if st.data_last.contains_key(&inode) {
+                st.lost_unsynced.insert(inode);
+            }
         }
     }
 

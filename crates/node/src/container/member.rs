@@ -131,7 +131,7 @@ impl Container {
             let has = |member: &&MemberProgress| member.data >= mark;
             let up_to_date = progress.iter().filter(has);
             let mut whole: Vec<NodeId> = up_to_date.map(|member| member.node).collect();
-            if st.pull.iter().next().is_none() {
+            if st.pull.is_whole() {
                 whole.push(self.env.me);
             }
             (chain, whole)

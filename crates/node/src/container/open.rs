@@ -114,6 +114,7 @@ impl Container {
             synced: stored.data_done,
             swept: now,
             damaged: BTreeMap::new(),
+            lost_unsynced: BTreeSet::new(),
             complete: stored.complete,
             receiving: false,
             orphans: BTreeSet::new(),

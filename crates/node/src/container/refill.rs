@@ -460,7 +460,7 @@ impl Container {
             Nobody::Keep(parts) => self.revert(st, inode, parts),
             Nobody::Lost(parts) => {
                 for part in parts.into_iter().filter(|_| !known) {
-                    self.mark_spoiled(st, inode, part, committed);
+                    self.mark_lost(st, inode, part, committed);
                 }
                 self.note_lost(st, inode);
                 true

@@ -161,6 +161,7 @@ impl Container {
             Role::Joining { .. } | Role::Outside | Role::Returning => self.end_reign(st, after),
         }
         st.pull.on_source_changed();
+        st.pull.look_again();
         self.sources_changed.notify_waiters();
         self.refill.notify_one();
     }

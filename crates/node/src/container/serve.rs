@@ -74,6 +74,10 @@ impl Container {
                 Err(_) if matches!(st.role, Role::Replica { .. }) => {
                     match self.member_version(&st, inode, range) {
                         Some(version) => version,
+                        // The owner's older bytes must not pass for what a disk spoiled here.
+                        None if st.pull.is_spoiled(inode, range) => {
+                            return Ok((Region::Unreadable, Version::default()));
+                        }
                         None => return Ok((Region::Missing, Version::default())),
                     }
                 }

@@ -52,6 +52,10 @@ impl Container {
         self.announce();
         self.sync_members(inode, seq).await?;
         let mut st = self.state.lock();
+        if st.lost_unsynced.remove(&inode) {
+            // Members do not wait for what nobody has: whoever asks first hears that it is gone.
+            return Err(Errno::EIO.into());
+        }
         if st.data_last.get(&inode) == Some(&seq) {
             st.data_last.remove(&inode);
         }

@@ -205,7 +205,7 @@ impl Container {
                 .spoil_in(&mut batch, ByteRange::new(0, *size), base)
                 .map_err(|error| error.to_string())?;
         }
-        let (promised, complete) = {
+        let promised = {
             let mut st = self.state.lock();
             st.applied = base;
             st.extracted = base.seq;
@@ -218,12 +218,13 @@ impl Container {
             st.marks = WriteBatch::default();
             st.pull
                 .on_state_installed(base, files.iter().map(|(inode, size)| (*inode, *size)));
-            (st.chain.promised(), st.complete)
+            st.complete = false;
+            st.chain.promised()
         };
         drop(installs);
         let stored = Stored {
             promised,
-            complete,
+            complete: false,
             committed: base.seq,
             base,
             applied: base,

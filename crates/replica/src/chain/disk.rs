@@ -12,7 +12,7 @@ impl Chain {
         {
             self.durable = self.durable.max(write.through);
             self.promised_durable = self.promised_durable.max(write.promised);
-            if write.completes {
+            if write.completes && self.storage == Storage::Completing {
                 self.storage = Storage::Complete;
             }
             answer = write.answer.or(answer);

@@ -21,6 +21,8 @@ pub(super) struct Follow {
     heard: bool,
     /// When the newest message that was acknowledged was sent: the owner may list this node for what that said.
     answered: Option<Tick>,
+    /// The owner's records did not fit last.
+    misfits: bool,
 }
 
 impl Follow {
@@ -32,6 +34,7 @@ impl Follow {
             admit: None,
             heard: false,
             answered: None,
+            misfits: false,
         }
     }
 
@@ -156,6 +159,7 @@ impl Chain {
         if let Part::Follow(follow) = &mut self.part {
             follow.matched = follow.matched.max(end);
             follow.commit = follow.commit.max(run.commit);
+            follow.misfits = false;
             follow.admit = run.admit.max(follow.admit);
         }
         self.complete_storage(out);
@@ -191,6 +195,9 @@ impl Chain {
     fn misfit(&mut self, rises: bool, answer: Answer, misfit: Misfit, out: &mut Vec<Output>) {
         if rises {
             self.persist(None, None, out);
+        }
+        if let Part::Follow(follow) = &mut self.part {
+            follow.misfits = true;
         }
         let reason = match misfit {
             Misfit::Gap => Refusal::Gap {
@@ -302,9 +309,10 @@ impl Chain {
         if listed || !current || view.owner() != Some(from) {
             return;
         }
-        // The owner counts what was acknowledged since it sent this, and may list this node for the data that it had.
+        // The owner counts what was acknowledged since it sent this, and may list this node for the data that it had. One
+        // that comes once more finds records that fit.
         let late = match &self.part {
-            Part::Follow(follow) => follow.answered >= Some(sent_at),
+            Part::Follow(follow) => !follow.misfits || follow.answered >= Some(sent_at),
             Part::Reign(_) => true,
         };
         let obeys = planted!(self, StateDiscardsData) || planted!(self, StateDiscardsAcked);
@@ -334,10 +342,17 @@ impl Chain {
         self.handed = base.seq;
         self.data = Seq::ZERO;
         self.synced = base.seq;
+        let emptied = !planted!(self, StateDiscardsData);
+        if emptied {
+            // It has no data: a view that lists this node before it has is about what it had.
+            self.storage = Storage::Partial;
+        }
         for write in &mut self.writes {
             write.through = base.seq;
+            write.completes &= !emptied;
         }
         if let Part::Follow(follow) = &mut self.part {
+            follow.misfits = false;
             follow.matched = base.seq;
             follow.commit = follow.commit.max(base.seq);
         }

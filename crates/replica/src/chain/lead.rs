@@ -46,7 +46,7 @@ impl Peer {
             acked: None,
             heard: now,
             behind_since: None,
-            since: Tick(0),
+            since: now,
             resent_at: now,
             in_flight: VecDeque::new(),
             unreachable: false,

@@ -11,7 +11,7 @@ impl Pull {
         let mut room = Room {
             bytes: budget_bytes,
             slots: max_outstanding.saturating_sub(self.outstanding.len()),
-            looks_again: std::mem::take(&mut self.looks_again),
+            looks_again: self.looks_again,
         };
         let mut fetches = Vec::new();
         for inode in std::mem::take(&mut self.wanted) {
@@ -49,6 +49,7 @@ impl Pull {
             self.plan(inode, ByteRange::new(0, u64::MAX), &mut room, &mut fetches);
             self.turn = inode;
         }
+        self.looks_again &= room.is_empty();
         fetches
     }
 
@@ -109,7 +110,9 @@ impl Pull {
                 while at < part.end && !room.is_empty() {
                     let whole = part.end == u64::MAX;
                     let end = match object.corrupt {
-                        _ if whole => u64::MAX,
+                        // The first block by itself, and the rest to the end of the object.
+                        true if whole && at > part.start => u64::MAX,
+                        false if whole => u64::MAX,
                         true => at - at % BLOCK_LEN + BLOCK_LEN,
                         false => at.saturating_add(FETCH_LEN_MAX),
                     };

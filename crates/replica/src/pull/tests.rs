@@ -500,7 +500,8 @@ fn joiner() -> Pull {
 fn what_nobody_has_is_not_waited_for_and_not_taken_for_here() {
     let mut pull = joiner();
     let fetch = one(&mut pull);
-    pull.on_lost(fetch.id, r(20, 30), v(2, 7));
+    let lost = pull.on_lost(fetch.id, r(20, 30), v(2, 7));
+    assert_eq!(lost, [r(20, 30)]);
     let fetches = pull.next_fetches(u64::MAX, 9);
     let ranges: Vec<ByteRange> = fetches.iter().map(|fetch| fetch.range).collect();
     assert_eq!(ranges, [r(0, 20), r(30, 100)]);
@@ -529,7 +530,7 @@ fn what_nobody_has_is_not_waited_for_and_not_taken_for_here() {
 fn what_is_written_where_nobody_had_anything_is_waited_for() {
     let mut pull = joiner();
     let fetch = one(&mut pull);
-    pull.on_lost(fetch.id, r(0, 100), v(2, 7));
+    assert_eq!(pull.on_lost(fetch.id, r(0, 100), v(2, 7)), [r(0, 100)]);
     assert_eq!(pull.complete_through(Seq(7)), Seq(7));
     pull.on_command(v(2, 8), &written(FILE, 10, 20), Origin::Remote);
     pull.on_committed(Seq(8));
@@ -540,7 +541,8 @@ fn what_is_written_where_nobody_had_anything_is_waited_for() {
     let fetch = one(&mut late);
     late.on_command(v(2, 8), &written(FILE, 10, 20), Origin::Remote);
     late.on_committed(Seq(8));
-    late.on_lost(fetch.id, r(0, 100), v(2, 7));
+    let lost = late.on_lost(fetch.id, r(0, 100), v(2, 7));
+    assert_eq!(lost, [r(0, 10), r(20, 100)]);
     assert_eq!(late.complete_through(Seq(8)), Seq(0));
 }
 
@@ -570,4 +572,35 @@ fn older_content_does_not_pass_for_what_a_member_cannot_read() {
     // Nor later, when that member is gone.
     let nobody = pull.on_nobody_has(FILE, block, NotGiven::NotHere, v(1, 1));
     assert_eq!(nobody, Nobody::Lost(vec![block]));
+}
+
+#[test]
+fn who_heard_that_nobody_has_the_newest_content_does_not_go_back_to_older() {
+    // It has what was written before, and came back through the log.
+    let mut pull = follower(&[(5, 0, 100)]);
+    let fetch = one(&mut pull);
+    assert_eq!(pull.on_lost(fetch.id, r(0, 100), v(1, 5)), [r(0, 100)]);
+    assert!(pull.has_through(FILE, Seq(5)));
+    assert!(pull.is_spoiled(FILE, r(0, 100)));
+    let nobody = pull.on_nobody_has(FILE, r(0, 100), NotGiven::NotHere, v(1, 5));
+    assert_eq!(nobody, Nobody::Lost(vec![r(0, 100)]));
+}
+
+#[test]
+fn an_unreadable_region_to_the_end_is_asked_for_block_by_block() {
+    let mut pull = Pull::new();
+    let command = DataCommand::Resized {
+        inode: FILE,
+        size: 0,
+    };
+    pull.on_command(v(1, 1), &command, Origin::Unsynced);
+    pull.on_committed(Seq(1));
+    let all = r(0, u64::MAX);
+    assert_eq!(one(&mut pull).range, all);
+    let nobody = pull.on_nobody_has(FILE, all, NotGiven::Unreadable, v(1, 1));
+    assert_eq!(nobody, Nobody::AskAgain);
+    pull.on_source_changed();
+    let fetches = pull.next_fetches(u64::MAX, 9);
+    let ranges: Vec<ByteRange> = fetches.iter().map(|fetch| fetch.range).collect();
+    assert_eq!(ranges, [r(0, 4096), r(4096, u64::MAX)]);
 }

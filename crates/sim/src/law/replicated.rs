@@ -104,7 +104,8 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
             // What a disk spoils is found by its checksum: another one has it.
             let bad = !disk.is_sound(block) || has_nothing(disk, block);
             let spoiled = world.scenario == Scenario::BadDisks && bad;
-            let elsewhere = spoiled && is_kept_elsewhere(world, node, block);
+            let gone = world.oracle.acked_block[block] <= world.oracle.gone[block];
+            let elsewhere = spoiled && (gone || is_kept_elsewhere(world, node, block));
             for token in tokens {
                 if !elsewhere && !is_kept(world, node, block, token) {
                     let what = format!(

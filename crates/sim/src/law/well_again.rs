@@ -3,7 +3,7 @@
 
 use crate::model::{BLOCKS, file_of, range_of};
 use crate::node::service::PROBE_ROUNDS;
-use crate::world::{Scenario, World};
+use crate::world::World;
 
 const LAW: &str = "well again";
 
@@ -64,6 +64,12 @@ fn fault(world: &World) -> Option<String> {
 fn lost(world: &World, node: usize, block: usize) -> Option<String> {
     let pull = &world.running_ref(node).pull;
     let valid = pull.is_valid(file_of(block), range_of(block));
-    let spoiled = world.scenario == Scenario::BadDisks;
-    (valid || !spoiled).then(|| format!("n{} has block {block}, which is called lost", node + 1))
+    if valid {
+        return Some(format!(
+            "n{} has block {block}, which is called lost",
+            node + 1
+        ));
+    }
+    (!world.oracle.unkept[block])
+        .then(|| format!("block {block} is called lost, and a member had it"))
 }

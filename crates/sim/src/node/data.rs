@@ -155,6 +155,7 @@ impl World {
             false => NotGiven::NotHere,
         };
         let committed = run.chain.committed_version();
+        let known = run.pull.lost(asking.inode, asking.range).is_some();
         let nobody = run
             .pull
             .on_nobody_has(asking.inode, asking.range, why, committed);
@@ -163,6 +164,9 @@ impl World {
             Nobody::Keep(parts) => parts,
             Nobody::Lost(parts) => {
                 run.data_unsaid = true;
+                if !known {
+                    self.refuse_lost(node, asking.inode);
+                }
                 self.note(Mark::Lost);
                 return self.log(34, node, || {
                     format!("nobody has {} {parts:?}", asking.inode)
@@ -252,6 +256,8 @@ impl World {
         } else if !run.pull.is_valid(inode, range) {
             if reigns {
                 FetchAnswer::NotYet
+            } else if run.pull.is_spoiled(inode, range) {
+                FetchAnswer::Unreadable
             } else {
                 FetchAnswer::NotHere
             }
@@ -280,6 +286,7 @@ impl World {
         }
         let id = FetchId(id);
         let trusting = self.planted(Plant::FetchedWithoutAsOf);
+        let keeps_older = self.planted(Plant::OlderAfterLost);
         let run = self.running(node);
         match answer {
             FetchAnswer::Bytes { as_of, tokens } => {
@@ -304,6 +311,10 @@ impl World {
             }
             FetchAnswer::NotHere | FetchAnswer::Unreadable => {
                 let unreadable = answer == FetchAnswer::Unreadable;
+                self.log(35, node, || {
+                    format!("n{} has not what {id:?} asks for: {answer:?}", from + 1)
+                });
+                let run = self.running(node);
                 if let Some(asking) = run.asking.get_mut(&id) {
                     asking.refused.insert(from);
                     asking.unreadable |= unreadable;
@@ -315,7 +326,12 @@ impl World {
             }
             FetchAnswer::Lost { part, as_of } => {
                 run.asking.remove(&id);
-                run.pull.on_lost(id, part, as_of);
+                if keeps_older {
+                    run.pull.on_lost_keeping_older(id, part, as_of);
+                } else {
+                    // What the disk knows goes there with the next sync, before this node says how far it is.
+                    _ = run.pull.on_lost(id, part, as_of);
+                }
                 run.stirred = true;
                 run.data_unsaid = true;
                 self.note(Mark::LostElsewhere);

@@ -4,9 +4,9 @@ use super::Running;
 use super::dirty::give_up;
 use crate::disk::{Disk, apply};
 use crate::law;
-use crate::model::{BLOCKS, Committed, Outcome, Record, file_of, range_of};
+use crate::model::{BLOCKS, Committed, Outcome, Record};
 use crate::oracle::Mark;
-use crate::world::{Event, Scenario, World, id_of};
+use crate::world::{Event, World, id_of};
 use perigee_replica::{Chain, Config, Input, Notes, Origin, Plant, Pull};
 use perigee_types::{Seq, Version};
 use std::collections::{BTreeMap, VecDeque};
@@ -34,15 +34,7 @@ impl World {
         // Of each block that is not what its checksum says nobody knows whether it is old, new, or of no record.
         let differing = host.disk.settle();
         let gave_up = give_up(&mut host.disk, &differing, plant);
-        let mut run = restart(&host.disk, chain, plant);
-        if self.scenario == Scenario::BadDisks {
-            // What another member has of each of them may be bad, too.
-            for &block in &differing {
-                let (inode, range) = (file_of(block), range_of(block));
-                let committed = run.chain.committed_version();
-                run.pull.on_corrupt(inode, range, committed);
-            }
-        }
+        let run = restart(&host.disk, chain, plant);
         if plant == Some(Plant::HolesMadeAgain) {
             let (from, to) = (host.disk.objects.through.next(), run.applied);
             let again = run.chain.entries(from, to);
@@ -165,5 +157,6 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         stirred: true,
         data_unsaid: true,
         leaves_until: 0,
+        lost_unsynced: std::collections::BTreeSet::new(),
     }
 }

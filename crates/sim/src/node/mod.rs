@@ -216,6 +216,8 @@ pub struct Running {
     pub(crate) data_unsaid: bool,
     /// This node is to leave the chain: until then it takes no changes and tries to hand over.
     pub(crate) leaves_until: u64,
+    /// Files of which blocks were lost: the next fsync says so.
+    pub(crate) lost_unsynced: BTreeSet<InodeId>,
 }
 
 /// A range that a new owner looks for.

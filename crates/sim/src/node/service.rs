@@ -79,6 +79,16 @@ impl World {
             self.answer(node, who, id, Outcome::Refused);
             return self.step(node, Input::Tick);
         }
+        if let Op::Fsync { file } = op
+            && self
+                .running(node)
+                .lost_unsynced
+                .remove(&inode(usize::from(file)))
+        {
+            // That what was written is gone is an answer, too.
+            self.probes_done += u32::from(self.calm);
+            return self.answer(node, who, id, Outcome::Refused);
+        }
         law::coherent::check(self, node);
         law::control_store::check(self, node);
         self.record_before(node, who, op);
@@ -181,6 +191,21 @@ impl World {
             synced: BTreeSet::new(),
             asked: BTreeSet::new(),
         });
+    }
+
+    /// Blocks of a file are lost: who waits for it to be everywhere hears so, or whoever asks next.
+    pub(crate) fn refuse_lost(&mut self, node: usize, inode: InodeId) {
+        let run = self.running(node);
+        let (waited, others): (Vec<Waiter>, Vec<Waiter>) = std::mem::take(&mut run.waiters)
+            .into_iter()
+            .partition(|waiter| waiter.inode == Some(inode));
+        run.waiters = others;
+        if waited.is_empty() {
+            run.lost_unsynced.insert(inode);
+        }
+        for waiter in waited {
+            self.answer(node, waiter.who, waiter.id, Outcome::Unknown);
+        }
     }
 
     /// Asks members for what operations wait for, and answers those that wait no more.

@@ -1,6 +1,6 @@
 //! Which regions are valid here.
 
-use super::Object;
+use super::{Body, Object};
 use crate::error::StoreError;
 use crate::kv::WriteBatch;
 use perigee_replica::RegionMap;
@@ -47,6 +47,27 @@ impl Object {
         self.mark_in(batch, range, &regions)
     }
 
+    /// The same of what is invalid in `range`, and needs no later version: nobody has content for it.
+    pub fn spoil_invalid_in(
+        self: &Arc<Self>,
+        batch: &mut WriteBatch,
+        range: ByteRange,
+        as_of: Version,
+    ) -> Result<(), StoreError> {
+        let mut body = self.body.write();
+        let missing = body.invalid.overlapping(range);
+        let old: Vec<(ByteRange, Version)> =
+            missing.filter(|(_, needed)| *needed <= as_of).collect();
+        for (part, needed) in old {
+            let mut regions = RegionMap::new();
+            regions.spoil(part, needed);
+            self.mark_body(&mut body, part, &regions)?;
+        }
+        drop(body);
+        batch.save_object(self);
+        Ok(())
+    }
+
     fn mark_in(
         self: &Arc<Self>,
         batch: &mut WriteBatch,
@@ -58,17 +79,29 @@ impl Object {
         }
         self.check_end(range.end)?;
         let mut body = self.body.write();
-        self.check_live(&body)?;
-        self.note_change();
-        body.invalid.merge(regions, range);
+        self.mark_body(&mut body, range, regions)?;
         body.len = body.len.max(range.end);
         if let Some(pending) = &mut body.pending {
-            pending.regions.merge(regions, range);
             pending.len = pending.len.max(range.end);
         }
-        self.saved.lock().invalidate(regions, range);
         drop(body);
         batch.save_object(self);
+        Ok(())
+    }
+
+    fn mark_body(
+        &self,
+        body: &mut Body,
+        range: ByteRange,
+        regions: &RegionMap,
+    ) -> Result<(), StoreError> {
+        self.check_live(body)?;
+        self.note_change();
+        body.invalid.merge(regions, range);
+        if let Some(pending) = &mut body.pending {
+            pending.regions.merge(regions, range);
+        }
+        self.saved.lock().invalidate(regions, range);
         Ok(())
     }
 

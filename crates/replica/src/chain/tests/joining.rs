@@ -12,6 +12,23 @@ fn with_joiner() -> Script {
     script
 }
 
+/// The owner's records do not fit node 3's log.
+fn misfit(script: &mut Script) {
+    let message = Message::Append {
+        view: view(2, &[1, 2]),
+        prev: Version {
+            epoch: Epoch(2),
+            seq: Seq(99),
+        },
+        entries: Vec::new(),
+        commit: Seq::ZERO,
+        admit: None,
+        sent_at: Tick(script.now),
+    };
+    let from = n(1);
+    script.input(n(3), Input::Receive { from, message });
+}
+
 /// The owner's call to fetch the state, sent then.
 fn state_needed(at: u64) -> Message {
     Message::StateNeeded {
@@ -193,6 +210,7 @@ fn a_joiner_behind_the_retained_log_fetches_the_state() {
 #[test]
 fn a_state_older_than_what_is_committed_is_fatal() {
     let mut script = with_joiner();
+    misfit(&mut script);
     let message = state_needed(script.now + 1);
     let from = n(1);
     script.input(n(3), Input::Receive { from, message });
@@ -213,6 +231,7 @@ fn a_late_call_for_the_state_discards_nothing_that_was_acknowledged() {
     script.slow = vec![n(3)];
     script.propose(1, "b").unwrap();
     script.settle();
+    misfit(&mut script);
     let message = state_needed(script.now + 1);
     let from = n(1);
     script.input(n(3), Input::Receive { from, message });
@@ -244,13 +263,14 @@ fn a_late_call_for_the_state_does_not_empty_who_may_be_listed() {
     script.pass(350, &[]);
     assert_eq!(script.host(1).proposed[1], view(3, &[1, 2, 3]));
     let from = n(1);
-    script.input(
-        n(3),
-        Input::Receive {
-            from,
-            message: late,
-        },
-    );
+    misfit(&mut script);
+    let message = late;
+    script.input(n(3), Input::Receive { from, message });
+    assert!(!script.host(3).needs_state, "older than what it said");
+    // One that comes once more finds records that fit.
+    script.pass(350, &[]);
+    let message = state_needed(script.now + 1);
+    script.input(n(3), Input::Receive { from, message });
     assert!(!script.host(3).needs_state);
 }
 
@@ -258,6 +278,7 @@ fn a_late_call_for_the_state_does_not_empty_who_may_be_listed() {
 fn while_a_state_is_on_its_way_no_data_is_promised() {
     let mut script = with_joiner();
     script.input(n(3), Input::DataThrough(Seq(2)));
+    misfit(&mut script);
     let (from, message) = (n(1), state_needed(script.now + 1));
     script.input(n(3), Input::Receive { from, message });
     script.pass(650, &[]);
@@ -278,6 +299,7 @@ fn a_state_replaces_nothing_that_an_earlier_process_has_acknowledged() {
     script.restart(3);
     script.input(n(3), Input::View(view(2, &[1, 2])));
     let from = n(1);
+    misfit(&mut script);
     let message = state_needed(script.now + 1);
     script.input(n(3), Input::Receive { from, message });
     let before = Version {
