@@ -488,15 +488,15 @@ impl Pull {
         let Some(object) = self.objects.get_mut(&inode) else {
             return Nobody::AskAgain;
         };
+        if range.len() > BLOCK_LEN && (!object.corrupt || why == NotGiven::Unreadable) {
+            // Only a part of it may be missing elsewhere, or unreadable.
+            object.corrupt = true;
+            return Nobody::AskAgain;
+        }
         let mut lost = missing.spoiled(range).map(|(part, _)| part).collect();
         match why {
             NotGiven::NotHere if Vec::is_empty(&lost) => {
                 return Nobody::Keep(missing.iter().map(|(part, _)| part).collect());
-            }
-            NotGiven::Unreadable if lost.is_empty() && range.len() > BLOCK_LEN => {
-                // Only a part of it may be.
-                object.corrupt = true;
-                return Nobody::AskAgain;
             }
             NotGiven::Unreadable if lost.is_empty() => {
                 lost = missing.iter().map(|(part, _)| part).collect();

@@ -90,7 +90,7 @@ impl World {
             return;
         };
         let mut dice = self.numbered.rare();
-        if dice.rng.chance(1, 4) {
+        if dice.rng.chance(3, 4) {
             let other = dice.rng.below(BLOCKS as u64) as usize;
             let block = if self.may_spoil_alone(owner, other) {
                 other

@@ -90,7 +90,9 @@ impl World {
         };
         let disk = &self.nodes[node].disk;
         let lasts = disk.is_sound(block) && !disk.dirty[block];
-        run.pull.is_valid(file_of(block), range_of(block)) && lasts
+        // A write that has no record yet is its owner's alone.
+        let recorded = self.oracle.committed_origin(self.content(node, block));
+        recorded.is_some() && run.pull.is_valid(file_of(block), range_of(block)) && lasts
     }
 
     /// Whether no other disk has what a node has of a block.

@@ -39,7 +39,7 @@ fn found(seeds: u64, name: &str, broken: impl Fn(u64) -> Option<Violation>) -> (
 fn the_answers_alone_show_what_is_wrong_with_a_chain() {
     for plant in [Plant::RemoteReadUnreplicated, Plant::DurableIsEnough] {
         let broken = |seed| chain(seed, Some(plant)).violation;
-        let (seed, what) = found(3_000, plant.name(), broken);
+        let (seed, what) = found(10_000, plant.name(), broken);
         assert_eq!(what.law, "explained");
         assert_eq!(chain(seed, None).violation, None);
     }

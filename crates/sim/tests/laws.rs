@@ -15,7 +15,9 @@ fn history(seed: u64, plant: Option<Plant>) -> Report {
 }
 
 /// Seeds that have broken a law, as long as their histories are the same.
-const ONCE_BROKEN: [u64; 5] = [40_061_566, 40_723_977, 50_020_927, 51_051_332, 60_101_092];
+const ONCE_BROKEN: [u64; 8] = [
+    40_061_566, 40_723_977, 50_020_927, 51_051_332, 60_101_092, 62_255_648, 64_413_580, 64_498_133,
+];
 
 #[test]
 fn no_law_is_broken_and_everything_worth_seeing_is_met() {
@@ -25,7 +27,8 @@ fn no_law_is_broken_and_everything_worth_seeing_is_met() {
         assert_eq!(report.violation, None, "replay: sim --seed {seed} --trace");
         marks.add(&report.marks);
     }
-    for (mark, text) in Mark::ALL {
+    // What is seldom met where few disks are bad is looked for below.
+    for (mark, text) in Mark::ALL.iter().filter(|(mark, _)| *mark != Mark::Found) {
         assert!(marks.0[*mark as usize] > 0, "never met: {text}");
     }
 }
@@ -81,7 +84,7 @@ fn nothing_acknowledged_is_lost_when_clocks_run_away() {
 #[test]
 fn what_disks_spoil_is_never_shown_and_always_mended() {
     let mut marks = Marks::default();
-    for seed in 1..=150 {
+    for seed in 1..=500 {
         let report = run(Options {
             scenario: Scenario::BadDisks,
             seed,
@@ -109,7 +112,7 @@ fn what_disks_spoil_is_never_shown_and_always_mended() {
 
 /// Each deliberate fault, and the first seed that finds it. After a change of the simulator: `sim --plants`.
 const FOUND_BY: &[(Plant, u64)] = &[
-    (Plant::NoFence, 18),
+    (Plant::NoFence, 7),
     (Plant::AckBeforePersist, 1),
     (Plant::PromiseNotPersisted, 18),
     (Plant::ViewNotWritten, 3),
@@ -120,22 +123,22 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::LeaseWithoutJoiner, 15),
     (Plant::LongLease, 15),
     (Plant::EagerTakeover, 7),
-    (Plant::GrantWhileProposing, 554),
+    (Plant::GrantWhileProposing, 1847),
     (Plant::FetchedWithoutAsOf, 3),
     (Plant::DurableIsEnough, 2),
-    (Plant::NoInvalidationOnTruncation, 11),
+    (Plant::NoInvalidationOnTruncation, 7),
     (Plant::RestartedOwnerKeepsEpoch, 1),
     (Plant::EpochBackward, 1142),
     (Plant::WipedMemberVotes, 6),
-    (Plant::UnknownIsLost, 177),
+    (Plant::UnknownIsLost, 195),
     (Plant::AckUnmatched, 284),
-    (Plant::DurableAfterTruncation, 66),
+    (Plant::DurableAfterTruncation, 241),
     (Plant::RevertUnlogged, 5),
     (Plant::UnsyncedTrusted, 1),
-    (Plant::SyncUnfenced, 2696),
+    (Plant::SyncUnfenced, 3949),
     (Plant::SyncForgetsReplaced, 13),
     (Plant::StaleFrontier, 171),
-    (Plant::StateDiscardsAcked, 113),
+    (Plant::StateDiscardsAcked, 495),
     (Plant::StateDiscardsData, 177),
     (Plant::ContentTooOld, 19),
     (Plant::CommitsForgotten, 1),
@@ -147,13 +150,13 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::ChecksumMoves, 249),
     (Plant::WriteNotNoted, 15),
     (Plant::NoteGoesEarly, 67),
-    (Plant::NoteForgetsLater, 350),
+    (Plant::NoteForgetsLater, 972),
     (Plant::NotedTrusted, 15),
     (Plant::UnsummedTrusted, 18),
     (Plant::GivenUpTooOld, 2266),
-    (Plant::OwnWriteFetchedOver, 22),
+    (Plant::OwnWriteFetchedOver, 313),
     (Plant::LostWriteTrusted, 59),
-    (Plant::OlderAfterLost, 1945),
+    (Plant::OlderAfterLost, 777),
     (Plant::FsyncLocalOnly, 1),
 ];
 

@@ -189,7 +189,10 @@ impl Container {
                     st.pull.on_still_corrupt(inode, lacking, committed);
                     self.note_healed(st, inode);
                 }
-                Err(StoreError::Removed { .. }) => _ = st.damaged.remove(&inode),
+                Err(StoreError::Removed { .. }) => {
+                    st.damaged.remove(&inode);
+                    st.lost_unsynced.remove(&inode);
+                }
                 Err(error) => error!(container = %self.id, %inode, %error, "damage not looked at"),
             }
         }
@@ -220,17 +223,19 @@ impl Container {
         let whole = || self.file(inode).is_ok_and(|file| file.object.is_whole());
         if st.damaged.contains_key(&inode) && st.pull.invalid(inode).is_none() && whole() {
             st.damaged.remove(&inode);
+            st.lost_unsynced.remove(&inode);
             warn!(container = %self.id, %inode, "corrupt blocks were replaced");
         }
     }
 
     /// No member could give what is missing.
     pub(super) fn note_lost(&self, st: &mut State, inode: InodeId) {
-        if st.damaged.insert(inode, Damage::Lost) != Some(Damage::Lost) {
+        let before = st.damaged.insert(inode, Damage::Lost);
+        if before != Some(Damage::Lost) {
             error!(container = %self.id, %inode, "no member has a good copy of corrupt blocks");
-            if st.data_last.contains_key(&inode) {
-                st.lost_unsynced.insert(inode);
-            }
+        }
+        if before == Some(Damage::Healing) {
+            st.lost_unsynced.insert(inode);
         }
     }
 

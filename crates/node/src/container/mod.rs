@@ -183,7 +183,7 @@ pub(crate) struct State {
     swept: Tick,
     /// Files with blocks here that are not what was written.
     damaged: BTreeMap<InodeId, heal::Damage>,
-    /// Files of which bytes were lost before all that was written was on every member: the next `fsync` says so.
+    /// Files of which bytes were lost in this reign, perhaps before they were synced: the next `fsync` says so.
     lost_unsynced: BTreeSet<InodeId>,
     /// What was committed at one moment of this reign: a member that has its data lags behind by no more than the usual.
     mark: Option<(Tick, Seq)>,

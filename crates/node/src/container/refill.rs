@@ -465,7 +465,8 @@ impl Container {
                 self.note_lost(st, inode);
                 true
             }
-            Nobody::AskAgain => false,
+            // In smaller pieces, at once; of what reaches to the end of the file the first one comes first.
+            Nobody::AskAgain => fetch.range.end < u64::MAX,
         }
     }
 

@@ -258,6 +258,7 @@ impl Container {
         for waiter in waiters.into_values().flatten() {
             after.push(move || waiter(Err(Elsewhere::NotOwner)));
         }
+        st.lost_unsynced.clear();
         if !st.reigning {
             return;
         }

@@ -52,10 +52,6 @@ impl Container {
         self.announce();
         self.sync_members(inode, seq).await?;
         let mut st = self.state.lock();
-        if st.lost_unsynced.remove(&inode) {
-            // Members do not wait for what nobody has: whoever asks first hears that it is gone.
-            return Err(Errno::EIO.into());
-        }
         if st.data_last.get(&inode) == Some(&seq) {
             st.data_last.remove(&inode);
         }
@@ -91,7 +87,12 @@ impl Container {
             }
         };
         let (here, there) = tokio::join!(here, there);
-        here.and(there)
+        here.and(there)?;
+        if self.state.lock().lost_unsynced.remove(&inode) {
+            // Members do not wait for what nobody has: whoever asks first hears that it is gone.
+            return Err(Errno::EIO.into());
+        }
+        Ok(())
     }
 
     /// Puts this node's copy on its disk.

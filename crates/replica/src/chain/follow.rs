@@ -353,6 +353,7 @@ impl Chain {
         }
         if let Part::Follow(follow) = &mut self.part {
             follow.misfits = false;
+            follow.admit = None;
             follow.matched = base.seq;
             follow.commit = follow.commit.max(base.seq);
         }

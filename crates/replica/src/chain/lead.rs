@@ -321,7 +321,9 @@ impl Chain {
         if late || sent_at < peer.resent_at || sent_at > now {
             return;
         }
-        if common < peer.matched && peer.standing != Standing::Member {
+        // Its log is empty. One that is shorter than what was acknowledged only tells that words overtook each other.
+        let lost = common < peer.matched && (common == Seq::ZERO || discards);
+        if lost && peer.standing != Standing::Member {
             peer.forget(if stale { None } else { Some(written) }, now);
         }
         let next = common.max(peer.matched).next().min(written.next());
