@@ -315,8 +315,11 @@ impl Chain {
             Part::Follow(follow) => !follow.misfits || follow.answered >= Some(sent_at),
             Part::Reign(_) => true,
         };
-        let obeys = planted!(self, StateDiscardsData) || planted!(self, StateDiscardsAcked);
-        if (late || self.installing) && !obeys {
+        let obeys = [
+            planted!(self, StateDiscardsData),
+            planted!(self, StateDiscardsAcked),
+        ];
+        if (late || self.installing) && !obeys.contains(&true) {
             return;
         }
         self.installing = true;
