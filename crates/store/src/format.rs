@@ -215,12 +215,35 @@ fn damaged(inode: InodeId, which: &str, error: &postcard::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perigee_types::{Epoch, InodeIndex, Seq};
 
     fn sample() -> StoreIdentity {
         StoreIdentity {
             cluster: 0xfeed_beef,
             node: NodeId(7),
         }
+    }
+
+    #[test]
+    fn regions_of_older_formats_are_read() {
+        let version = |seq| Version {
+            epoch: Epoch(3),
+            seq: Seq(seq),
+        };
+        let inode = InodeId::new(ContainerId::ROOT, InodeIndex(9));
+        let (first, second) = (ByteRange::new(0, 10), ByteRange::new(20, 30));
+        let old = vec![
+            (first, (version(7), version(4))),
+            (second, (version(8), version(8))),
+        ];
+        let read = decode_regions(inode, &encode(&StoredRegions::V1(old))).unwrap();
+        let mut expected = RegionMap::new();
+        expected.invalidate_since(first, version(7), version(4));
+        expected.invalidate(second, version(8));
+        assert_eq!(read, expected);
+        expected.spoil(first, version(9));
+        let written = encode_regions(expected.clone());
+        assert_eq!(decode_regions(inode, &written).unwrap(), expected);
     }
 
     #[test]

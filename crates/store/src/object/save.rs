@@ -1,11 +1,12 @@
 //! What is stored of an object, or will be by the next commit that it rides in.
 
+use super::validity::Mark;
 use super::{Object, SPAN_LEN, span_range, spans_of};
 use crate::format::{ObjectRecord, Place, encode_record, encode_regions};
 use crate::kv::Op;
 use crate::kv::key::{self, Part, Tag};
 use perigee_replica::RegionMap;
-use perigee_types::{ByteRange, InodeId};
+use perigee_types::{ByteRange, InodeId, Version};
 use std::collections::BTreeSet;
 
 /// The stored record and validity. It claims no byte valid that may not be on the disk.
@@ -57,8 +58,8 @@ impl Saved {
     }
 
     /// "Invalid" may be stored at any time.
-    pub(super) fn invalidate(&mut self, regions: &RegionMap, range: ByteRange) {
-        self.invalid.merge(regions, range);
+    pub(super) fn mark(&mut self, range: ByteRange, needed: Version, mark: Mark) {
+        mark(&mut self.invalid, range, needed);
         self.spans_unsaved.extend(spans_of(range));
         if self.record.len < range.end {
             self.record.len = range.end;

@@ -7,6 +7,9 @@ use perigee_replica::RegionMap;
 use perigee_types::{ByteRange, Version};
 use std::sync::Arc;
 
+/// What is to be said of a range: [`RegionMap::invalidate`] or [`RegionMap::spoil`].
+pub(super) type Mark = fn(&mut RegionMap, ByteRange, Version);
+
 impl Object {
     /// Marks a range invalid until content of version `needed` is installed; the object reaches to its end at
     /// least. Durable within 100 ms: where a log record depends on it, use [`Object::invalidate_in`].
@@ -30,9 +33,7 @@ impl Object {
         range: ByteRange,
         needed: Version,
     ) -> Result<(), StoreError> {
-        let mut regions = RegionMap::new();
-        regions.invalidate(range, needed);
-        self.mark_in(batch, range, &regions)
+        self.mark_in(batch, range, needed, RegionMap::invalidate)
     }
 
     /// [`Object::invalidate_in`], where what is in place was never the content, and never will be.
@@ -42,9 +43,7 @@ impl Object {
         range: ByteRange,
         needed: Version,
     ) -> Result<(), StoreError> {
-        let mut regions = RegionMap::new();
-        regions.spoil(range, needed);
-        self.mark_in(batch, range, &regions)
+        self.mark_in(batch, range, needed, RegionMap::spoil)
     }
 
     /// The same of what is invalid in `range`, and needs no later version: nobody has content for it.
@@ -59,9 +58,7 @@ impl Object {
         let old: Vec<(ByteRange, Version)> =
             missing.filter(|(_, needed)| *needed <= as_of).collect();
         for (part, needed) in old {
-            let mut regions = RegionMap::new();
-            regions.spoil(part, needed);
-            self.mark_body(&mut body, part, &regions)?;
+            self.mark_body(&mut body, part, needed, RegionMap::spoil)?;
         }
         drop(body);
         batch.save_object(self);
@@ -72,14 +69,15 @@ impl Object {
         self: &Arc<Self>,
         batch: &mut WriteBatch,
         range: ByteRange,
-        regions: &RegionMap,
+        needed: Version,
+        mark: Mark,
     ) -> Result<(), StoreError> {
         if range.is_empty() {
             return Ok(());
         }
         self.check_end(range.end)?;
         let mut body = self.body.write();
-        self.mark_body(&mut body, range, regions)?;
+        self.mark_body(&mut body, range, needed, mark)?;
         body.len = body.len.max(range.end);
         if let Some(pending) = &mut body.pending {
             pending.len = pending.len.max(range.end);
@@ -93,15 +91,16 @@ impl Object {
         &self,
         body: &mut Body,
         range: ByteRange,
-        regions: &RegionMap,
+        needed: Version,
+        mark: Mark,
     ) -> Result<(), StoreError> {
         self.check_live(body)?;
         self.note_change();
-        body.invalid.merge(regions, range);
+        mark(&mut body.invalid, range, needed);
         if let Some(pending) = &mut body.pending {
-            pending.regions.merge(regions, range);
+            mark(&mut pending.regions, range, needed);
         }
-        self.saved.lock().invalidate(regions, range);
+        self.saved.lock().mark(range, needed, mark);
         Ok(())
     }
 
