@@ -168,7 +168,8 @@ impl Pull {
     pub fn restore(&mut self, inode: InodeId, mut invalid: RegionMap, applied: Version) {
         let unknown = invalid.need_where_unknown(applied);
         if !invalid.is_empty() {
-            self.has_lost = true;
+            let all = ByteRange::new(0, u64::MAX);
+            self.has_lost |= invalid.lost(all).next().is_some();
             let object = self.objects.entry(inode).or_default();
             object.invalid = invalid;
             object.corrupt = unknown;
@@ -493,16 +494,13 @@ impl Pull {
             object.corrupt = true;
             return Nobody::AskAgain;
         }
-        let mut lost = missing.spoiled(range).map(|(part, _)| part).collect();
-        match why {
-            NotGiven::NotHere if Vec::is_empty(&lost) => {
-                return Nobody::Keep(missing.iter().map(|(part, _)| part).collect());
-            }
-            NotGiven::Unreadable if lost.is_empty() => {
-                lost = missing.iter().map(|(part, _)| part).collect();
-            }
-            NotGiven::NotHere | NotGiven::Unreadable => {}
-        }
+        let all = missing.iter().map(|(part, _)| part).collect();
+        let spoiled: Vec<ByteRange> = missing.spoiled(range).map(|(part, _)| part).collect();
+        let lost = match why {
+            NotGiven::NotHere if spoiled.is_empty() => return Nobody::Keep(all),
+            NotGiven::Unreadable if spoiled.is_empty() => all,
+            NotGiven::NotHere | NotGiven::Unreadable => spoiled,
+        };
         if lost.is_empty() {
             return Nobody::AskAgain;
         }

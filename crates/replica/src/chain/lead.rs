@@ -62,7 +62,8 @@ impl Peer {
         }
     }
 
-    /// A joiner lost its disk, or is to discard what it has: nothing counts that was heard of it, and what it acknowledged it must get again.
+    /// A joiner lost its disk, or is to discard what it has: nothing counts that was heard of it, and what it
+    /// acknowledged it must get again.
     fn forget(&mut self, written: Option<Seq>, now: Tick) {
         self.matched = Seq::ZERO;
         self.data = Seq::ZERO;
