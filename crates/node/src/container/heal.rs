@@ -3,7 +3,7 @@
 use super::{Container, Elsewhere, Failed, State, store_errno};
 use perigee_replica::{Fetch, Input, RegionMap, Role};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, Errno, InodeId, Version};
+use perigee_types::{ByteRange, Errno, InodeId, Seq, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{error, warn};
@@ -97,7 +97,11 @@ impl Container {
 
     /// How it stands with a file that was found corrupt; none: it is whole.
     pub(crate) fn damage(&self, inode: InodeId) -> Option<Damage> {
-        self.state.lock().damaged.get(&inode).copied()
+        let st = self.state.lock();
+        let damage = *st.damaged.get(&inode)?;
+        // What was found last may be here again, beside what was lost before.
+        let awaits = !st.pull.has_through(inode, Seq(u64::MAX));
+        Some(if awaits { damage } else { Damage::Lost })
     }
 
     /// Whether what this node keeps of the container is part of it.

@@ -459,10 +459,13 @@ impl Container {
         match st.pull.on_nobody_has(inode, fetch.range, why, committed) {
             Nobody::Keep(parts) => self.revert(st, inode, parts),
             Nobody::Lost(parts) => {
-                for part in parts.into_iter().filter(|_| !known) {
-                    self.mark_lost(st, inode, part, committed);
+                // What was asked for once more is neither news nor damage that heals.
+                if !known {
+                    for part in parts {
+                        self.mark_lost(st, inode, part, committed);
+                    }
+                    self.note_lost(st, inode);
                 }
-                self.note_lost(st, inode);
                 true
             }
             // In smaller pieces, at once; of what reaches to the end of the file the first one comes first.
