@@ -1,6 +1,7 @@
 //! Calls that overlap, and how each ended.
 
 use crate::model::Model;
+use std::fmt;
 
 /// Who calls. Only for people: a client's calls may overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +27,23 @@ pub struct Call<O, A> {
     pub(crate) invoked: Moment,
     pub(crate) op: O,
     pub(crate) end: End<A>,
+}
+
+impl<O: fmt::Debug, A: fmt::Debug> fmt::Display for Call<O, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (client, op) = (self.client.0, &self.op);
+        let began = self.invoked.0;
+        match &self.end {
+            End::Answered { at, answer } => {
+                write!(
+                    f,
+                    "{began} to {}: client {client}'s {op:?} gave {answer:?}",
+                    at.0
+                )
+            }
+            End::Unknown => write!(f, "{began}: client {client}'s {op:?}, of unknown outcome"),
+        }
+    }
 }
 
 /// A call of what a model has.

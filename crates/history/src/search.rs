@@ -38,10 +38,15 @@ pub struct Stuck {
     pub state: String,
     /// Some of the calls that could have come next, and do not fit.
     pub next: Vec<String>,
+    /// The last calls that began before one of those ended, and all with an unknown outcome, in the order in which they
+    /// began.
+    pub calls: Vec<String>,
 }
 
-/// Calls that are told of in a [`Stuck`].
+/// Calls that are told of in a [`Stuck`] as the next ones.
 const NEXT_TOLD: usize = 8;
+/// Answered calls that are told of in a [`Stuck`] for whoever looks for the cause.
+const CALLS_TOLD: usize = 40;
 
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,7 +58,11 @@ impl fmt::Display for Stuck {
             self.answers,
             self.state,
             self.next.join(", ")
-        )
+        )?;
+        for call in &self.calls {
+            write!(f, "\n  {call}")?;
+        }
+        Ok(())
     }
 }
 
@@ -220,7 +229,7 @@ impl<'a, M: Model> Search<'a, M> {
     }
 
     fn stuck(&self, best: &Configuration<M::State>) -> Stuck {
-        let (open, _) = self.open(best);
+        let (open, first_end) = self.open(best);
         let told = |index: usize| {
             let one = &self.answered[index];
             let (client, op) = (one.call.client.0, &one.call.op);
@@ -232,6 +241,18 @@ impl<'a, M: Model> Search<'a, M> {
             answers: self.answered.len(),
             state: format!("{:?}", best.state),
             next: open.into_iter().take(NEXT_TOLD).map(told).collect(),
+            calls: self.last_calls(first_end),
         }
+    }
+
+    fn last_calls(&self, end: Option<Moment>) -> Vec<String> {
+        let before = |call: &CallOf<M>| end.is_none_or(|end| call.invoked <= end);
+        let count = self.answered.iter().filter(|one| before(one.call)).count();
+        let answered = self.answered[..count].iter().map(|one| one.call);
+        let answered = answered.skip(count.saturating_sub(CALLS_TOLD));
+        let unknown = self.unknown.iter().copied().filter(|call| before(call));
+        let mut calls: Vec<&CallOf<M>> = answered.chain(unknown).collect();
+        calls.sort_by_key(|call| call.invoked);
+        calls.into_iter().map(ToString::to_string).collect()
     }
 }
