@@ -173,6 +173,19 @@ fn what_has_no_other_copy_is_said_and_never_read() {
     assert!(fs::read(mount.join("f1")).unwrap() == content(1, len(1)));
 }
 
+/// Kills all nodes of three but one, which owns alone then. Gives the others.
+fn leave_alone(cluster: &mut Cluster, owner: u32) -> Vec<u32> {
+    let others: Vec<u32> = (1..=3).filter(|node| *node != owner).collect();
+    for &node in &others {
+        cluster.kill(node, Signal::KILL).unwrap();
+    }
+    wait::until("the node owns alone", LIMIT, || {
+        Ok((cluster.chains()?[0] == [owner]).then_some(()))
+    })
+    .unwrap();
+    others
+}
+
 /// The last copy of a block rots while its node is alone: the others get everything else, and are copies again.
 #[test]
 fn a_block_that_nobody_has_keeps_nobody_out() {
@@ -188,16 +201,11 @@ fn a_block_that_nobody_has_keeps_nobody_out() {
     }
     cluster.settle().unwrap();
     let owner = cluster.owner(&first.join("f0")).unwrap();
-    let others: Vec<u32> = (1..=3).filter(|node| *node != owner).collect();
-    for &node in &others {
-        cluster.kill(node, Signal::KILL).unwrap();
+    let others = leave_alone(&mut cluster, owner);
+    for node in &others {
         let store = cluster.dir().join(format!("node-{node}/store"));
         fs::remove_dir_all(store).unwrap();
     }
-    wait::until("the node owns alone", LIMIT, || {
-        Ok((cluster.chains()?[0] == [owner]).then_some(()))
-    })
-    .unwrap();
     let files = backing(&cluster, owner);
     let rotten = files
         .values()
@@ -247,14 +255,7 @@ fn older_content_does_not_pass_for_a_block_that_nobody_has() {
     File::open(first.join("f0")).unwrap().sync_all().unwrap();
     cluster.settle().unwrap();
     let owner = cluster.owner(&first.join("f0")).unwrap();
-    let others: Vec<u32> = (1..=3).filter(|node| *node != owner).collect();
-    for &node in &others {
-        cluster.kill(node, Signal::KILL).unwrap();
-    }
-    wait::until("the node owns alone", LIMIT, || {
-        Ok((cluster.chains()?[0] == [owner]).then_some(()))
-    })
-    .unwrap();
+    let others = leave_alone(&mut cluster, owner);
     let mount = cluster.mount(owner).unwrap();
     let file = File::options().write(true).open(mount.join("f0")).unwrap();
     file.write_all_at(&[7; 4_096], 4_096).unwrap();
@@ -326,13 +327,7 @@ fn a_node_whose_keys_rot_leaves_and_gets_another_copy() {
     .unwrap();
     cluster.settle().unwrap();
     // The copy that it has now is good for everything: the others are not asked any more.
-    for node in (1..=3).filter(|node| *node != owner) {
-        cluster.kill(node, Signal::KILL).unwrap();
-    }
-    wait::until("the node owns alone", LIMIT, || {
-        Ok((cluster.chains()?[0] == [owner]).then_some(()))
-    })
-    .unwrap();
+    leave_alone(&mut cluster, owner);
     let mount = cluster.mount(owner).unwrap();
     let seen = fs::read_link(mount.join("link")).unwrap();
     assert_eq!(seen.to_str(), Some(&*target));
