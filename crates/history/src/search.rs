@@ -212,8 +212,10 @@ impl<'a, M: Model> Search<'a, M> {
         open.sort_by_key(|index| std::cmp::Reverse(self.answered[*index].at));
         for index in open {
             let one = &self.answered[index];
+            let instead = self.model.instead(&at.state, &one.call.op, one.answer);
             let told = Told::Answer(one.answer);
-            if let Some(state) = self.model.step(&at.state, &one.call.op, told) {
+            let done = self.model.step(&at.state, &one.call.op, told);
+            for state in instead.into_iter().chain(done) {
                 let mut next = at.clone();
                 next.state = state;
                 let place = next.beyond.partition_point(|other| *other < index);

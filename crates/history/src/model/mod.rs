@@ -42,4 +42,14 @@ pub trait Model {
         op: &Self::Op,
         told: Told<'_, Self::Answer>,
     ) -> Option<Self::State>;
+
+    /// Where an answer says that one of two things was done: the state after the other one.
+    fn instead(
+        &self,
+        _state: &Self::State,
+        _op: &Self::Op,
+        _answer: &Self::Answer,
+    ) -> Option<Self::State> {
+        None
+    }
 }

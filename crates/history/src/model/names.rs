@@ -1,6 +1,7 @@
 //! Names in directories: made, moved, removed, looked up.
 
 use super::{Model, Told};
+use crate::record::{CallOf, End, History};
 use std::collections::BTreeMap;
 
 /// A namespace of a root directory, and of directories that were made.
@@ -59,6 +60,8 @@ pub enum Answer {
     Exists,
     /// The name is that of a directory with names in it.
     NotEmpty,
+    /// Done, or nothing: see [`History::doubt_renames`].
+    DoneOrSame,
 }
 
 /// What each name leads to.
@@ -78,9 +81,64 @@ impl Model for Names {
 
     fn step(&self, state: &State, op: &Op, told: Told<'_, Answer>) -> Option<State> {
         match told {
-            Told::Answer(Answer::Done) | Told::Nothing => self.change(state, op),
+            Told::Answer(Answer::Done | Answer::DoneOrSame) | Told::Nothing => {
+                self.change(state, op)
+            }
             Told::Answer(answer) => self.says(state, op, *answer).then(|| state.clone()),
         }
+    }
+
+    fn instead(&self, state: &State, op: &Op, answer: &Answer) -> Option<State> {
+        let Op::Rename(_, to, _) = op else {
+            return None;
+        };
+        let doubtful = *answer == Answer::DoneOrSame;
+        (doubtful && state.contains_key(to)).then(|| state.clone())
+    }
+}
+
+impl Op {
+    /// Whether the name may lead elsewhere, or nowhere, once this is done.
+    fn takes_from(&self, place: &Place) -> bool {
+        match self {
+            Self::Add(..) | Self::Find(_) => false,
+            Self::Remove(at) => at == place,
+            Self::Rename(from, _, Move::NoReplace) => from == place,
+            Self::Rename(from, to, _) => from == place || to == place,
+        }
+    }
+}
+
+impl History<Names> {
+    /// Takes into account how Linux renames: it looks at the one name, then at the other one, and when both lead to one
+    /// file it is done, as POSIX has it. While another host moves that file from the one to the other, it may find
+    /// it at both, and do nothing. Renames beside which something else took the name away are done, or that.
+    pub fn doubt_renames(&mut self) {
+        let doubtful: Vec<usize> = (0..self.calls.len())
+            .filter(|index| self.may_be_same(*index))
+            .collect();
+        for index in doubtful {
+            if let End::Answered { answer, .. } = &mut self.calls[index].end {
+                *answer = Answer::DoneOrSame;
+            }
+        }
+    }
+
+    fn may_be_same(&self, index: usize) -> bool {
+        let call = &self.calls[index];
+        let (Op::Rename(from, to, Move::Replace | Move::Exchange), End::Answered { at, answer }) =
+            (&call.op, &call.end)
+        else {
+            return false;
+        };
+        let takes = |(other, beside): (usize, &CallOf<Names>)| {
+            let is_over = match &beside.end {
+                End::Answered { at, answer } => *at < call.invoked || *answer != Answer::Done,
+                End::Unknown => false,
+            };
+            other != index && !is_over && beside.invoked < *at && beside.op.takes_from(from)
+        };
+        *answer == Answer::Done && from != to && self.calls.iter().enumerate().any(takes)
     }
 }
 

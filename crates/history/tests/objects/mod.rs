@@ -316,7 +316,7 @@ impl Real for TheNames {
             Answer::Missing => Answer::Is(ROOT + 1 + rng.below(3)),
             Answer::Is(_) | Answer::Exists | Answer::NotEmpty => Answer::Missing,
             Answer::Done if rng.chance(1, 2) => Answer::Exists,
-            Answer::Done => Answer::Missing,
+            Answer::Done | Answer::DoneOrSame => Answer::Missing,
         }
     }
 }

@@ -210,8 +210,9 @@ impl Rounds {
                 &mut looked,
             )?;
             look("locks", &Locks, &round.locks.close(), &mut looked)?;
-            let root = Names { root: ROOT };
-            look("names", &root, &round.names.close(), &mut looked)?;
+            let mut names = round.names.close();
+            names.doubt_renames();
+            look("names", &Names { root: ROOT }, &names, &mut looked)?;
         }
         Ok(looked)
     }
@@ -336,6 +337,34 @@ mod tests {
         };
         assert!(told(false).is_err());
         assert_eq!(told(true).unwrap().unknown, 2);
+    }
+
+    #[test]
+    fn a_rename_may_do_nothing_only_beside_another_one_that_moves_the_file() {
+        let place = |name: &[u8]| Place {
+            dir: ROOT,
+            name: name.to_vec(),
+        };
+        let (from, to) = (place(b"a"), place(b"b"));
+        let told = |beside: bool| {
+            round(|round| {
+                let names = &mut round.names;
+                let add = names.invoke(Client(1), names::Op::Add(from.clone(), 7));
+                names.answer(add, names::Answer::Done);
+                let rename = || names::Op::Rename(from.clone(), to.clone(), names::Move::Replace);
+                let first = names.invoke(Client(1), rename());
+                if !beside {
+                    names.answer(first, names::Answer::Done);
+                }
+                let second = names.invoke(Client(2), rename());
+                names.answer(second, names::Answer::Done);
+                if beside {
+                    names.answer(first, names::Answer::Done);
+                }
+            })
+        };
+        assert!(told(true).is_ok());
+        assert!(told(false).is_err());
     }
 
     #[test]
