@@ -3,7 +3,8 @@
 //! A lease covers an inode's attributes, its content, and (of a directory) the names in it. It
 //! ends by itself after its term (Gray and Cheriton, Leases, SOSP 1989) or when its session has
 //! said that it forgot. Invariant: while a session's lease stands, no other session's change of
-//! that inode has been acknowledged without this session having forgotten first.
+//! that inode has been ordered (of a file's content: acknowledged) without this session having forgotten
+//! first. So a change that anybody has seen is seen by all.
 
 use crate::op::Touched;
 use perigee_types::{InodeId, NodeId, SessionId, Span, Tick};
@@ -34,8 +35,8 @@ const CONTENTION: Span = Span::from_millis(500);
 struct Grant {
     session: SessionId,
     until: Tick,
-    /// Changes that wait for the session to forget. Until all of them have its word it gets no new lease: the word about
-    /// the old one could end it.
+    /// Changes that wait for the session to forget. Until all of them have its word nobody gets a new lease: the word
+    /// about the old one could end the session's, and another's would be in the way of the change.
     recalls: u32,
 }
 
@@ -100,9 +101,55 @@ impl Leases {
         Span(left.0 - left.0 / 100 * DRIFT_PERCENT)
     }
 
-    /// Whose leases must end before a change of `session` is acknowledged: each is to be told, and then
-    /// [`Self::revoked`] for every inode that was touched. Mounts of the owner's own host are told at once, and are not
-    /// among them.
+    /// Whether another host may keep what a change of `session` is about to touch: [`Self::recall`].
+    #[must_use]
+    pub fn is_kept(&self, now: Tick, session: SessionId, touched: &[Touched]) -> bool {
+        let granted = |change| self.grants.get(&leased_by(change)).into_iter().flatten();
+        let mut granted = touched.iter().flat_map(granted);
+        granted.any(|grant| self.is_in_the_way(now, session, grant))
+    }
+
+    /// Whose leases must end before a change of `session` is ordered: each is to be told, and then [`Self::revoked`] for
+    /// every inode that is touched. Whoever sees a change then can rely on it that nobody is shown what was before.
+    ///
+    /// Mounts of the owner's own host are told at once, and are not among them; nor are those that may hold pages: see
+    /// [`Self::in_the_way`].
+    pub fn recall(&mut self, now: Tick, session: SessionId, touched: &[Touched]) -> Vec<Holder> {
+        let mut all = BTreeMap::new();
+        self.recall_leases(now, session, touched, &mut all);
+        holders(all)
+    }
+
+    fn is_in_the_way(&self, now: Tick, session: SessionId, grant: &Grant) -> bool {
+        grant.session != session && grant.until > now && grant.session.node() != self.me
+    }
+
+    fn recall_leases(
+        &mut self,
+        now: Tick,
+        session: SessionId,
+        touched: &[Touched],
+        all: &mut BTreeMap<SessionId, Tick>,
+    ) {
+        let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
+        for inode in inodes {
+            let mut grants = self.grants.remove(&inode).unwrap_or_default();
+            for grant in &mut grants {
+                if self.is_in_the_way(now, session, grant) {
+                    grant.recalls += 1;
+                    let until = all.entry(grant.session).or_insert(grant.until);
+                    *until = grant.until.max(*until);
+                }
+            }
+            if !grants.is_empty() {
+                self.grants.insert(inode, grants);
+            }
+        }
+    }
+
+    /// Whose leases must end before a change of `session` is acknowledged, and who may hold pages of what it changes: each
+    /// is to be told, and then [`Self::revoked`] for every inode that was touched. Mounts of the owner's own host are told
+    /// at once, and are not among them.
     pub fn in_the_way(
         &mut self,
         now: Tick,
@@ -110,34 +157,21 @@ impl Leases {
         touched: &[Touched],
     ) -> Vec<Holder> {
         let mut all: BTreeMap<SessionId, Tick> = BTreeMap::new();
-        let mut add = |session: SessionId, until: Tick| {
-            let known = all.entry(session).or_insert(until);
-            *known = until.max(*known);
-        };
-        let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
-        for inode in inodes {
-            for grant in self.grants.get_mut(&inode).into_iter().flatten() {
-                if grant.session != session && grant.until > now && grant.session.node() != self.me
-                {
-                    grant.recalls += 1;
-                    add(grant.session, grant.until);
-                }
-            }
-        }
+        self.recall_leases(now, session, touched, &mut all);
         for change in touched {
             if let Touched::Data(inode) = change {
                 let readers = self.take_readers(*inode, session).into_iter();
-                let others = readers.filter(|reader| reader.node() != self.me);
-                others.for_each(|reader| add(reader, now + READER_WAIT));
+                for reader in readers.filter(|reader| reader.node() != self.me) {
+                    let until = all.entry(reader).or_default();
+                    *until = (*until).max(now + READER_WAIT);
+                }
             }
         }
-        all.into_iter()
-            .map(|(session, until)| Holder { session, until })
-            .collect()
+        holders(all)
     }
 
     /// Lets `session` keep `inode` until `limit`, and says for how long; zero while the inode is
-    /// contended.
+    /// contended, or a change of it waits for leases.
     pub fn grant(&mut self, now: Tick, inode: InodeId, session: SessionId, limit: Tick) -> Span {
         if self.contended.get(&inode).is_some_and(|until| *until > now) {
             return Span::ZERO;
@@ -147,8 +181,10 @@ impl Leases {
             return Span::ZERO;
         }
         let grants = self.grants.entry(inode).or_default();
+        if grants.iter().any(|grant| grant.recalls > 0) {
+            return Span::ZERO;
+        }
         match grants.iter_mut().find(|grant| grant.session == session) {
-            Some(grant) if grant.recalls > 0 => return Span::ZERO,
             Some(grant) => grant.until = grant.until.max(until),
             None => grants.push(Grant {
                 session,
@@ -235,6 +271,11 @@ impl Leases {
     }
 }
 
+fn holders(all: BTreeMap<SessionId, Tick>) -> Vec<Holder> {
+    let holder = |(session, until)| Holder { session, until };
+    all.into_iter().map(holder).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,6 +356,21 @@ mod tests {
         leases.revoked(later, inode(), session(2));
         let held = in_the_way(&mut leases, later.0, session(3));
         assert_eq!(held, [session(2)], "nobody waited for that word");
+    }
+
+    #[test]
+    fn nobody_gets_a_lease_while_a_change_waits_for_one() {
+        let mut leases = leases();
+        let far = Tick(u64::MAX);
+        leases.grant(Tick(0), inode(), session(2), far);
+        let touched = [Touched::Listing(inode())];
+        assert!(leases.is_kept(Tick(1), session(3), &touched));
+        assert!(!leases.is_kept(Tick(1), session(2), &touched), "its own");
+        assert_eq!(leases.recall(Tick(1), session(3), &touched).len(), 1);
+        let told = leases.grant(Tick(2), inode(), session(4), far);
+        assert_eq!(told, Span::ZERO);
+        leases.revoked(Tick(3), inode(), session(2));
+        assert!(!leases.is_kept(Tick(3), session(3), &touched));
     }
 
     #[test]

@@ -25,7 +25,7 @@ perigee_types::plants! {
     LeaseFromAnswer = "a lease is counted from the moment when the answer comes";
     RecentNotForgotten = "an owner keeps a committed row that it has read when the row is deleted";
     RecentOutlivesReign = "an owner keeps committed rows that it has read over another owner's time";
-    PartRevokesNothing = "the end of a participant's part calls no lease back";
-    RepeatRevokesNothing = "a part that has ended is confirmed again while leases on it stand";
+    PartRevokesNothing = "a participant votes while others keep what its part changes";
+    SeenBeforeRevoked = "a change can be seen before other sessions have forgotten what it changed";
     KeptOverEpoch = "an owner's own sessions keep names while it reconciles in a new epoch";
 }

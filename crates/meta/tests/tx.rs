@@ -166,12 +166,13 @@ fn an_aborted_transaction_leaves_nothing() {
 #[test]
 fn what_was_read_must_be_so_still() {
     let mut fs = two_containers();
-    let Ok(Reply::Entry(dir)) = fs.run(&Op::Lookup {
+    let Ok(Reply::Leads(dir)) = fs.run(&Op::Lookup {
         parent: ROOT,
         name: b"d".to_vec(),
     }) else {
         panic!("it is there")
     };
+    let dir = fs.attr(dir);
     let rmdir = Op::Rmdir {
         parent: ROOT,
         name: b"d".to_vec(),
@@ -230,13 +231,13 @@ fn a_prepared_transaction_locks_what_it_changes_from_all_and_what_it_read_from_w
 fn creations_at_home_do_not_wait_for_directories_made_from_elsewhere() {
     let mut fs = two_containers();
     let (_, away) = plan(&mut fs, &make(ROOT, "e", NewNode::Directory, 0o755), 1);
-    let Ok(Reply::Entry(dir)) = fs.run(&Op::Lookup {
+    let Ok(Reply::Leads(dir)) = fs.run(&Op::Lookup {
         parent: ROOT,
         name: b"d".to_vec(),
     }) else {
         panic!("it is there")
     };
-    let (_, local) = plan(&mut fs, &make(dir.inode, "f", NewNode::File, 0o644), 2);
+    let (_, local) = plan(&mut fs, &make(dir, "f", NewNode::File, 0o644), 2);
     let there = away
         .iter()
         .find(|(container, _)| *container == THERE)

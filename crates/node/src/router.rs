@@ -35,6 +35,9 @@ const RELEASE: Duration = Duration::from_secs(1);
 /// How long one call to an owner may take.
 const CALL: Duration = Duration::from_secs(10);
 
+/// How often a name may lead elsewhere while it is looked up.
+const LOOKUPS: u32 = 64;
+
 /// The container whose owner runs an operation.
 pub(crate) fn container_of(op: &Op) -> ContainerId {
     match op {
@@ -95,9 +98,7 @@ pub(crate) async fn prepare(env: &Arc<Env>, request: &Prepare) -> Result<Prepare
 /// Has a container's owner end its part of a transaction.
 pub(crate) async fn resolve(env: &Arc<Env>, request: &Resolve) -> Result<(), Failed> {
     let here = |container: Arc<Container>| async move {
-        container
-            .resolve(request.tx, request.commit, &request.touched)
-            .await
+        container.resolve(request.tx, request.commit).await
     };
     let there = |node| async move { ask(env, node, request, CALL).await.map(|_| ()) };
     at_owner(env, request.container, CALL, here, there).await
@@ -271,6 +272,47 @@ impl Router {
         );
     }
 
+    /// Looks a name up, and what it leads to where that is another container's, so many times at most: the name may lead
+    /// elsewhere before that is asked about.
+    fn look_up(
+        &self,
+        session: SessionId,
+        parent: InodeId,
+        name: Vec<u8>,
+        times: u32,
+        done: Done<(Reply, Duration)>,
+    ) {
+        let Some(me) = self.me() else {
+            return done(Err(Errno::EIO));
+        };
+        let op = Op::Lookup {
+            parent,
+            name: name.clone(),
+        };
+        let found = move |result| {
+            let (inode, name_ttl) = match result {
+                Ok((Reply::Leads(inode), ttl)) => (inode, ttl),
+                result => return done(result),
+            };
+            let router = me.clone();
+            let asked = me.env.clock.now();
+            let known = move |result: Result<(Reply, Duration), Errno>| match result {
+                Ok((Reply::Attr(attr), ttl)) => {
+                    let took = router.env.clock.now().since(asked).as_duration();
+                    let ttl = ttl.min(name_ttl.saturating_sub(took));
+                    done(Ok((Reply::Entry(attr), ttl)));
+                }
+                Ok(_) => done(Err(Errno::EPROTO)),
+                Err(Errno::ESTALE) if times > 1 => {
+                    router.look_up(session, parent, name, times - 1, done);
+                }
+                Err(errno) => done(Err(errno)),
+            };
+            me.execute_once(session, Op::GetAttr { inode }, Box::new(known));
+        };
+        self.execute_once(session, op, Box::new(found));
+    }
+
     async fn read_elsewhere(
         env: &Arc<Env>,
         session: SessionId,
@@ -373,34 +415,10 @@ fn errno(failed: Failed) -> Errno {
 
 impl Backend for Router {
     fn execute(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>) {
-        if !matches!(op, Op::Lookup { .. }) {
-            return self.execute_once(session, op, done);
+        match op {
+            Op::Lookup { parent, name } => self.look_up(session, parent, name, LOOKUPS, done),
+            op => self.execute_once(session, op, done),
         }
-        let Some(me) = self.me() else {
-            return done(Err(Errno::EIO));
-        };
-        self.execute_once(
-            session,
-            op,
-            Box::new(move |result| match result {
-                Ok((Reply::Inodes(inodes), name_ttl)) if inodes.len() == 1 => me.execute_once(
-                    session,
-                    Op::GetAttr { inode: inodes[0] },
-                    Box::new(move |result| {
-                        done(match result {
-                            Ok((Reply::Attr(attr), ttl)) => {
-                                Ok((Reply::Entry(attr), ttl.min(name_ttl)))
-                            }
-                            Ok(_) => Err(Errno::EPROTO),
-                            // The name was removed in between.
-                            Err(Errno::ESTALE) => Ok((Reply::Absent, Duration::ZERO)),
-                            Err(errno) => Err(errno),
-                        });
-                    }),
-                ),
-                result => done(result),
-            }),
-        );
     }
 
     fn open(&self, session: SessionId, inode: InodeId, write: bool, done: Done<Found>) {

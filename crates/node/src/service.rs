@@ -309,9 +309,7 @@ async fn transactions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         tx::Resolve::METHOD => {
             let request: tx::Resolve = decode(body)?;
             let container = container(env, request.container)?;
-            container
-                .resolve(request.tx, request.commit, &request.touched)
-                .await?;
+            container.resolve(request.tx, request.commit).await?;
             reply::<tx::Resolve>(&tx::Resolved)
         }
         _ => {

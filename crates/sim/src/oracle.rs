@@ -28,7 +28,7 @@ pub struct Oracle {
     pub acked_block: [Seq; BLOCKS],
     /// The record that first carried each token.
     pub origin: BTreeMap<u64, Version>,
-    /// Blocks of which, at some moment, no member had a good copy.
+    /// Blocks of which, at some moment, no member had a good copy: they may be lost.
     pub unkept: [bool; BLOCKS],
     /// The content of each block whose last copy was spoiled, by the place of the write that made it.
     pub gone: [Seq; BLOCKS],
@@ -55,11 +55,6 @@ impl Oracle {
         if self.violation.is_none() && self.laws.include(law) {
             self.violation = Some(Violation { law, what, at });
         }
-    }
-
-    /// No member has a good copy of this block: it may be lost.
-    pub fn note_unkept(&mut self, block: usize) {
-        self.unkept[block] = true;
     }
 
     /// Notes where tokens come from.

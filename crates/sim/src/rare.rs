@@ -84,19 +84,14 @@ impl World {
         }
     }
 
-    /// A member is alone, and others still have what it has.
+    /// A member is alone: nobody else need have what it has.
     pub(crate) fn aim_at_last_copy(&mut self, owner: usize) {
-        let Some(block) = (0..BLOCKS).find(|block| self.may_spoil_alone(owner, *block)) else {
+        if !(0..BLOCKS).any(|block| self.may_spoil_alone(owner, block)) {
             return;
-        };
+        }
         let mut dice = self.numbered.rare();
         if dice.rng.chance(3, 4) {
-            let other = dice.rng.below(BLOCKS as u64) as usize;
-            let block = if self.may_spoil_alone(owner, other) {
-                other
-            } else {
-                block
-            };
+            let block = dice.rng.below(BLOCKS as u64) as usize;
             let after = dice.rng.below(3 * SECOND);
             self.strike(&dice, Strike::RotAlone(owner, block, after));
         }

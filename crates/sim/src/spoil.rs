@@ -134,7 +134,7 @@ impl World {
                 valid && !disk.wiped && disk.fits(block)
             };
             if !members.into_iter().any(kept) {
-                self.oracle.note_unkept(block);
+                self.oracle.unkept[block] = true;
             }
         }
     }

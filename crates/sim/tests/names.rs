@@ -86,7 +86,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::RecentNotForgotten, 1),
     (Plant::RecentOutlivesReign, 651),
     (Plant::PartRevokesNothing, 6),
-    (Plant::RepeatRevokesNothing, 2901),
+    (Plant::SeenBeforeRevoked, 1),
     (Plant::KeptOverEpoch, 234),
 ];
 

@@ -21,18 +21,23 @@ pub(crate) fn lookup(
             let Some(above) = draft.parent(parent)? else {
                 return Ok(Reply::Absent);
             };
-            let record = draft.named_inode(parent, above)?;
-            return Ok(Reply::Entry(record.attr(above)));
+            return leads_to(draft, parent, above);
         }
         _ => dentry::check_name(name)?,
     }
     match dentry::find(draft, parent, name)? {
-        Some(found) => {
-            let record = draft.named_inode(parent, found.inode)?;
-            Ok(Reply::Entry(record.attr(found.inode)))
-        }
+        Some(found) => leads_to(draft, parent, found.inode),
         None => Ok(Reply::Absent),
     }
+}
+
+/// What an inode in another container is like is that container's to say, and to give a lease on.
+fn leads_to(draft: &mut Draft<'_>, parent: InodeId, inode: InodeId) -> Result<Reply, Refusal> {
+    if inode.container() != parent.container() {
+        return Ok(Reply::Leads(inode));
+    }
+    let record = draft.named_inode(parent, inode)?;
+    Ok(Reply::Entry(record.attr(inode)))
 }
 
 pub(crate) fn getattr(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refusal> {

@@ -99,7 +99,7 @@ pub enum Allocate {
     reason = "fields are named as the system calls name them"
 )]
 pub enum Op {
-    /// Finds a name, `.` and `..` included: [`Reply::Entry`] or [`Reply::Absent`].
+    /// Finds a name, `.` and `..` included: [`Reply::Entry`], [`Reply::Leads`] or [`Reply::Absent`].
     Lookup { parent: InodeId, name: Vec<u8> },
     /// [`Reply::Attr`].
     GetAttr { inode: InodeId },
@@ -318,6 +318,8 @@ pub enum Reply {
         /// Names and values.
         settings: Vec<(String, String)>,
     },
+    /// The name leads into another container, to this inode.
+    Leads(InodeId),
 }
 
 /// What other sessions' caches must drop before an operation is acknowledged.

@@ -2,7 +2,7 @@
 
 use super::lead::Vote;
 use super::owner::{DOUBT, Step, Transactions, Verdict, When};
-use super::{Conflict, Intent, abort, commit, intent, locked_keys, prepare};
+use super::{Conflict, Intent, abort, commit, locked_keys, prepare};
 use crate::error::Refusal;
 use crate::key::Key;
 use crate::op::Touched;
@@ -57,21 +57,24 @@ impl Transactions {
         })
     }
 
+    /// What sessions must forget before this container's part is prepared: once it is, the others may show theirs.
+    pub fn touched(&self, view: &mut dyn View, intent: &Intent) -> Result<Vec<Touched>, Refusal> {
+        if planted!(self, PartRevokesNothing) {
+            return Ok(Vec::new());
+        }
+        touched(view, self.container, &intent.batch)
+    }
+
     /// Ends this container's part. Does nothing, and confirms, when it has ended before.
     ///
-    /// What sessions must forget before the confirmation is said with it: whoever ends the part, it follows from the
-    /// intent. Once the record is ordered: [`Self::ended`].
+    /// Once the record is ordered: [`Self::ended`]. What it changes sessions have forgotten before it was prepared, and
+    /// were not shown since.
     pub fn end(
         &self,
         view: &mut dyn View,
         tx: TxId,
         verdict: Verdict,
-    ) -> Result<Step<Vec<Touched>>, Refusal> {
-        let say = match (verdict, intent(view, self.container, tx)?) {
-            (Verdict::Commit, Some(_)) if planted!(self, PartRevokesNothing) => Vec::new(),
-            (Verdict::Commit, Some(intent)) => touched(view, self.container, &intent.batch)?,
-            (Verdict::Commit, None) | (Verdict::Abort, _) => Vec::new(),
-        };
+    ) -> Result<Step<()>, Refusal> {
         let batch = match verdict {
             Verdict::Commit => commit(view, self.container, tx)?,
             Verdict::Abort => abort(view, self.container, tx)?,
@@ -80,7 +83,7 @@ impl Transactions {
         Ok(Step {
             record: (!batch.is_empty()).then_some(batch),
             when: if early { When::Now } else { When::Replicated },
-            say,
+            say: (),
         })
     }
 

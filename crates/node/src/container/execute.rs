@@ -198,17 +198,23 @@ impl Container {
                 error!(container = %self.id, %corrupt, "state is corrupt");
                 return Ok(Ran::Done(Err(Errno::EIO), Span::ZERO, Owed::default()));
             }
+            // What other hosts keep of it is taken back first: whoever sees the change is sure that all do.
+            Turn::Alone(outcome) if st.leases.is_kept(now, request.session, &outcome.touched) => {
+                let run = mutates.then(|| st.answers.begin(request.session, request.op));
+                return Ok(Ran::Spans(run));
+            }
             Turn::Answer(Ok(outcome)) | Turn::Alone(outcome) => outcome,
         };
-        Ok(self.conclude(st, now, until, request, local, latest, outcome, after))
+        let done = self.conclude(st, now, until, request, local, latest, outcome, after);
+        Ok(Ran::Done(done.result, done.ttl, done.owed))
     }
 
     /// Orders an outcome that this container alone carries, and sums up what its answer waits for.
     #[allow(
         clippy::too_many_arguments,
-        reason = "one caller, which has just found all of these"
+        reason = "both callers have just found all of these"
     )]
-    fn conclude(
+    pub(super) fn conclude(
         self: &Arc<Self>,
         st: &mut State,
         now: Tick,
@@ -218,7 +224,7 @@ impl Container {
         latest: Seq,
         mut outcome: Outcome,
         after: &mut After,
-    ) -> Ran {
+    ) -> Concluded {
         let mut owed = Owed::default();
         let mut depends = latest;
         if let Some(mut batch) = outcome.batches.remove(&self.id) {
@@ -228,13 +234,13 @@ impl Container {
                 Self::remember(st, request, &outcome.reply, &mut batch);
             }
             if let Err(error) = self.carry_out(st, &batch) {
-                return Ran::Done(Err(store_errno(&error)), Span::ZERO, Owed::default());
+                return Concluded::failed(store_errno(&error));
             }
             match self.order(st, now, &batch, !local) {
                 Ok(seq) => depends = seq,
                 Err(elsewhere) => {
                     warn!(container = %self.id, %elsewhere, "lost the container while ordering");
-                    return Ran::Done(Err(Errno::EIO), Span::ZERO, Owed::default());
+                    return Concluded::failed(Errno::EIO);
                 }
             }
         }
@@ -248,7 +254,11 @@ impl Container {
         self.locks_changed(st, now, &request.operation, &reply, after);
         self.freshen(st, &mut reply);
         let ttl = self.grant(st, now, until, request, &reply);
-        Ran::Done(Ok(reply), ttl, owed)
+        Concluded {
+            result: Ok(reply),
+            ttl,
+            owed,
+        }
     }
 
     /// Whether other hosts may keep what is about to change.
@@ -374,7 +384,7 @@ impl Container {
                     give(st, row.inode);
                 }
             }
-            Reply::Absent => {}
+            Reply::Absent | Reply::Leads(_) => {}
             _ => return Span::ZERO,
         }
         if let Some(dir) = dir {
@@ -474,10 +484,29 @@ impl Container {
     }
 }
 
+/// What an operation came to that one container alone carries.
+pub(super) struct Concluded {
+    pub(super) result: Result<Reply, Errno>,
+    /// For how long the session may keep what it is shown.
+    pub(super) ttl: Span,
+    /// What the answer waits for.
+    pub(super) owed: Owed,
+}
+
+impl Concluded {
+    fn failed(errno: Errno) -> Self {
+        Self {
+            result: Err(errno),
+            ttl: Span::ZERO,
+            owed: Owed::default(),
+        }
+    }
+}
+
 /// How far an operation came under the lock.
 enum Ran {
     /// It is decided; the answer may owe something first.
     Done(Result<Reply, Errno>, Span, Owed),
-    /// Other containers are part of it, or may be in its way. Of a change: this execution's name.
+    /// Other containers are part of it, or may be in its way, or leases are. Of a change: this execution's name.
     Spans(Option<RunId>),
 }

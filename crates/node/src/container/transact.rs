@@ -2,18 +2,18 @@
 //!
 //! [`perigee_meta::tx::Transactions`] decides; this asks the other owners, orders the records, and says what may be said.
 
-use super::execute::{Owed, Request, changes};
+use super::execute::{Owed, Request, changes, data_inode};
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
 use bytes::Bytes;
 use perigee_meta::tx::{
     Count, Intent, Known, Plan, Step, Tell, Transactions, Turn, Verdict, Vote, When,
 };
-use perigee_meta::{Answers, Context, Key, Op, Outcome, Refusal, Reply, RunId, Touched, View};
+use perigee_meta::{Answers, Context, Outcome, Refusal, Reply, RunId, Touched, View};
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
-use perigee_types::{ContainerId, Errno, InodeId, SessionId, Span, TxId, Version};
+use perigee_types::{ContainerId, Errno, SessionId, Span, Tick, TxId, Version};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -33,12 +33,33 @@ enum Next {
     Fetch,
     /// Another transaction is in the way.
     Wait,
+    /// Other hosts keep what is to be changed.
+    Recall(Owed),
     Answer(Result<Reply, Errno>, Owed),
     Prepare(Box<(Plan, Outcome)>),
 }
 
+/// How far a part of another's transaction came.
+enum Preparing {
+    /// Other hosts keep what is to be changed.
+    Recall(Owed),
+    /// It is voted on, and this is the last record that the vote depends on.
+    Done(Step<Vote>, Version),
+}
+
+impl State {
+    /// Takes back, before a change of `session` is ordered, what other hosts keep of what it touches.
+    fn recall(&mut self, now: Tick, session: SessionId, touched: Vec<Touched>) -> Owed {
+        Owed {
+            revoke: self.leases.recall(now, session, &touched),
+            touched,
+            ..Owed::default()
+        }
+    }
+}
+
 impl Container {
-    /// Runs an operation that needs other containers, until it succeeds, fails or takes too long.
+    /// Runs an operation that needs other containers, or has to wait, until it succeeds, fails or takes too long.
     pub(super) async fn execute_spanning(
         self: Arc<Self>,
         request: Request,
@@ -46,9 +67,6 @@ impl Container {
         foreign: Foreign,
         answer: Answer<(Reply, Span)>,
     ) {
-        if let Some(reply) = self.foreign_name(&request, &foreign) {
-            return answer(reply);
-        }
         let me = self.clone();
         let operation = request.operation.clone();
         // A transaction that has begun goes on when the program has stopped waiting: it holds keys.
@@ -96,6 +114,10 @@ impl Container {
                         return Ok(reply);
                     }
                 }
+                Next::Recall(owed) => {
+                    self.pay(request.session, owed).await?;
+                    continue;
+                }
                 Next::Wait => {}
             }
             foreign = Foreign::default();
@@ -103,39 +125,6 @@ impl Container {
             pause = (pause * 2).min(PAUSE.1);
         }
         Err(Errno::EIO.into())
-    }
-
-    /// A lookup whose name leads into another container is answered with the inode's number: its
-    /// attributes, and the lease on them, are that container's to give.
-    fn foreign_name(
-        &self,
-        request: &Request,
-        foreign: &Foreign,
-    ) -> Option<Result<(Reply, Span), Failed>> {
-        let Op::Lookup { parent, .. } = &request.operation else {
-            return None;
-        };
-        let (container, wanted) = foreign.wanted.first_key_value()?;
-        let Some(Key::Inode(index)) = wanted.gets.first().and_then(|key| Key::decode(key)) else {
-            return None;
-        };
-        let now = self.env.clock.now();
-        let mut st = self.state.lock();
-        let until = match Self::reign(&st, now) {
-            Ok((_, until)) => until,
-            Err(elsewhere) => return Some(Err(elsewhere.into())),
-        };
-        let local = request.session.node() == self.env.me;
-        if !local && st.chain.last().seq > st.chain.committed() {
-            // Another host sees only what is replicated: the slow way waits for that.
-            return None;
-        }
-        let limit = st.leases.limit(now, request.session, until);
-        let ttl = st.leases.grant(now, *parent, request.session, limit);
-        Some(Ok((
-            Reply::Inodes(vec![InodeId::new(*container, index)]),
-            ttl,
-        )))
     }
 
     /// Reads at other owners what the last run lacked.
@@ -172,10 +161,32 @@ impl Container {
         run: Option<RunId>,
         foreign: &mut Foreign,
     ) -> Result<Next, Failed> {
+        let mut after = After::default();
+        let file = match data_inode(&request.operation) {
+            Some(inode) => Some(self.file(inode).map_err(|error| store_errno(&error))?),
+            None => None,
+        };
+        let still = file.as_ref().map(|file| file.still.write());
+        let next = {
+            let mut st = self.state.lock();
+            self.turn_now(&mut st, request, run, foreign, &mut after)
+        };
+        drop(still);
+        after.run();
+        next
+    }
+
+    fn turn_now(
+        self: &Arc<Self>,
+        st: &mut State,
+        request: &Request,
+        run: Option<RunId>,
+        foreign: &mut Foreign,
+        after: &mut After,
+    ) -> Result<Next, Failed> {
         let local = request.session.node() == self.env.me;
         let now = self.env.clock.now();
-        let mut st = self.state.lock();
-        let (epoch, _) = Self::reign(&st, now)?;
+        let (epoch, until) = Self::reign(st, now)?;
         // In a later reign, a repeat of it may have been executed.
         if !run.is_none_or(|run| st.answers.is_running(run)) {
             return Err(Elsewhere::NotReady.into());
@@ -183,7 +194,7 @@ impl Container {
         if changes(&request.operation) && now < st.changes_from {
             return Ok(Next::Wait);
         }
-        self.record_all_writes(&mut st);
+        self.record_all_writes(st);
         let context = Context {
             now: self.env.clock.wall(),
             new_directory_in: request.new_directory_in,
@@ -207,7 +218,16 @@ impl Container {
                 error!(container = %self.id, %corrupt, "state is corrupt");
                 return Err(Errno::EIO.into());
             }
-            Turn::Alone(mut outcome) | Turn::Spans(mut outcome) => {
+            Turn::Alone(outcome) | Turn::Spans(outcome)
+                if st.leases.is_kept(now, request.session, &outcome.touched) =>
+            {
+                Next::Recall(st.recall(now, request.session, outcome.touched))
+            }
+            Turn::Alone(outcome) => {
+                let done = self.conclude(st, now, until, request, local, latest, outcome, after);
+                Next::Answer(done.result, done.owed)
+            }
+            Turn::Spans(mut outcome) => {
                 let batches = std::mem::take(&mut outcome.batches);
                 let read_set = foreign.read_set();
                 let plan = st.transactions.begin(epoch, &reads, &read_set, batches);
@@ -242,15 +262,14 @@ impl Container {
             Ok(Some(decided)) => decided,
             refused => {
                 let tell = self.state.lock().transactions.abandon(&plan);
-                self.tell(&tell, &[]).await;
+                self.tell(&tell).await;
                 return refused.map(|_| None);
             }
         };
         // From here on only the log knows how it ended.
         self.wait(step.when, decision).await?;
-        let told = self.tell(&step.say, &outcome.touched);
-        let ((), paid) = tokio::join!(told, self.pay(request.session, owed));
-        paid?;
+        self.pay(request.session, owed).await?;
+        self.tell(&step.say).await;
         Ok(Some(outcome.reply))
     }
 
@@ -302,13 +321,12 @@ impl Container {
     }
 
     /// Tells the participants how a transaction ended. A decision that all have confirmed is removed.
-    async fn tell(self: &Arc<Self>, tell: &Tell, touched: &[Touched]) {
+    async fn tell(self: &Arc<Self>, tell: &Tell) {
         let tells = tell.participants.iter().map(|container| {
             let resolve = Resolve {
                 container: *container,
                 tx: tell.tx,
                 commit: tell.verdict == Verdict::Commit,
-                touched: touched.to_vec(),
             };
             async move {
                 match crate::router::resolve(&self.env, &resolve).await {
@@ -388,7 +406,27 @@ impl Container {
 
     /// Prepares this container's part of another's transaction.
     pub(crate) async fn prepare(self: &Arc<Self>, intent: &Intent) -> Result<Prepared, Failed> {
-        let (step, record) = {
+        let deadline = Instant::now() + PATIENCE;
+        let (step, record) = loop {
+            match self.prepare_now(intent)? {
+                Preparing::Done(step, record) => break (step, record),
+                Preparing::Recall(_) if Instant::now() > deadline => {
+                    return Err(Elsewhere::NotReady.into());
+                }
+                Preparing::Recall(owed) => self.pay(NOBODY, owed).await?,
+            }
+        };
+        self.wait(step.when, record).await?;
+        Ok(match step.say {
+            Vote::Yes => Prepared::Yes,
+            Vote::No => Prepared::Conflict,
+        })
+    }
+
+    /// Once this part is prepared the others may show theirs: nobody may keep what was before any more.
+    fn prepare_now(self: &Arc<Self>, intent: &Intent) -> Result<Preparing, Failed> {
+        let mut after = After::default();
+        let prepared = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
@@ -396,19 +434,24 @@ impl Container {
                 return Err(Elsewhere::NotReady.into());
             }
             self.record_all_writes(&mut st);
+            let touched = self.with_view(&mut st, |transactions, view| {
+                transactions.touched(view, intent)
+            })?;
+            if st.leases.is_kept(now, NOBODY, &touched) {
+                return Ok(Preparing::Recall(st.recall(now, NOBODY, touched)));
+            }
             let step = self.with_view(&mut st, |transactions, view| {
                 transactions.prepare(now, view, intent)
             })?;
             if let Some(record) = &step.record {
                 self.order(&mut st, now, record, true)?;
+                let env = self.env.clone();
+                after.push(move || env.sessions.revoke_others(NOBODY, &touched));
             }
-            (step, st.chain.last())
+            Preparing::Done(step, st.chain.last())
         };
-        self.wait(step.when, record).await?;
-        Ok(match step.say {
-            Vote::Yes => Prepared::Yes,
-            Vote::No => Prepared::Conflict,
-        })
+        after.run();
+        Ok(prepared)
     }
 
     /// Has the transactions decide something on what the container holds.
@@ -435,20 +478,13 @@ impl Container {
     }
 
     /// Ends this container's part of a transaction.
-    pub(crate) async fn resolve(
-        self: &Arc<Self>,
-        tx: TxId,
-        commit: bool,
-        touched: &[Touched],
-    ) -> Result<(), Failed> {
+    pub(crate) async fn resolve(self: &Arc<Self>, tx: TxId, commit: bool) -> Result<(), Failed> {
         let verdict = if commit {
             Verdict::Commit
         } else {
             Verdict::Abort
         };
-        let mut after = After::default();
-        let mut owed = Owed::default();
-        {
+        let (when, record) = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
@@ -462,18 +498,9 @@ impl Container {
                 seq = self.order(&mut st, now, record, true)?;
             }
             st.transactions.ended(tx);
-            let record = st.chain.version_at(seq);
-            owed.commit = (step.when == When::Replicated).then_some(record);
-            // A repeat finds no part any more, and may come before the first has had its leases back.
-            let told = touched.iter().filter(|touched| concerns(self.id, touched));
-            let mut mine = step.say;
-            mine.extend(told.cloned());
-            mine.sort_unstable();
-            mine.dedup();
-            self.owe_leases(&mut st, now, NOBODY, mine, &mut owed, &mut after);
-        }
-        after.run();
-        self.pay(NOBODY, owed).await.map_err(Failed::from)
+            (step.when, st.chain.version_at(seq))
+        };
+        self.wait(when, record).await.map_err(Failed::from)
     }
 
     /// Answers a participant in doubt.
@@ -531,7 +558,7 @@ impl Container {
             self.env.runtime.spawn(async move {
                 if me.wait(untold.when, last).await.is_ok() {
                     for tell in &untold.say {
-                        me.tell(tell, &[]).await;
+                        me.tell(tell).await;
                     }
                 }
             });
@@ -541,7 +568,7 @@ impl Container {
                 Ok(Decided {
                     commit: Some(commit),
                 }) => {
-                    if let Err(failed) = self.resolve(tx, commit, &[]).await {
+                    if let Err(failed) = self.resolve(tx, commit).await {
                         warn!(%tx, ?failed, "transaction in doubt not ended");
                     }
                 }
@@ -550,13 +577,4 @@ impl Container {
             }
         }
     }
-}
-
-/// Whether a lease on what was touched is this container's.
-fn concerns(container: ContainerId, touched: &Touched) -> bool {
-    let inode = match touched {
-        Touched::Attr(inode) | Touched::Data(inode) | Touched::Listing(inode) => inode,
-        Touched::Name { dir, .. } => dir,
-    };
-    inode.container() == container
 }

@@ -1,6 +1,5 @@
 //! Operations over several containers: reads of foreign keys, and two-phase commit.
 
-use perigee_meta::Touched;
 use perigee_meta::tx::Intent;
 use perigee_types::{ContainerId, TxId};
 use serde::{Deserialize, Serialize};
@@ -55,8 +54,6 @@ pub struct Resolve {
     pub tx: TxId,
     /// Whether it takes effect.
     pub commit: bool,
-    /// What other sessions' caches must drop before this is acknowledged.
-    pub touched: Vec<Touched>,
 }
 
 /// The participant has done so, on every member of its chain.

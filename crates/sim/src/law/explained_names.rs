@@ -95,6 +95,7 @@ fn outcome(
     }
     let answer = match (&told.result, operation) {
         (Ok(Reply::Entry(attr)), Op::Lookup { .. }) => Answer::Is(attr.inode.0),
+        (Ok(Reply::Leads(inode)), Op::Lookup { .. }) => Answer::Is(inode.0),
         (Ok(Reply::Absent), _) | (Err(Errno::ENOENT), Op::Lookup { .. }) => Answer::Missing,
         (Ok(_), _) => Answer::Done,
         (Err(Errno::EIO), _) => return doubtful,

@@ -6,7 +6,7 @@ pub mod control_store;
 pub mod explained;
 pub mod handed_over;
 pub mod home;
-pub(crate) mod no_wrong_bytes;
+pub mod no_wrong_bytes;
 pub mod one_owner;
 pub mod replicated;
 pub mod sound_again;

@@ -134,6 +134,7 @@ fn parent(view: &mut MemView, inode: InodeId) -> Option<InodeId> {
     };
     match execute(&op, &Context::default(), view).map(|found| found.reply) {
         Ok(Reply::Entry(attr)) => Some(attr.inode),
+        Ok(Reply::Leads(inode)) => Some(inode),
         _ => None,
     }
 }

@@ -7,10 +7,9 @@ use super::chain::Haste;
 use super::host::Then;
 use super::session::changes;
 use super::world::{Event, Names};
-use perigee_meta::lease::leased_by;
 use perigee_meta::owner_view::{Foreign, Wanted};
 use perigee_meta::tx::{Count, Plan, Tell, Turn, Verdict, Vote};
-use perigee_meta::{Outcome, Plant, Reply, RunId, Touched};
+use perigee_meta::{Outcome, Plant, Reply, RunId};
 use perigee_types::{ContainerId, Errno, Seq, Span, TxId, Version};
 
 /// The first and the longest pause after a conflict.
@@ -33,8 +32,6 @@ pub struct Attempt {
     plan: Option<(Plan, Outcome)>,
     /// What the program gets once the participants are told.
     reply: Option<Reply>,
-    /// What sessions must forget before that: participants are told, too.
-    touched: Vec<Touched>,
     pause: u64,
     deadline: u64,
 }
@@ -71,7 +68,6 @@ impl Names {
             missing: 0,
             plan: None,
             reply: None,
-            touched: Vec::new(),
             pause: PAUSE_US.0,
             deadline: self.now + PATIENCE_US,
         };
@@ -206,7 +202,19 @@ impl Names {
                 };
                 self.read_again(host, id, found);
             }
-            Turn::Alone(mut outcome) | Turn::Spans(mut outcome) => {
+            Turn::Alone(outcome) | Turn::Spans(outcome)
+                if self.is_kept(host, container, request.session, &outcome.touched) =>
+            {
+                self.put_back(host, id, foreign);
+                let (session, touched) = (request.session, outcome.touched);
+                self.recall(host, container, session, touched, Then::Turn(id));
+            }
+            Turn::Alone(outcome) => {
+                if let Some(attempt) = self.close(host, id) {
+                    self.conclude(host, attempt.origin, container, &request, outcome);
+                }
+            }
+            Turn::Spans(mut outcome) => {
                 let batches = std::mem::take(&mut outcome.batches);
                 let read_set = foreign.read_set();
                 let transactions = &mut self.member(host, container).transactions;
@@ -338,7 +346,6 @@ impl Names {
             .decided(local, plan.tx);
         if let Some(attempt) = self.process(host).attempts.get_mut(&id) {
             attempt.reply = Some(outcome.reply);
-            attempt.touched.clone_from(&touched);
         }
         self.aim_at_transaction(host);
         let then = Then::Tell(step.say, Some(id));
@@ -361,12 +368,10 @@ impl Names {
         tell: Tell,
         attempt: Option<u64>,
     ) {
-        let mut touched = Vec::new();
         if let Some(id) = attempt
             && let Some(attempt) = self.process(host).attempts.get_mut(&id)
         {
             attempt.missing = tell.participants.len();
-            touched.clone_from(&attempt.touched);
         }
         if tell.participants.is_empty() {
             if tell.verdict == Verdict::Commit {
@@ -378,9 +383,7 @@ impl Names {
             return;
         }
         for participant in tell.participants {
-            let mut touched = touched.clone();
-            touched.retain(|touched| leased_by(touched).container() == participant);
-            let end = Asked::End(tell.tx, tell.verdict, touched);
+            let end = Asked::End(tell.tx, tell.verdict);
             self.ask(host, participant, end, For::Told(tell.tx, attempt));
         }
     }

@@ -6,7 +6,7 @@ use super::leases::Asking;
 use super::world::{Event, Names};
 use perigee_meta::owner_view::Wanted;
 use perigee_meta::tx::{Intent, Known, Verdict, Vote};
-use perigee_meta::{Context, Op, Reply, Touched};
+use perigee_meta::{Context, Op, Reply};
 use perigee_types::{ContainerId, Errno, OpId, SessionId, Span, TxId};
 
 /// Names a question, everywhere and for good.
@@ -42,8 +42,8 @@ pub enum Asked {
     Read(Wanted),
     /// To prepare its part.
     Prepare(Intent),
-    /// To end its part, and to have leases on what was touched back, also if it has ended.
-    End(TxId, Verdict, Vec<Touched>),
+    /// To end its part.
+    End(TxId, Verdict),
     /// How a transaction ended.
     Decision(TxId),
 }

@@ -140,6 +140,10 @@ pub enum Then {
     Tell(perigee_meta::tx::Tell, Option<u64>),
     /// The record will not be replicated here: an attempt has lost its owner.
     Lost(u64),
+    /// Nobody keeps what an attempt is about to change.
+    Turn(u64),
+    /// The same of what somebody asks for.
+    Serve(Origin, Box<super::calls::Asked>),
 }
 
 /// One container on a running host.

@@ -6,8 +6,8 @@ use super::world::{Event, Names};
 use crate::law;
 use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::When;
-use perigee_meta::{Op, Plant, Touched};
-use perigee_types::{ContainerId, InodeId, Seq, SessionId, Span, Tick, Version};
+use perigee_meta::{Op, Plant, Reply, Touched};
+use perigee_types::{ContainerId, Errno, InodeId, Seq, SessionId, Span, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a session is told again to forget.
@@ -17,12 +17,14 @@ const AGAIN_US: u64 = 300_000;
 pub type Name = (InodeId, Vec<u8>);
 
 /// A name that a session keeps.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Kept {
     /// On the clock of the session's host.
     pub(crate) until: Tick,
     /// When it was looked up, among all operations.
     pub(crate) place: usize,
+    /// What it was shown, and whether by its own host.
+    shown: (Result<Reply, Errno>, bool),
 }
 
 /// What a session keeps.
@@ -89,7 +91,7 @@ impl Names {
         session: usize,
         request: &Request,
         asked: Asking,
-        ttl: Span,
+        (ttl, result): (Span, &Result<Reply, Errno>),
     ) {
         let Op::Lookup { parent, name } = &request.operation else {
             return;
@@ -108,10 +110,80 @@ impl Names {
             return;
         }
         let Some(place) = place else { return };
-        cache
-            .names
-            .insert((*parent, name.clone()), Kept { until, place });
+        let kept = Kept {
+            until,
+            place,
+            shown: (result.clone(), asked.owner == Some(host)),
+        };
+        cache.names.insert((*parent, name.clone()), kept);
         law::cached::on_kept(self, request.session, (*parent, name.clone()), place);
+    }
+
+    /// Whether other hosts keep what a change is about to touch.
+    pub(super) fn is_kept(
+        &mut self,
+        host: usize,
+        container: ContainerId,
+        session: SessionId,
+        touched: &[Touched],
+    ) -> bool {
+        let careless =
+            self.planted(Plant::SeenBeforeRevoked) || self.planted(Plant::AnswerBeforeRevoked);
+        let now = self.local(host);
+        let leases = &self.member(host, container).leases;
+        !careless && leases.is_kept(now, session, touched)
+    }
+
+    /// Goes on when no other host keeps what a change is about to touch.
+    pub(super) fn recall(
+        &mut self,
+        host: usize,
+        container: ContainerId,
+        session: SessionId,
+        touched: Vec<Touched>,
+        then: Then,
+    ) {
+        let now = self.local(host);
+        let leases = &mut self.member(host, container).leases;
+        let holders = leases.recall(now, session, &touched);
+        let left: BTreeMap<_, _> = holders.iter().map(|h| (h.session, h.until)).collect();
+        let id = self.fresh_id();
+        let debt = Debt {
+            container,
+            left,
+            touched,
+            when: When::Now,
+            record: Version::default(),
+            then,
+        };
+        self.note(super::Mark::Revoked);
+        self.process(host).debts.insert(id, debt);
+        self.collect(host, id);
+    }
+
+    /// The mounts of the owner's own host forget at once.
+    pub(super) fn forget_here(&mut self, host: usize, session: SessionId, touched: &[Touched]) {
+        for here in &mut self.process(host).sessions {
+            if here.id() != session {
+                here.cache.forget(touched);
+            }
+        }
+    }
+
+    /// What a session finds without asking, and whether its own host has shown it.
+    pub(super) fn kept_name(
+        &mut self,
+        host: usize,
+        session: usize,
+        operation: &Op,
+    ) -> Option<(Result<Reply, Errno>, bool)> {
+        let Op::Lookup { parent, name } = operation else {
+            return None;
+        };
+        let now = self.local(host);
+        let names = &self.process(host).sessions[session].cache.names;
+        let kept = names.get(&(*parent, name.clone()))?;
+        (kept.until > now).then(|| kept.shown.clone())
     }
 
     /// A change was ordered: goes on when no other session keeps what it touched, and the record is where it must be.
@@ -126,11 +198,7 @@ impl Names {
     ) {
         let record = self.member(host, container).chain.version_at(seq);
         let now = self.local(host);
-        for here in &mut self.process(host).sessions {
-            if here.id() != session {
-                here.cache.forget(&touched);
-            }
-        }
+        self.forget_here(host, session, &touched);
         self.log(61, host, || format!("{session} changes {touched:?}"));
         let leases = &mut self.member(host, container).leases;
         let holders: Vec<Holder> = leases.in_the_way(now, session, &touched);

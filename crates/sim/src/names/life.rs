@@ -208,6 +208,8 @@ impl Names {
             Then::Answer(origin, _) => Then::Answer(origin, Answer::Elsewhere),
             Then::Tell(_, Some(attempt)) | Then::Lost(attempt) => Then::Lost(attempt),
             Then::Tell(_, None) => return,
+            // They look at the reign by themselves.
+            then @ (Then::Turn(_) | Then::Serve(..)) => then,
         };
         self.resume_soon(host, container, then);
     }

@@ -44,6 +44,7 @@ marks! {
     Running = "a repeat came while the operation was being executed";
     Revoked = "a change waited for sessions to forget";
     LeaseEnded = "a session did not answer, and its lease ended by itself";
+    Kept = "a session found a name that it keeps";
     Unknown = "a session gave an operation up";
     RenamedAcross = "a name moved to another container";
     Exchanged = "two names changed places";

@@ -9,18 +9,14 @@ use super::session::{changes, session_host};
 use super::world::{Event, Names};
 use perigee_meta::owner_view::{Foreign, Read, Wanted};
 use perigee_meta::tx::{Intent, Known, Turn, Verdict, Vote, When};
-use perigee_meta::{Outcome, OwnerView, Plant, Refusal, Reply, Seen, Touched, View};
+use perigee_meta::{Outcome, OwnerView, Plant, Refusal, Reply, Seen, View};
 use perigee_types::{Batch, ContainerId, Errno, Seq, SessionId, Span, TxId, Version};
 
 /// How long a reader waits before it looks again whether a key is free.
 const LOCKED_US: u64 = 4_000;
 
-/// Who does not wait for an answer.
-const NOBODY: Origin = Origin {
-    host: usize::MAX,
-    call: 0,
-    round: 0,
-};
+/// The session of nobody: every session is to forget what a transaction of others changes.
+const NOBODY: SessionId = SessionId(0);
 
 /// What one run of an operation came to.
 pub(super) struct Ran {
@@ -47,8 +43,8 @@ impl Names {
             Asked::Execute(request) => self.execute(host, origin, container, request),
             Asked::Read(wanted) => self.read_rows(host, origin, container, wanted),
             Asked::Prepare(intent) => self.prepare(host, origin, container, &intent),
-            Asked::End(tx, verdict, touched) => {
-                if self.end_part(host, container, (tx, verdict), touched, Some(origin)) {
+            Asked::End(tx, verdict) => {
+                if self.end_part(host, container, (tx, verdict), Some(origin)) {
                     return;
                 }
                 self.reply(host, origin, Answer::Elsewhere);
@@ -161,6 +157,11 @@ impl Names {
                 let ttl = self.grant(host, container, &request);
                 self.show(host, origin, container, home, (ran.latest, ttl), result);
             }
+            Turn::Alone(outcome)
+                if self.is_kept(host, container, request.session, &outcome.touched) =>
+            {
+                self.attempt(host, origin, container, request, foreign);
+            }
             Turn::Alone(outcome) => self.conclude(host, origin, container, &request, outcome),
         }
     }
@@ -183,7 +184,7 @@ impl Names {
     }
 
     /// Orders what this container alone carries, and answers.
-    fn conclude(
+    pub(super) fn conclude(
         &mut self,
         host: usize,
         origin: Origin,
@@ -320,10 +321,25 @@ impl Names {
         let mut foreign = Foreign::default();
         let base = Committed(&member.rows);
         let mut view = OwnerView::new(container, &member.overlay, base, &mut foreign);
+        let touched = match member.transactions.touched(&mut view, intent) {
+            Ok(touched) => touched,
+            Err(refusal) => return self.accuse("namespace", refusal.to_string()),
+        };
+        let leases = &self.member(host, container).leases;
+        if leases.is_kept(local, NOBODY, &touched) {
+            let again = Then::Serve(origin, Box::new(Asked::Prepare(intent.clone())));
+            return self.recall(host, container, NOBODY, touched, again);
+        }
+        let member = self.member(host, container);
+        let base = Committed(&member.rows);
+        let mut view = OwnerView::new(container, &member.overlay, base, &mut foreign);
         let step = match member.transactions.prepare(local, &mut view, intent) {
             Ok(step) => step,
             Err(refusal) => return self.accuse("namespace", refusal.to_string()),
         };
+        if step.record.is_some() {
+            self.forget_here(host, NOBODY, &touched);
+        }
         self.log(30, host, || {
             format!("{container} {}: {:?}", intent.tx, step.say)
         });
@@ -353,6 +369,18 @@ impl Names {
                 None => return self.reply(host, origin, Answer::Elsewhere),
             }
         }
+        self.say(host, container, (when, last), origin, answer);
+    }
+
+    /// Answers when it may be said.
+    fn say(
+        &mut self,
+        host: usize,
+        container: ContainerId,
+        (when, last): (When, Seq),
+        origin: Origin,
+        answer: Answer,
+    ) {
         match when {
             When::Now => self.reply(host, origin, answer),
             When::Replicated => {
@@ -367,7 +395,6 @@ impl Names {
         host: usize,
         container: ContainerId,
         (tx, verdict): (TxId, Verdict),
-        mut touched: Vec<Touched>,
         origin: Option<Origin>,
     ) -> bool {
         let member = self.member(host, container);
@@ -392,16 +419,10 @@ impl Names {
             });
         }
         self.member(host, container).transactions.ended(tx);
-        // Nobody waits for the end of a part in doubt; its sessions are to forget all the same.
-        let origin = origin.unwrap_or(NOBODY);
-        let then = Then::Answer(origin, Answer::Ended);
-        let due = (step.when, last);
-        // A repeat finds no part any more, and may come before the first has had its leases back.
-        if self.planted(Plant::PartRevokesNothing) || self.planted(Plant::RepeatRevokesNothing) {
-            touched.clear();
+        // Nobody waits for the end of a part in doubt.
+        if let Some(origin) = origin {
+            self.say(host, container, (step.when, last), origin, Answer::Ended);
         }
-        touched.extend(step.say);
-        self.pay(host, container, SessionId(0), touched, due, then);
         true
     }
 
@@ -455,7 +476,7 @@ impl Names {
             Verdict::Abort => Mark::DoubtAborted,
         });
         if self.reign(host, container).is_some() {
-            self.end_part(host, container, (tx, verdict), Vec::new(), None);
+            self.end_part(host, container, (tx, verdict), None);
         }
     }
 }

@@ -136,9 +136,14 @@ impl Names {
         if self.process(host).sessions[session].waiting.is_some() {
             return;
         }
+        let kept = self.kept_name(host, session, &operation);
         let this = &mut self.process(host).sessions[session];
         let op = OpId(this.next);
         this.next += 1;
+        if let Some((result, home)) = kept {
+            let call = (this.id, op);
+            return self.found_here(call, operation, result, home);
+        }
         let request = Request {
             session: this.id,
             op,
@@ -157,6 +162,27 @@ impl Names {
         self.ask(host, container, asked, For::Session(session));
     }
 
+    /// A session finds a name that it keeps.
+    fn found_here(
+        &mut self,
+        (session, op): (SessionId, OpId),
+        operation: Op,
+        result: Result<Reply, Errno>,
+        home: bool,
+    ) {
+        self.note(Mark::Kept);
+        let began = Heard::Began(session, op, operation.clone());
+        let told = Heard::Told(self.history.told.len());
+        self.history.heard.extend([began, told]);
+        self.history.told.push(Told {
+            session,
+            op,
+            operation,
+            result,
+            home,
+        });
+    }
+
     /// A session has an answer, or gives up.
     pub(super) fn session_answered(
         &mut self,
@@ -173,7 +199,7 @@ impl Names {
         let Some((result, asking, ttl)) = answer else {
             return self.note(Mark::Unknown);
         };
-        self.keep_name(host, session, &request, asking, ttl);
+        self.keep_name(host, session, &request, asking, (ttl, &result));
         if let Ok(reply) = &result {
             self.remember(&request.operation, reply);
         }

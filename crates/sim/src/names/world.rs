@@ -526,6 +526,8 @@ impl Names {
             Then::Answer(origin, answer) => self.reply(host, origin, answer),
             Then::Tell(tell, attempt) => self.tell(host, container, tell, attempt),
             Then::Lost(attempt) => self.lost(host, attempt),
+            Then::Turn(attempt) => self.turn(host, attempt),
+            Then::Serve(origin, asked) => self.serve(host, origin, container, *asked),
         }
     }
 
