@@ -62,6 +62,8 @@ pub enum Fetched {
 pub enum NotGiven {
     /// It lacks it, too.
     NotHere,
+    /// It has no older content in place either: see [`Nobody::AskOlder`].
+    NotEvenOlder,
     /// It has newer bytes, and cannot read them.
     Unreadable,
 }
@@ -80,6 +82,13 @@ pub enum Nobody {
     Lost(Vec<ByteRange>),
     /// The range is fetched again, in smaller pieces.
     AskAgain,
+    /// What is in place here of a part was never the content, as a start has found; the same as [`Nobody::Keep`] is to be
+    /// done with what another member has in place, if it is older content ([`Pull::has_older`]). A joiner's may be older
+    /// than what was synced. The owner asks for that: what it gets it puts into [`Pull::spoiled`] parts, as it would a
+    /// program's write, and else this is asked again with [`NotGiven::NotEvenOlder`].
+    ///
+    /// Not of what this process has found corrupt: it may have acknowledged it to another host.
+    AskOlder,
 }
 
 /// How a command came to this node.
@@ -107,8 +116,27 @@ struct Object {
     wanted: RegionMap,
     /// Some of it was found corrupt: blocks are asked for one by one, since each may be corrupt on other members.
     corrupt: bool,
+    /// What a start found spoiled: this process never had its content, and has told nobody of it. Versions mean nothing
+    /// here.
+    found_spoiled: RegionMap,
     /// Where the last fetch ended, so that what changes all the time cannot starve the rest.
     turn: u64,
+}
+
+impl Object {
+    fn spoil(&mut self, range: ByteRange, needed: Version) {
+        self.invalid.spoil(range, needed);
+        self.found_spoiled.drop_range(range);
+    }
+
+    fn was_spoiled(&self, range: ByteRange) -> bool {
+        let mut other = RegionMap::new();
+        other.invalidate(range, Version::default());
+        for (known, _) in self.found_spoiled.iter() {
+            other.drop_range(known);
+        }
+        other.is_empty()
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -171,6 +199,13 @@ impl Pull {
             let all = ByteRange::new(0, u64::MAX);
             self.has_lost |= invalid.lost(all).next().is_some();
             let object = self.objects.entry(inode).or_default();
+            for (range, needed) in invalid.spoiled(all) {
+                object.found_spoiled.invalidate(range, needed);
+            }
+            // What was given up once may be newer than what a member has, that has not heard of it yet.
+            for (range, _) in invalid.lost(all) {
+                object.found_spoiled.drop_range(range);
+            }
             object.invalid = invalid;
             object.corrupt = unknown;
         }
@@ -205,7 +240,7 @@ impl Pull {
     /// the last record that is committed here, is needed.
     pub fn on_corrupt(&mut self, inode: InodeId, range: ByteRange, committed: Version) {
         let object = self.objects.entry(inode).or_default();
-        object.invalid.spoil(range, committed);
+        object.spoil(range, committed);
         object.corrupt = true;
     }
 
@@ -497,9 +532,14 @@ impl Pull {
         let all = missing.iter().map(|(part, _)| part).collect();
         let spoiled: Vec<ByteRange> = missing.spoiled(range).map(|(part, _)| part).collect();
         let lost = match why {
-            NotGiven::NotHere if spoiled.is_empty() => return Nobody::Keep(all),
+            NotGiven::NotHere | NotGiven::NotEvenOlder if spoiled.is_empty() => {
+                return Nobody::Keep(all);
+            }
+            NotGiven::NotHere if spoiled.iter().all(|part| object.was_spoiled(*part)) => {
+                return Nobody::AskOlder;
+            }
             NotGiven::Unreadable if spoiled.is_empty() => all,
-            NotGiven::NotHere | NotGiven::Unreadable => spoiled,
+            NotGiven::NotHere | NotGiven::NotEvenOlder | NotGiven::Unreadable => spoiled,
         };
         if lost.is_empty() {
             return Nobody::AskAgain;
@@ -526,7 +566,7 @@ impl Pull {
             let old = missing.filter(|(_, needed)| *needed <= as_of);
             lost = old.map(|(part, _)| part).collect();
             for &part in &lost {
-                object.invalid.spoil(part, as_of);
+                object.spoil(part, as_of);
             }
             object.invalid.give_up(part, as_of);
             self.has_lost = true;
@@ -548,7 +588,24 @@ impl Pull {
     /// Whether there is anything in place of `range` that is nobody's content: for a member's answer to a fetch.
     #[must_use]
     pub fn is_spoiled(&self, inode: InodeId, range: ByteRange) -> bool {
-        self.missing(inode, range).spoiled(range).next().is_some()
+        !self.spoiled(inode, range).is_empty()
+    }
+
+    /// The parts of `range` in whose place there is nothing that could be the content, in order.
+    #[must_use]
+    pub fn spoiled(&self, inode: InodeId, range: ByteRange) -> Vec<ByteRange> {
+        let missing = self.missing(inode, range);
+        missing.spoiled(range).map(|(part, _)| part).collect()
+    }
+
+    /// Whether what is in place of `range` is older content where it is missing: an owner may ask for that.
+    #[must_use]
+    pub fn has_older(&self, inode: InodeId, range: ByteRange) -> bool {
+        let unsynced = |pending: &Pending| {
+            let (other, dirty) = touched(&pending.command);
+            pending.origin == Origin::Unsynced && other == inode && dirty.overlaps(range)
+        };
+        self.missing(inode, range).is_older(range) && !self.pending.iter().any(unsynced)
     }
 
     /// Whether nothing is missing, but for what nobody has.

@@ -146,6 +146,16 @@ impl RegionMap {
         self.parts(range, |lack| lack.leftover == Leftover::Nothing)
     }
 
+    /// Whether in the place of all that is invalid in `range` there is older content of the object, and of nothing else.
+    #[must_use]
+    pub fn is_older(&self, range: ByteRange) -> bool {
+        let older = |lack: Lack| {
+            let since = lack.since.is_some_and(|since| since > Version::default());
+            since && lack.leftover == Leftover::Older
+        };
+        self.parts(range, |lack| !older(lack)).next().is_none()
+    }
+
     /// What this map says of `range`, and nothing else.
     #[must_use]
     pub fn part(&self, range: ByteRange) -> Self {

@@ -120,6 +120,7 @@ marks! {
     Torn = "a crash tore a block";
     Misdirected = "a block was written to another one's place";
     Corrupt = "a block was not what its checksum says";
+    TookOlder = "an owner whose own was spoiled took older content of a member, since nobody had newer";
     Unreadable = "a node that lacked a block asked one whose copy was corrupt";
     Lost = "an owner found that nobody has a block";
     LostElsewhere = "a node that lacked a block heard that nobody has it";

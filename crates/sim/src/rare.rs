@@ -2,13 +2,15 @@
 //! found by chance in a history of many thousands otherwise.
 
 use crate::chaos::KILL_SOON_US;
-use crate::model::BLOCKS;
+use crate::model::{BLOCKS, file_of, range_of};
 use crate::node::Running;
 use crate::strike::{ControlStore, Strike};
 use crate::world::{SECOND, World, host_of};
 
 /// Of an owner that is killed soon, the writes without a record may have got one, or not.
 const RECORD_SOON_US: u64 = 500_000;
+/// Of an owner that is killed soon, members may have what it has written, or not.
+const REWRITTEN_US: u64 = 30_000;
 
 impl World {
     /// An owner orders a record while another one is on its way: the host that comes after it does not get this
@@ -42,6 +44,21 @@ impl World {
             let after = dice.rng.below(RECORD_SOON_US);
             self.strike(&dice, Strike::KillSoon(owner, after));
         }
+    }
+
+    /// An owner has written a block of which its disk says that it is spoiled: when it ends before that is put right, what
+    /// others have in place is the best that there is.
+    pub(crate) fn aim_at_rewritten(&mut self, owner: usize, block: usize) {
+        let known = &self.nodes[owner].disk.objects.invalid;
+        let spoiled = known
+            .get(&file_of(block))
+            .is_some_and(|known| known.spoiled(range_of(block)).next().is_some());
+        if self.calm || !spoiled || !self.is_sound() {
+            return;
+        }
+        let mut dice = self.numbered.rare();
+        let after = dice.rng.below(REWRITTEN_US);
+        self.strike(&dice, Strike::KillSoon(owner, after));
     }
 
     /// An owner was replaced that has bytes to give up, and knows more to be committed than a member: it comes back and

@@ -38,7 +38,7 @@ impl World {
     }
 
     /// Whether every node runs, is a member, and has nothing bad on its disk.
-    fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         let sound = |block: usize| self.nodes.iter().all(|node| node.disk.is_sound(block));
         self.all_are_members() && (0..BLOCKS).all(sound)
     }

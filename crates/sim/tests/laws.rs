@@ -28,7 +28,10 @@ fn no_law_is_broken_and_everything_worth_seeing_is_met() {
         marks.add(&report.marks);
     }
     // What is seldom met where few disks are bad is looked for below.
-    for (mark, text) in Mark::ALL.iter().filter(|(mark, _)| *mark != Mark::Found) {
+    for (mark, text) in Mark::ALL
+        .iter()
+        .filter(|(mark, _)| !matches!(mark, Mark::Found | Mark::TookOlder))
+    {
         assert!(marks.0[*mark as usize] > 0, "never met: {text}");
     }
 }
@@ -81,10 +84,14 @@ fn nothing_acknowledged_is_lost_when_clocks_run_away() {
     }
 }
 
+/// Of histories with bad disks: an owner that was killed before its disk knew that a block was whole again took older
+/// content of a member.
+const BAD_DISKS_RARE: [u64; 4] = [102_125, 102_926, 105_260, 116_911];
+
 #[test]
 fn what_disks_spoil_is_never_shown_and_always_mended() {
     let mut marks = Marks::default();
-    for seed in 1..=500 {
+    for seed in (1..=500).chain(BAD_DISKS_RARE) {
         let report = run(Options {
             scenario: Scenario::BadDisks,
             seed,
@@ -105,6 +112,7 @@ fn what_disks_spoil_is_never_shown_and_always_mended() {
         Mark::Lost,
         Mark::LostElsewhere,
         Mark::Found,
+        Mark::TookOlder,
     ] {
         assert!(marks.0[mark as usize] > 2, "{mark:?}");
     }

@@ -397,6 +397,7 @@ fn without_a_place_in_the_chain(guest: &Guest, owner: u32, inode: InodeId) {
     };
     assert_eq!(guest.refusal(node(owner), &page, &[]), Code::Forbidden);
     let fetch = data::Fetch {
+        older: false,
         container,
         regions: vec![(inode, ByteRange::new(0, 8))],
     };

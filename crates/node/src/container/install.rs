@@ -109,7 +109,8 @@ impl Container {
                     self.state.lock().pull.on_fetch_failed(fetch.id);
                     continue;
                 }
-                Region::Missing => {
+                // The second was not asked for.
+                Region::Missing | Region::Older { .. } => {
                     taken.left.push(fetch);
                     continue;
                 }

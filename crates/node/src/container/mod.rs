@@ -16,6 +16,7 @@ mod intents;
 mod io;
 mod locks;
 mod member;
+mod older;
 mod open;
 mod reap;
 mod refill;

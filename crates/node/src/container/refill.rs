@@ -85,6 +85,16 @@ impl Sources {
     }
 }
 
+/// What becomes of a fetch that no member could answer.
+pub(super) enum Without {
+    /// It is seen to, or is asked for at once in another way.
+    Done,
+    /// It is asked for again, after a pause.
+    AskAgain,
+    /// Members are asked for what they have in place.
+    AskOlder,
+}
+
 impl State {
     /// Whether fetched bytes find no room on this node's disk.
     fn is_full(&self, now: Tick) -> bool {
@@ -398,6 +408,7 @@ impl Container {
                     .iter()
                     .map(|fetch| (fetch.inode, piece(fetch.range)))
                     .collect(),
+                older: false,
             };
             let ask = self
                 .env
@@ -430,34 +441,58 @@ impl Container {
                 return round;
             }
         }
-        let mut st = self.state.lock();
-        // One that did not answer may have it: it answers later, or is no member any more. Another host whose write lost
-        // its owner half way brings it again, and nobody may have been shown the place without it.
-        let repeats_are_here = st.changes_from.max(st.reigns_from) + REPEATS_WAIT;
-        let owns = matches!(st.role, Role::Owner { .. })
-            && !silent
-            && self.env.clock.now() >= repeats_are_here;
-        for fetch in &left {
-            st.pull.on_fetch_failed(fetch.id);
-            let why = match unreadable.contains(&fetch.id) {
-                true => NotGiven::Unreadable,
-                false => NotGiven::NotHere,
-            };
-            if !owns || !self.do_without(&mut st, fetch, why) {
-                // It is asked for again, after a pause.
+        let mut older = Vec::new();
+        {
+            let mut st = self.state.lock();
+            // One that did not answer may have it: it answers later, or is no member any more.
+            let owns = !silent && self.may_do_without(&st);
+            for fetch in left {
+                let why = match unreadable.contains(&fetch.id) {
+                    true => NotGiven::Unreadable,
+                    false => NotGiven::NotHere,
+                };
+                let without = match owns {
+                    true => self.do_without(&mut st, &fetch, why),
+                    false => Without::AskAgain,
+                };
+                match without {
+                    Without::Done => {}
+                    // After a pause.
+                    Without::AskAgain => round = Round::Failed,
+                    Without::AskOlder => {
+                        older.push(fetch);
+                        continue;
+                    }
+                }
+                st.pull.on_fetch_failed(fetch.id);
+            }
+        }
+        for fetch in older {
+            if self.ask_older(sources, fetch).await == Round::Failed {
                 round = Round::Failed;
             }
         }
         round
     }
 
-    /// No member has what this owner lacks. False: it is asked for again.
-    fn do_without(&self, st: &mut State, fetch: &Fetch, why: NotGiven) -> bool {
+    /// Whether what nobody has may be given up. Another host whose write lost its owner half way brings it again, and nobody
+    /// may have been shown the place without it.
+    pub(super) fn may_do_without(&self, st: &State) -> bool {
+        let repeats_are_here = st.changes_from.max(st.reigns_from) + REPEATS_WAIT;
+        matches!(st.role, Role::Owner { .. }) && self.env.clock.now() >= repeats_are_here
+    }
+
+    /// No member has what this owner lacks.
+    pub(super) fn do_without(&self, st: &mut State, fetch: &Fetch, why: NotGiven) -> Without {
         let inode = fetch.inode;
         let committed = st.chain.committed_version();
         let known = st.pull.lost(inode, fetch.range).is_some();
         match st.pull.on_nobody_has(inode, fetch.range, why, committed) {
-            Nobody::Keep(parts) => self.revert(st, inode, parts),
+            Nobody::Keep(parts) => match self.revert(st, inode, parts) {
+                true => Without::Done,
+                false => Without::AskAgain,
+            },
+            Nobody::AskOlder => Without::AskOlder,
             Nobody::Lost(parts) => {
                 // What was asked for once more is neither news nor damage that heals.
                 if !known {
@@ -466,10 +501,11 @@ impl Container {
                     }
                     self.note_lost(st, inode);
                 }
-                true
+                Without::Done
             }
             // In smaller pieces, at once; of what reaches to the end of the file the first one comes first.
-            Nobody::AskAgain => fetch.range.end < u64::MAX,
+            Nobody::AskAgain if fetch.range.end < u64::MAX => Without::Done,
+            Nobody::AskAgain => Without::AskAgain,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a container's members ask of each other.
 
-use super::{Container, Elsewhere, Failed};
+use super::{Container, Elsewhere, Failed, File};
 use bytes::{Bytes, BytesMut};
 use perigee_proto::message::data::{Fetch, Fetched, Region};
 use perigee_replica::{Input, Message, Role};
@@ -33,7 +33,8 @@ impl Container {
         let mut payload = BytesMut::with_capacity(asked as usize);
         let mut regions = Vec::with_capacity(request.regions.len());
         for (inode, range) in &request.regions {
-            regions.push(self.region(*inode, *range, &mut payload)?);
+            let older = request.older;
+            regions.push(self.region(*inode, *range, older, &mut payload)?);
         }
         Ok((Fetched { regions }, payload.freeze()))
     }
@@ -43,6 +44,7 @@ impl Container {
         self: &Arc<Self>,
         inode: InodeId,
         range: ByteRange,
+        older: bool,
         payload: &mut BytesMut,
     ) -> Result<(Region, Version), Failed> {
         if inode.container() != self.id {
@@ -74,6 +76,11 @@ impl Container {
                 Err(_) if matches!(st.role, Role::Replica { .. }) => {
                     match self.member_version(&st, inode, range) {
                         Some(version) => version,
+                        None if older && st.pull.has_older(inode, range) => {
+                            drop(st);
+                            let region = self.older(inode, &file, range, payload);
+                            return Ok((region, Version::default()));
+                        }
                         // The owner's older bytes must not pass for what a disk spoiled here.
                         None if st.pull.is_spoiled(inode, range) => {
                             return Ok((Region::Unreadable, Version::default()));
@@ -111,6 +118,28 @@ impl Container {
             },
             version,
         ))
+    }
+}
+
+impl Container {
+    /// What is in place of a region, which is older content.
+    fn older(
+        &self,
+        inode: InodeId,
+        file: &File,
+        range: ByteRange,
+        payload: &mut BytesMut,
+    ) -> Region {
+        match file.object.read_older(range) {
+            Ok(Some(bytes)) => {
+                payload.extend_from_slice(&bytes);
+                Region::Older {
+                    len: bytes.len() as u64,
+                }
+            }
+            Ok(None) => Region::Unreadable,
+            Err(error) => unreadable(inode, &error),
+        }
     }
 }
 

@@ -10,6 +10,8 @@ pub struct Fetch {
     pub container: ContainerId,
     /// What is wanted; at most 16 MiB in all.
     pub regions: Vec<(InodeId, ByteRange)>,
+    /// An owner asks a member: where it lacks something, too, older content that is in place will do.
+    pub older: bool,
 }
 
 /// What became of one region of a [`Fetch`].
@@ -30,6 +32,12 @@ pub enum Region {
     Lost {
         /// Which.
         part: ByteRange,
+    },
+    /// A part of it is missing, and all that is in place is older content, if it is not the content: the next `len` bytes of
+    /// the payload.
+    Older {
+        /// How many bytes of the payload.
+        len: u64,
     },
 }
 

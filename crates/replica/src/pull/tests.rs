@@ -604,3 +604,55 @@ fn an_unreadable_region_to_the_end_is_asked_for_block_by_block() {
     let ranges: Vec<ByteRange> = fetches.iter().map(|fetch| fetch.range).collect();
     assert_eq!(ranges, [r(0, 4096), r(4096, u64::MAX)]);
 }
+
+#[test]
+fn an_owner_that_started_with_a_spoiled_block_asks_for_older_content_and_never_for_what_it_found_itself()
+ {
+    let block = r(0, BLOCK_LEN);
+    let started = || {
+        let mut known = RegionMap::new();
+        known.spoil(block, v(1, 3));
+        let mut pull = Pull::new();
+        pull.restore(FILE, known, v(1, 5));
+        pull
+    };
+    let mut pull = started();
+    let nobody = pull.on_nobody_has(FILE, block, NotGiven::NotHere, v(1, 5));
+    assert_eq!(nobody, Nobody::AskOlder);
+    assert_eq!(pull.spoiled(FILE, block), [block]);
+    let nobody = pull.on_nobody_has(FILE, block, NotGiven::NotEvenOlder, v(1, 5));
+    assert_eq!(nobody, Nobody::Lost(vec![block]));
+    // What it has given up before may have been acknowledged, and so may what rots while it owns.
+    let mut known = RegionMap::new();
+    known.spoil(block, v(1, 3));
+    known.give_up(block, v(1, 5));
+    let mut pull = Pull::new();
+    pull.restore(FILE, known, v(1, 5));
+    let nobody = pull.on_nobody_has(FILE, block, NotGiven::NotHere, v(1, 5));
+    assert_eq!(nobody, Nobody::Lost(vec![block]));
+    let mut pull = started();
+    pull.on_corrupt(FILE, block, v(1, 5));
+    let nobody = pull.on_nobody_has(FILE, block, NotGiven::NotHere, v(1, 5));
+    assert_eq!(nobody, Nobody::Lost(vec![block]));
+}
+
+#[test]
+fn a_member_has_older_content_only_where_nothing_else_is_in_place() {
+    let block = r(0, BLOCK_LEN);
+    let mut pull = Pull::new();
+    pull.distrust(FILE, block, v(1, 3));
+    assert!(pull.has_older(FILE, block));
+    pull.on_overwritten(FILE, r(0, 10), v(1, 3));
+    assert!(
+        !pull.has_older(FILE, block),
+        "of no record that was committed"
+    );
+    let mut pull = Pull::new();
+    pull.distrust(FILE, block, v(1, 3));
+    pull.on_command(v(1, 4), &written(FILE, 0, 10), Origin::Unsynced);
+    assert!(!pull.has_older(FILE, block), "a write that was half done");
+    let mut pull = Pull::new();
+    pull.distrust(FILE, block, v(1, 3));
+    pull.on_corrupt(FILE, block, v(1, 3));
+    assert!(!pull.has_older(FILE, block));
+}

@@ -7,6 +7,7 @@ use super::chain::Haste;
 use super::host::Then;
 use super::session::changes;
 use super::world::{Event, Names};
+use crate::law;
 use perigee_meta::owner_view::{Foreign, Wanted};
 use perigee_meta::tx::{Count, Plan, Tell, Turn, Verdict, Vote};
 use perigee_meta::{Outcome, Plant, Reply, RunId};
@@ -351,6 +352,7 @@ impl Names {
         let then = Then::Tell(step.say, Some(id));
         let due = (step.when, version.seq);
         self.pay(host, container, request.session, touched, due, then);
+        law::cached::on_ordered(self);
     }
 
     fn abandon(&mut self, host: usize, container: ContainerId, plan: &Plan) {

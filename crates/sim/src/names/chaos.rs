@@ -151,7 +151,7 @@ impl Names {
             return;
         }
         let mut dice = self.numbered.aimed();
-        if dice.rng.chance(self.chaos.aim, 1_000) {
+        if dice.rng.chance(3 * self.chaos.aim, 1_000) {
             self.strike(&dice, Strike::CutPair(host, other, Way::Out));
         }
     }

@@ -7,6 +7,7 @@ use super::history::Executed;
 use super::host::{Committed, Member, Then};
 use super::session::{changes, session_host};
 use super::world::{Event, Names};
+use crate::law;
 use perigee_meta::owner_view::{Foreign, Read, Wanted};
 use perigee_meta::tx::{Intent, Known, Turn, Verdict, Vote, When};
 use perigee_meta::{Outcome, OwnerView, Plant, Refusal, Reply, Seen, View};
@@ -211,6 +212,7 @@ impl Names {
         let then = Then::Answer(origin, answer);
         let due = (when, version.seq);
         self.pay(host, container, request.session, outcome.touched, due, then);
+        law::cached::on_ordered(self);
     }
 
     pub(super) fn keep_answer(

@@ -75,6 +75,7 @@ impl World {
                     owner,
                     fetch.id,
                     (fetch.inode, fetch.range, fetch.needed),
+                    false,
                 );
             } else {
                 let asking = Asking {
@@ -83,6 +84,7 @@ impl World {
                     needed: fetch.needed,
                     refused: BTreeSet::new(),
                     unreadable: false,
+                    older: false,
                 };
                 run.asking.insert(fetch.id, asking);
                 self.ask_next_member(node, fetch.id);
@@ -96,6 +98,7 @@ impl World {
         to: usize,
         id: FetchId,
         what: (InodeId, ByteRange, Version),
+        older: bool,
     ) {
         let life = self.nodes[node].incarnation;
         let (inode, range, needed) = what;
@@ -111,6 +114,7 @@ impl World {
                 inode,
                 range,
                 needed,
+                older,
             },
         );
     }
@@ -124,6 +128,11 @@ impl World {
         };
         let mut sources: Vec<usize> = match (run.chain.role(), run.chain.view()) {
             (Role::Joining { .. }, Some(view)) => view.chain.iter().copied().map(host_of).collect(),
+            // What a joiner has in place may be older than what was synced without it.
+            (_, Some(view)) if asking.older => {
+                let others = view.chain.iter().copied().map(host_of);
+                others.filter(|member| *member != node).collect()
+            }
             _ => run.chain.counted().map(host_of).collect(),
         };
         if let (Role::Joining { .. }, len @ 1..) = (run.chain.role(), sources.len()) {
@@ -137,6 +146,7 @@ impl World {
                     member,
                     id,
                     (asking.inode, asking.range, asking.needed),
+                    asking.older,
                 );
             }
             None => self.fall_back(node, id, &asking),
@@ -146,13 +156,13 @@ impl World {
     fn fall_back(&mut self, node: usize, id: FetchId, asking: &Asking) {
         let run = self.running(node);
         run.asking.remove(&id);
-        run.pull.on_fetch_failed(id);
         let Role::Owner { .. } = run.chain.role() else {
-            return;
+            return run.pull.on_fetch_failed(id);
         };
-        let why = match asking.unreadable {
-            true => NotGiven::Unreadable,
-            false => NotGiven::NotHere,
+        let why = match (asking.unreadable, asking.older) {
+            (_, true) => NotGiven::NotEvenOlder,
+            (true, false) => NotGiven::Unreadable,
+            (false, false) => NotGiven::NotHere,
         };
         let committed = run.chain.committed_version();
         let known = run.pull.lost(asking.inode, asking.range).is_some();
@@ -160,6 +170,16 @@ impl World {
             .pull
             .on_nobody_has(asking.inode, asking.range, why, committed);
         run.stirred = true;
+        if nobody == Nobody::AskOlder {
+            let again = Asking {
+                refused: BTreeSet::new(),
+                older: true,
+                ..asking.clone()
+            };
+            run.asking.insert(id, again);
+            return self.ask_next_member(node, id);
+        }
+        run.pull.on_fetch_failed(id);
         let parts = match nobody {
             Nobody::Keep(parts) => parts,
             Nobody::Lost(parts) => {
@@ -172,7 +192,7 @@ impl World {
                     format!("nobody has {} {parts:?}", asking.inode)
                 });
             }
-            Nobody::AskAgain => return,
+            Nobody::AskAgain | Nobody::AskOlder => return,
         };
         let rotten = |block: &usize| !self.nodes[node].disk.fits(*block);
         let blocks = parts.iter().flat_map(|part| blocks_in(asking.inode, *part));
@@ -210,6 +230,40 @@ impl World {
         }
     }
 
+    /// A member's older content becomes the content, where what is in place here is none.
+    fn take_older(&mut self, node: usize, id: FetchId, tokens: &[(usize, u64)]) {
+        let run = self.running(node);
+        let Some(asking) = run.asking.remove(&id) else {
+            return;
+        };
+        run.pull.on_fetch_failed(id);
+        if !matches!(run.chain.role(), Role::Owner { .. }) || run.reign.is_none() {
+            return;
+        }
+        let inode = asking.inode;
+        let parts = run.pull.spoiled(inode, asking.range);
+        let wanted = parts.iter().flat_map(|part| blocks_in(inode, *part));
+        let wanted: Vec<usize> = wanted.collect();
+        let taken = tokens.iter().filter(|(block, _)| wanted.contains(block));
+        let taken: Vec<(usize, u64)> = taken.copied().collect();
+        if taken.is_empty() {
+            return;
+        }
+        self.log(36, node, || format!("takes older {taken:?}"));
+        self.note(Mark::TookOlder);
+        self.put_in_place(node, &taken);
+        let record = Record {
+            data: taken.iter().map(|(b, token)| (*b as u8, *token)).collect(),
+            fallback: taken.iter().map(|(b, _)| (inode, range_of(*b))).collect(),
+            ..Record::default()
+        };
+        if self.propose(node, record).is_some() {
+            self.step(node, Input::Flush);
+        } else {
+            self.distrust(node, taken.into_iter().map(|(block, _)| block));
+        }
+    }
+
     /// Puts a record into the owner's log.
     pub(crate) fn propose(&mut self, node: usize, record: Record) -> Option<Version> {
         self.aim_at_second_record(node);
@@ -238,6 +292,7 @@ impl World {
         to: usize,
         id: (u64, u32),
         (inode, range, needed): (InodeId, ByteRange, Version),
+        older: bool,
     ) {
         let mut blocks = blocks_in(inode, range);
         if blocks.any(|block| self.running_ref(node).unrecorded.contains_key(&block)) {
@@ -256,6 +311,10 @@ impl World {
         } else if !run.pull.is_valid(inode, range) {
             if reigns {
                 FetchAnswer::NotYet
+            } else if older && run.pull.has_older(inode, range) {
+                let read = |b| Some((b, self.verified(node, b)?));
+                let tokens: Option<Vec<_>> = blocks_in(inode, range).map(read).collect();
+                tokens.map_or(FetchAnswer::Unreadable, FetchAnswer::Older)
             } else if run.pull.is_spoiled(inode, range) {
                 FetchAnswer::Unreadable
             } else {
@@ -309,6 +368,7 @@ impl World {
                 let what = run.pull.on_fetched(id, whole, as_of, holds);
                 self.take_fetched(node, id, what, Arrived { as_of, tokens });
             }
+            FetchAnswer::Older(tokens) => self.take_older(node, id, &tokens),
             FetchAnswer::NotHere | FetchAnswer::Unreadable => {
                 let unreadable = answer == FetchAnswer::Unreadable;
                 self.log(35, node, || {

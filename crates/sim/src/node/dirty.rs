@@ -41,6 +41,7 @@ impl World {
             }
             run.stirred = true;
             self.oracle.in_place.insert(token, version);
+            self.aim_at_rewritten(node, block);
         }
     }
 
@@ -144,7 +145,7 @@ impl World {
     }
 
     /// Blocks here may be of writes without a record: the disk hears of it with the next write of the log.
-    fn distrust(&mut self, node: usize, blocks: impl Iterator<Item = usize>) {
+    pub(super) fn distrust(&mut self, node: usize, blocks: impl Iterator<Item = usize>) {
         let too_old = self.planted(Plant::GivenUpTooOld);
         let run = self.running(node);
         let committed = match too_old {

@@ -431,7 +431,8 @@ impl World {
                 inode,
                 range,
                 needed,
-            } => self.serve_fetch(to, from, id, (inode, range, needed)),
+                older,
+            } => self.serve_fetch(to, from, id, (inode, range, needed), older),
             Packet::Fetched { id, answer } => self.fetched(to, from, id, answer),
             Packet::Sync {
                 id,

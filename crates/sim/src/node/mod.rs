@@ -31,6 +31,8 @@ pub enum Packet {
         range: ByteRange,
         /// No older ones.
         needed: Version,
+        /// What is in place will do, if it is older content.
+        older: bool,
     },
     /// The answer.
     Fetched {
@@ -92,6 +94,8 @@ pub enum FetchAnswer {
         /// The content.
         tokens: Vec<(usize, u64)>,
     },
+    /// What is in place, which is older content.
+    Older(Vec<(usize, u64)>),
     /// Not valid here, and will not be by itself.
     NotHere,
     /// It should be here, and is not what its checksum says.
@@ -230,6 +234,8 @@ pub struct Asking {
     pub(crate) refused: BTreeSet<usize>,
     /// One of them should have it, and cannot read it.
     pub(crate) unreadable: bool,
+    /// None has it: what they have in place is asked for.
+    pub(crate) older: bool,
 }
 
 /// A host.

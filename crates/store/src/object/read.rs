@@ -1,5 +1,6 @@
 //! Reading, with every block verified.
 
+use super::scan::cut_at;
 use super::table::{block_range, blocks_of};
 use super::{Backing, Body, Object, Writers, push_block};
 use crate::disk::{DiskFile, read_padded};
@@ -42,6 +43,21 @@ impl Object {
             Some(file) => self.read_verified(&body, &*file, range, buf)?,
         }
         Ok(buf.len())
+    }
+
+    /// What is in place in `range` and fits its checksums, whether it is valid or not. `None`: some of it does not fit.
+    pub fn read_older(&self, range: ByteRange) -> Result<Option<Bytes>, StoreError> {
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        if !self.rotten(&mut body, range)?.is_empty() {
+            return Ok(None);
+        }
+        let known = cut_at(range, self.current_len(&body)?);
+        let mut buf = vec![0; usize::try_from(known.len()).unwrap_or(0)];
+        if let Some(file) = self.open_file(&body)? {
+            read_padded(&*file, known.start, &mut buf).map_err(|e| self.io("read", &e))?;
+        }
+        Ok(Some(Bytes::from(buf)))
     }
 
     /// [`Object::read`] into a buffer of its own.

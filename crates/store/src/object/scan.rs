@@ -141,7 +141,11 @@ impl Object {
     }
 
     /// The blocks of a range that do not match their checksums, cut at the range. What others write unseen gets new ones.
-    fn rotten(&self, body: &mut Body, range: ByteRange) -> Result<Vec<ByteRange>, StoreError> {
+    pub(super) fn rotten(
+        &self,
+        body: &mut Body,
+        range: ByteRange,
+    ) -> Result<Vec<ByteRange>, StoreError> {
         let known = cut_at(range, body.len);
         let mut found = Vec::new();
         if known.is_empty() || body.backing == Backing::Small {
@@ -320,6 +324,6 @@ impl Object {
     }
 }
 
-fn cut_at(range: ByteRange, end: u64) -> ByteRange {
+pub(super) fn cut_at(range: ByteRange, end: u64) -> ByteRange {
     ByteRange::new(range.start, range.end.min(end))
 }
