@@ -51,6 +51,8 @@ pub(crate) struct Env {
     pub(crate) stopping: AtomicBool,
     /// Containers whose keys have rotted here: their copies are to be replaced.
     pub(crate) spoiled: Mutex<BTreeSet<ContainerId>>,
+    /// Containers of which a state came here in part: what is left is no copy.
+    pub(crate) torn: Mutex<BTreeSet<ContainerId>>,
     /// Containers whose copies here are being freed, and are not to be opened.
     pub(crate) freeing: Mutex<BTreeSet<ContainerId>>,
     pub(crate) scrub: Scrub,
@@ -105,6 +107,7 @@ impl Env {
             pace: Pace::default(),
             stopping: AtomicBool::new(false),
             spoiled: Mutex::default(),
+            torn: Mutex::default(),
             freeing: Mutex::default(),
             scrub: Scrub::default(),
             appear,

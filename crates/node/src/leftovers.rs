@@ -25,6 +25,8 @@ const KEPT: Duration = Duration::from_secs(600);
 const KEPT_FOR_NOTHING: Duration = Duration::from_secs(4);
 /// Members that keep a container while a spoiled copy of it is dropped.
 const OTHERS: usize = 2;
+/// One that is no copy at all goes beside so many.
+const TORN: usize = 1;
 /// How long who still works with a copy may take to let go of it.
 const LET_GO: Duration = Duration::from_secs(2);
 
@@ -83,6 +85,7 @@ impl Leftovers {
         if matches!(freed, Freed::Yes) {
             self.at_start.remove(&id);
             env.spoiled.lock().remove(&id);
+            env.torn.lock().remove(&id);
             info!(container = %id, "freed a copy that no chain counts");
         }
         env.freeing.lock().remove(&id);
@@ -98,19 +101,24 @@ impl Leftovers {
             }
         }
         let spoiled = env.spoiled.lock().clone();
-        kept.extend(spoiled.iter().filter(|id| {
+        let torn = env.torn.lock().clone();
+        kept.extend(spoiled.union(&torn).filter(|id| {
             let open = env.container(**id);
             open.is_none_or(|container| container.is_outside())
         }));
         let directory = env.directory.read();
         kept.retain(|id| {
-            let others = spoiled.contains(id).then_some(OTHERS);
+            let others = match (torn.contains(id), spoiled.contains(id)) {
+                // It is nobody's copy, whoever else has one.
+                (true, _) => Some(TORN),
+                (false, spoiled) => spoiled.then_some(OTHERS),
+            };
             is_useless(&directory, env.me, *id, others)
         });
         self.since.retain(|id, _| kept.contains(id));
         let stays = directory.node(env.me).is_some_and(Node::takes_containers);
         let long = |id: &ContainerId| {
-            let wait = if stays && !spoiled.contains(id) {
+            let wait = if stays && !spoiled.contains(id) && !torn.contains(id) {
                 KEPT
             } else {
                 KEPT_FOR_NOTHING
@@ -228,6 +236,11 @@ mod tests {
             let directory = directory(chain, 3, &[Active; 3]);
             is_useless(&directory, NodeId(3), ContainerId(1), Some(OTHERS))
         };
+        let torn = |chain: &[u32]| {
+            let directory = directory(chain, 3, &[Active; 3]);
+            is_useless(&directory, NodeId(3), ContainerId(1), Some(TORN))
+        };
+        assert!(torn(&[1]) && !torn(&[1, 3]));
         assert!(spoiled(&[1, 2]));
         assert!(!spoiled(&[1]) && !spoiled(&[1, 2, 3]));
     }

@@ -125,7 +125,8 @@ impl Container {
         }
         let me = self.clone();
         self.env.runtime.spawn(async move {
-            let received = me.fetch_state(from).await;
+            let mut replaced = Replaced::Nothing;
+            let received = me.fetch_state(from, &mut replaced).await;
             me.state.lock().receiving = false;
             match received {
                 Ok(base) => {
@@ -136,12 +137,26 @@ impl Container {
                 Err(error) => {
                     warn!(container = %me.id, %from, %error, "state not received");
                     me.step(Input::StateFailed);
+                    if replaced == Replaced::APart {
+                        me.is_torn();
+                    }
                 }
             }
         });
     }
 
-    async fn fetch_state(self: &Arc<Self>, from: NodeId) -> Result<Version, String> {
+    /// What the disk has is no state and no log any more, and the process must not go on with what it knows of them: this
+    /// node leaves the container, and joins it again with nothing, as after a restart.
+    fn is_torn(self: &Arc<Self>) {
+        self.env.torn.lock().insert(self.id);
+        self.step(Input::PersistFailed);
+    }
+
+    async fn fetch_state(
+        self: &Arc<Self>,
+        from: NodeId,
+        replaced: &mut Replaced,
+    ) -> Result<Version, String> {
         let mut request = StatePage {
             container: self.id,
             snapshot: None,
@@ -174,6 +189,7 @@ impl Container {
                 .last()
                 .map(|(key, _)| key.clone())
                 .or(request.after);
+            *replaced = Replaced::APart;
             if page.last {
                 self.finish_receiving(std::mem::take(&mut batch), page.base, &files)
                     .await?;
@@ -251,6 +267,13 @@ impl Container {
             Err(_) => Err("the store was closed".to_owned()),
         }
     }
+}
+
+/// What of the state and the log on the disk was replaced by what came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Replaced {
+    Nothing,
+    APart,
 }
 
 /// A regular file with content, if this row is its record: the inode, and its length.
