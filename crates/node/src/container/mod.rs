@@ -16,7 +16,7 @@ mod intents;
 mod io;
 mod locks;
 mod member;
-mod older;
+mod nobody;
 mod open;
 mod reap;
 mod refill;

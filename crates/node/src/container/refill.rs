@@ -3,21 +3,20 @@
 use super::drive::decode_batch;
 use super::gentle::{self, Gentle, REQUESTS_MAX};
 use super::install::Round;
+use super::nobody::Without;
 use super::{After, Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use perigee_proto::message::data::{Fetch as Ask, SyncData};
-use perigee_replica::{Entry, Fetch, Input, Nobody, NotGiven, Origin, RegionMap, Role};
+use perigee_replica::{Entry, Fetch, Input, NotGiven, Origin, Role};
 use perigee_store::StoreError;
-use perigee_types::{
-    Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Tick, Version,
-};
+use perigee_types::{ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Tick, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tracing::{debug, error, info};
+use tracing::{debug, error};
 
 /// Regions of one request.
 const REGIONS_MAX: usize = 512;
@@ -27,8 +26,6 @@ pub(super) const PIECE: u64 = perigee_replica::pull::FETCH_LEN_MAX;
 const REQUEST_BYTES: u64 = 2 << 20;
 /// Requests under way that bring nothing for so long do not keep others back.
 const SLOW: Duration = Duration::from_millis(100);
-/// How long a new owner that takes changes waits for those who repeat their writes, before it gives bytes up.
-const REPEATS_WAIT: Span = Span::from_millis(1_000);
 /// Before what failed is asked for again; the second where this node's disk is full.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_FULL: Duration = Duration::from_millis(200);
@@ -83,16 +80,6 @@ impl Sources {
             }
         }
     }
-}
-
-/// What becomes of a fetch that no member could answer.
-pub(super) enum Without {
-    /// It is seen to, or is asked for at once in another way.
-    Done,
-    /// It is asked for again, after a pause.
-    AskAgain,
-    /// Members are asked for what they have in place.
-    AskOlder,
 }
 
 impl State {
@@ -473,91 +460,6 @@ impl Container {
             }
         }
         round
-    }
-
-    /// Whether what nobody has may be given up. Another host whose write lost its owner half way brings it again, and nobody
-    /// may have been shown the place without it.
-    pub(super) fn may_do_without(&self, st: &State) -> bool {
-        let repeats_are_here = st.changes_from.max(st.reigns_from) + REPEATS_WAIT;
-        matches!(st.role, Role::Owner { .. }) && self.env.clock.now() >= repeats_are_here
-    }
-
-    /// No member has what this owner lacks.
-    pub(super) fn do_without(&self, st: &mut State, fetch: &Fetch, why: NotGiven) -> Without {
-        let inode = fetch.inode;
-        let committed = st.chain.committed_version();
-        let known = st.pull.lost(inode, fetch.range).is_some();
-        match st.pull.on_nobody_has(inode, fetch.range, why, committed) {
-            Nobody::Keep(parts) => match self.revert(st, inode, parts) {
-                true => Without::Done,
-                false => Without::AskAgain,
-            },
-            Nobody::AskOlder => Without::AskOlder,
-            Nobody::Lost(parts) => {
-                // What was asked for once more is neither news nor damage that heals.
-                if !known {
-                    for part in parts {
-                        self.mark_lost(st, inode, part, committed);
-                    }
-                    self.note_lost(st, inode);
-                }
-                Without::Done
-            }
-            // In smaller pieces, at once; of what reaches to the end of the file the first one comes first.
-            Nobody::AskAgain if fetch.range.end < u64::MAX => Without::Done,
-            Nobody::AskAgain => Without::AskAgain,
-        }
-    }
-
-    /// What is in place becomes the content, by a record. False: it did not.
-    fn revert(&self, st: &mut State, inode: InodeId, parts: Vec<ByteRange>) -> bool {
-        let found = self.file(inode);
-        let (file, len) = match found.and_then(|file| file.object.len().map(|len| (file, len))) {
-            Ok(found) => found,
-            Err(error) => {
-                error!(%inode, %error, "object cannot be reverted");
-                return false;
-            }
-        };
-        let mut batch = Batch::default();
-        let mut whole = true;
-        if parts.iter().any(|part| part.end > len) {
-            // Nothing is in place there: what another member has behind this end is cut off.
-            batch.data.push(DataCommand::Resized { inode, size: len });
-        }
-        for part in parts {
-            info!(container = %self.id, %inode, %part, "no member has these bytes: older ones stay");
-            let rotten = match file.object.accept(part) {
-                Ok(rotten) => rotten,
-                Err(error) => {
-                    error!(%inode, %part, %error, "region cannot be reverted");
-                    whole = false;
-                    continue;
-                }
-            };
-            let mut taken = RegionMap::new();
-            taken.invalidate(
-                ByteRange::new(part.start, part.end.min(len)),
-                Version::default(),
-            );
-            for &bad in &rotten {
-                taken.drop_range(bad);
-            }
-            for (range, _) in taken.iter() {
-                batch.data.push(DataCommand::Written { inode, range });
-            }
-            if !rotten.is_empty() {
-                whole = false;
-                self.spoilt(st, inode, &rotten);
-            }
-        }
-        if !batch.is_empty()
-            && let Err(elsewhere) = self.order(st, self.env.clock.now(), &batch, true)
-        {
-            debug!(%inode, %elsewhere, "the next owner reverts instead");
-            return false;
-        }
-        whole
     }
 
     /// Whether everything of a file that was committed up to `through` is in place here.

@@ -1,17 +1,29 @@
-//! Older content of other members, where an owner that started found its own spoiled: see
-//! [`perigee_replica::Nobody::AskOlder`].
+//! What an owner lacks and no member has: what is in place stays, another member's older content takes its place, or it is
+//! lost. [`perigee_replica::Pull::on_nobody_has`] decides.
 
 use super::install::Round;
-use super::refill::{Without, piece};
-use super::{Container, Failed, store_errno};
+use super::refill::piece;
+use super::{Container, Failed, State, store_errno};
 use bytes::Bytes;
 use perigee_proto::message::data::{Fetch as Ask, Region};
-use perigee_replica::{Fetch, NotGiven};
-use perigee_types::{Batch, ByteRange, DataCommand, NodeId};
+use perigee_replica::{Fetch, Nobody, NotGiven, RegionMap, Role};
+use perigee_types::{Batch, ByteRange, DataCommand, InodeId, NodeId, Span, Version};
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
+/// What becomes of a fetch that no member could answer.
+pub(super) enum Without {
+    /// It is seen to, or is asked for at once in another way.
+    Done,
+    /// It is asked for again, after a pause.
+    AskAgain,
+    /// Members are asked for what they have in place.
+    AskOlder,
+}
+
+/// How long a new owner that takes changes waits for those who repeat their writes, before it gives bytes up.
+const REPEATS_WAIT: Span = Span::from_millis(1_000);
 /// How long one member may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -24,6 +36,91 @@ enum Given {
 }
 
 impl Container {
+    /// Whether what nobody has may be given up. Another host whose write lost its owner half way brings it again, and nobody
+    /// may have been shown the place without it.
+    pub(super) fn may_do_without(&self, st: &State) -> bool {
+        let repeats_are_here = st.changes_from.max(st.reigns_from) + REPEATS_WAIT;
+        matches!(st.role, Role::Owner { .. }) && self.env.clock.now() >= repeats_are_here
+    }
+
+    /// No member has what this owner lacks.
+    pub(super) fn do_without(&self, st: &mut State, fetch: &Fetch, why: NotGiven) -> Without {
+        let inode = fetch.inode;
+        let committed = st.chain.committed_version();
+        let known = st.pull.lost(inode, fetch.range).is_some();
+        match st.pull.on_nobody_has(inode, fetch.range, why, committed) {
+            Nobody::Keep(parts) => match self.revert(st, inode, parts) {
+                true => Without::Done,
+                false => Without::AskAgain,
+            },
+            Nobody::AskOlder => Without::AskOlder,
+            Nobody::Lost(parts) => {
+                // What was asked for once more is neither news nor damage that heals.
+                if !known {
+                    for part in parts {
+                        self.mark_lost(st, inode, part, committed);
+                    }
+                    self.note_lost(st, inode);
+                }
+                Without::Done
+            }
+            // In smaller pieces, at once; of what reaches to the end of the file the first one comes first.
+            Nobody::AskAgain if fetch.range.end < u64::MAX => Without::Done,
+            Nobody::AskAgain => Without::AskAgain,
+        }
+    }
+
+    /// What is in place becomes the content, by a record. False: it did not.
+    fn revert(&self, st: &mut State, inode: InodeId, parts: Vec<ByteRange>) -> bool {
+        let found = self.file(inode);
+        let (file, len) = match found.and_then(|file| file.object.len().map(|len| (file, len))) {
+            Ok(found) => found,
+            Err(error) => {
+                error!(%inode, %error, "object cannot be reverted");
+                return false;
+            }
+        };
+        let mut batch = Batch::default();
+        let mut whole = true;
+        if parts.iter().any(|part| part.end > len) {
+            // Nothing is in place there: what another member has behind this end is cut off.
+            batch.data.push(DataCommand::Resized { inode, size: len });
+        }
+        for part in parts {
+            info!(container = %self.id, %inode, %part, "no member has these bytes: older ones stay");
+            let rotten = match file.object.accept(part) {
+                Ok(rotten) => rotten,
+                Err(error) => {
+                    error!(%inode, %part, %error, "region cannot be reverted");
+                    whole = false;
+                    continue;
+                }
+            };
+            let mut taken = RegionMap::new();
+            taken.invalidate(
+                ByteRange::new(part.start, part.end.min(len)),
+                Version::default(),
+            );
+            for &bad in &rotten {
+                taken.drop_range(bad);
+            }
+            for (range, _) in taken.iter() {
+                batch.data.push(DataCommand::Written { inode, range });
+            }
+            if !rotten.is_empty() {
+                whole = false;
+                self.spoilt(st, inode, &rotten);
+            }
+        }
+        if !batch.is_empty()
+            && let Err(elsewhere) = self.order(st, self.env.clock.now(), &batch, true)
+        {
+            debug!(%inode, %elsewhere, "the next owner reverts instead");
+            return false;
+        }
+        whole
+    }
+
     /// Asks the members for older content of what nobody has; the first that gives it makes it the content.
     pub(super) async fn ask_older(self: &Arc<Self>, sources: &[NodeId], fetch: Fetch) -> Round {
         let mut given = Given::Nothing;
