@@ -127,6 +127,10 @@ impl Container {
         self.env.runtime.spawn(async move {
             let mut replaced = Replaced::Nothing;
             let received = me.fetch_state(from, &mut replaced).await;
+            if let (Err(error), Replaced::APart) = (&received, replaced) {
+                warn!(container = %me.id, %from, %error, "a part of the state was received, and no more");
+                return me.leave_torn();
+            }
             me.state.lock().receiving = false;
             match received {
                 Ok(base) => {
@@ -137,9 +141,6 @@ impl Container {
                 Err(error) => {
                     warn!(container = %me.id, %from, %error, "state not received");
                     me.step(Input::StateFailed);
-                    if replaced == Replaced::APart {
-                        me.is_torn();
-                    }
                 }
             }
         });
@@ -147,7 +148,7 @@ impl Container {
 
     /// What the disk has is no state and no log any more, and the process must not go on with what it knows of them: this
     /// node leaves the container, and joins it again with nothing, as after a restart.
-    fn is_torn(self: &Arc<Self>) {
+    fn leave_torn(self: &Arc<Self>) {
         self.env.torn.lock().insert(self.id);
         self.step(Input::PersistFailed);
     }
