@@ -109,8 +109,14 @@ impl Container {
                     self.state.lock().pull.on_fetch_failed(fetch.id);
                     continue;
                 }
-                // The second was not asked for.
-                Region::Missing | Region::Older { .. } => {
+                Region::Missing => {
+                    taken.left.push(fetch);
+                    continue;
+                }
+                // It was not asked for; its bytes stand in the way of the next ones.
+                Region::Older { len } => {
+                    let len = usize::try_from(*len).unwrap_or(usize::MAX);
+                    at = at.saturating_add(len);
                     taken.left.push(fetch);
                     continue;
                 }
