@@ -181,7 +181,11 @@ impl Leases {
             return Span::ZERO;
         }
         let grants = self.grants.entry(inode).or_default();
-        if grants.iter().any(|grant| grant.recalls > 0) {
+        let stands = |grant: &Grant| grant.until > now || grant.session == session;
+        if grants
+            .iter()
+            .any(|grant| grant.recalls > 0 && stands(grant))
+        {
             return Span::ZERO;
         }
         match grants.iter_mut().find(|grant| grant.session == session) {

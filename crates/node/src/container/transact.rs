@@ -410,10 +410,11 @@ impl Container {
         let (step, record) = loop {
             match self.prepare_now(intent)? {
                 Preparing::Done(step, record) => break (step, record),
-                Preparing::Recall(_) if Instant::now() > deadline => {
-                    return Err(Elsewhere::NotReady.into());
-                }
+                // What is called back is waited for in any case: until then nobody gets a lease.
                 Preparing::Recall(owed) => self.pay(NOBODY, owed).await?,
+            }
+            if Instant::now() > deadline {
+                return Err(Elsewhere::NotReady.into());
             }
         };
         self.wait(step.when, record).await?;

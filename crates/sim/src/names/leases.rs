@@ -1,4 +1,4 @@
-//! Leases on names: given with the answer to a lookup, called back before a change is acknowledged, or waited for.
+//! Leases on names: given with the answer to a lookup, called back before a change is ordered, or waited for.
 
 use super::calls::{Origin, Request};
 use super::host::{Packet, Then};
