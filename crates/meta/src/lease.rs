@@ -38,6 +38,8 @@ struct Grant {
     /// Changes that wait for the session to forget. Until all of them have its word nobody gets a new lease: the word
     /// about the old one could end the session's, and another's would be in the way of the change.
     recalls: u32,
+    /// One of them has it: what the session was given is forgotten, and no further change needs to ask.
+    forgotten: bool,
 }
 
 /// A session that must forget before a change is acknowledged.
@@ -121,7 +123,8 @@ impl Leases {
     }
 
     fn is_in_the_way(&self, now: Tick, session: SessionId, grant: &Grant) -> bool {
-        grant.session != session && grant.until > now && grant.session.node() != self.me
+        let stands = grant.until > now && !grant.forgotten;
+        stands && grant.session != session && grant.session.node() != self.me
     }
 
     fn recall_leases(
@@ -194,6 +197,7 @@ impl Leases {
                 session,
                 until,
                 recalls: 0,
+                forgotten: false,
             }),
         }
         self.told(now, session, until)
@@ -240,6 +244,7 @@ impl Leases {
             grants.retain_mut(|grant| {
                 let recalled = grant.session == session && grant.recalls > 0;
                 grant.recalls -= u32::from(recalled);
+                grant.forgotten |= recalled;
                 !(recalled && grant.recalls == 0)
             });
             if grants.is_empty() {
@@ -375,6 +380,23 @@ mod tests {
         assert_eq!(told, Span::ZERO);
         leases.revoked(Tick(3), inode(), session(2));
         assert!(!leases.is_kept(Tick(3), session(3), &touched));
+    }
+
+    #[test]
+    fn a_change_does_not_wait_for_the_word_about_another() {
+        let mut leases = leases();
+        let far = Tick(u64::MAX);
+        leases.grant(Tick(0), inode(), session(2), far);
+        let touched = [Touched::Listing(inode())];
+        leases.recall(Tick(1), session(3), &touched);
+        leases.recall(Tick(1), session(4), &touched);
+        leases.revoked(Tick(2), inode(), session(2));
+        assert!(!leases.is_kept(Tick(2), session(3), &touched));
+        assert!(!leases.is_kept(Tick(2), session(4), &touched));
+        assert_eq!(leases.recall(Tick(2), session(5), &touched), []);
+        let later = Tick(2) + CONTENTION;
+        let told = leases.grant(later, inode(), session(2), far);
+        assert_eq!(told, Span::ZERO, "one word is under way");
     }
 
     #[test]
