@@ -145,6 +145,12 @@ impl Sessions {
         }
     }
 
+    /// Whether there is a mount on this node but `except`.
+    pub(crate) fn has_others(&self, except: SessionId) -> bool {
+        let open = self.open.read();
+        open.len() > usize::from(open.contains_key(&except))
+    }
+
     /// Makes every mount of this node but `except` forget. Blocks as [`Sessions::revoke`].
     pub(crate) fn revoke_others(&self, except: SessionId, touched: &[Touched]) {
         let others: Vec<_> = {

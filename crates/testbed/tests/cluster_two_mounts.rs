@@ -1,7 +1,7 @@
 //! Two mounts of two nodes are one file system: laws 1, 3 and 4 as programs see them.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::checks::{model, two_mounts};
+use perigee_testbed::checks::{cuts, model, two_mounts};
 use perigee_testbed::leftover::Workspace;
 use perigee_testbed::{Cluster, program};
 use std::fs;
@@ -23,6 +23,20 @@ fn what_one_host_did_the_other_sees_at_once() {
     random_operations_agree_with_a_local_directory(&first, &second);
     cluster.umount(2).unwrap();
     cluster.umount(1).unwrap();
+}
+
+#[test]
+fn no_read_waits_for_ever_beside_the_cuts_of_other_hosts() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
+    let [home, others @ ..] = &mounts;
+    cuts::run(home, others, SEED).unwrap();
+    for node in [1, 2, 3] {
+        cluster.umount(node).unwrap();
+    }
 }
 
 fn random_operations_agree_with_a_local_directory(

@@ -31,6 +31,8 @@ pub(crate) struct Request {
 pub(super) struct Owed {
     /// Leases of other sessions to take back: whose, what, and when the last ends by itself.
     pub(super) revoke: Vec<Holder>,
+    /// Mounts of this node are to be told, all but this one.
+    pub(super) tell_all_but: Option<SessionId>,
     pub(super) touched: Vec<Touched>,
     /// The record that must be on every member first.
     pub(super) commit: Option<Version>,
@@ -41,13 +43,13 @@ pub(super) struct Owed {
 impl Owed {
     /// Until this is paid, a repeat of the operation is not answered from what is kept of it.
     pub(super) fn hold_repeats(&mut self, st: &mut State, session: SessionId, op: OpId) {
-        if !self.revoke.is_empty() {
+        if !self.revoke.is_empty() || self.tell_all_but.is_some() {
             self.run = Some(st.answers.begin(session, op));
         }
     }
 
     fn nothing(&self) -> bool {
-        self.revoke.is_empty() && self.commit.is_none()
+        self.revoke.is_empty() && self.tell_all_but.is_none() && self.commit.is_none()
     }
 }
 
@@ -99,12 +101,7 @@ impl Container {
         match ran {
             Ok(Ran::Done(result, ttl, owed)) => {
                 after.run();
-                self.settle(
-                    request.session,
-                    owed,
-                    result.map(|reply| (reply, ttl)),
-                    answer,
-                );
+                self.settle(owed, result.map(|reply| (reply, ttl)), answer);
             }
             Ok(Ran::Spans(run)) => {
                 after.run();
@@ -244,7 +241,7 @@ impl Container {
                 }
             }
         }
-        self.owe_leases(st, now, request.session, outcome.touched, &mut owed, after);
+        self.owe_leases(st, now, request.session, outcome.touched, &mut owed);
         owed.hold_repeats(st, request.session, request.op);
         owed.commit = st.before_telling(local, depends);
         if owed.commit.is_some() {
@@ -269,7 +266,7 @@ impl Container {
     }
 
     /// Finds whose leases must end before a change is acknowledged. The other mounts of this node
-    /// are told at once, whatever they hold.
+    /// are told then, whatever they hold.
     pub(super) fn owe_leases(
         &self,
         st: &mut State,
@@ -277,22 +274,18 @@ impl Container {
         session: SessionId,
         touched: Vec<Touched>,
         owed: &mut Owed,
-        after: &mut After,
     ) {
         if touched.is_empty() {
             return;
         }
         owed.revoke = st.leases.in_the_way(now, session, &touched);
-        let env = self.env.clone();
-        let tell = touched.clone();
-        after.push(move || env.sessions.revoke_others(session, &tell));
+        owed.tell_all_but = self.env.sessions.has_others(session).then_some(session);
         owed.touched = touched;
     }
 
     /// Answers when nothing stands in the way any more.
     pub(super) fn settle<T: Send + 'static>(
         self: &Arc<Self>,
-        session: SessionId,
         owed: Owed,
         result: Result<T, Errno>,
         answer: Answer<T>,
@@ -302,7 +295,7 @@ impl Container {
         }
         let me = self.clone();
         self.env.runtime.spawn(async move {
-            let paid = me.pay(session, owed).await;
+            let paid = me.pay(owed).await;
             answer(match paid {
                 Ok(()) => result.map_err(Failed::Errno),
                 Err(elsewhere) => Err(elsewhere.into()),
@@ -310,8 +303,9 @@ impl Container {
         });
     }
 
-    /// Waits until leases are back and the record is on every member.
-    pub(super) async fn pay(self: &Arc<Self>, _: SessionId, owed: Owed) -> Result<(), Elsewhere> {
+    /// Waits until leases are back, this node's mounts have forgotten, and the record is on every member.
+    pub(super) async fn pay(self: &Arc<Self>, owed: Owed) -> Result<(), Elsewhere> {
+        let told = self.tell_mounts(owed.tell_all_but, &owed.touched);
         let revoking = owed.revoke.into_iter().map(|holder| {
             let touched = owed.touched.clone();
             self.take_back(holder.session, holder.until, touched)
@@ -322,11 +316,28 @@ impl Container {
                 None => Ok(()),
             }
         };
-        let (_, committed) = tokio::join!(futures_util::future::join_all(revoking), commit);
+        let revoked = futures_util::future::join_all(revoking);
+        let (_, (), committed) = tokio::join!(revoked, told, commit);
         if let Some(run) = owed.run {
             self.state.lock().answers.end(run);
         }
         committed
+    }
+
+    /// Makes this node's mounts forget. Their kernels may wait for reads that only this runtime's threads, and those of the
+    /// mounts, can answer: none of these may wait for them.
+    async fn tell_mounts(&self, all_but: Option<SessionId>, touched: &[Touched]) {
+        let Some(except) = all_but else {
+            return;
+        };
+        let (env, touched) = (self.env.clone(), touched.to_vec());
+        let told = self
+            .env
+            .runtime
+            .spawn_blocking(move || env.sessions.revoke_others(except, &touched));
+        if let Err(failed) = told.await {
+            error!(container = %self.id, %failed, "mounts were not told of a change");
+        }
     }
 
     /// Ends a session's leases on what was touched: by its word, or by waiting for their end.
@@ -504,6 +515,10 @@ impl Concluded {
 }
 
 /// How far an operation came under the lock.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "moved once, and the large one is the common one"
+)]
 enum Ran {
     /// It is decided; the answer may owe something first.
     Done(Result<Reply, Errno>, Span, Owed),

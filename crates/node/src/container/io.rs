@@ -3,7 +3,7 @@
 use super::dirty::{self, Effect, RECORD_RANGES_MAX, Taken};
 use super::execute::Owed;
 use super::view::{Foreign, owner_view};
-use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
+use super::{Answer, Container, Elsewhere, Failed, State, store_errno};
 use crate::room::Verdict;
 use bytes::Bytes;
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
@@ -187,18 +187,15 @@ impl Container {
         answer: Answer<ByteRange>,
     ) -> Result<(), Answer<ByteRange>> {
         let local = request.session.node() == self.env.me;
-        let mut after = After::default();
         let under_way = (!local).then(|| self.abroad.begin(request.inode));
-        let wrote = self.write_now(&request, data, local, &mut after);
-        after.run();
-        match wrote {
+        match self.write_now(&request, data, local) {
             Err(Failed::Elsewhere(_)) => return Err(answer),
             Err(failed) => answer(Err(failed)),
-            Ok((range, owed, None)) => self.settle(request.session, owed, Ok(range), answer),
+            Ok((range, owed, None)) => self.settle(owed, Ok(range), answer),
             Ok((range, owed, Some(seq))) => {
                 let me = self.clone();
                 self.env.runtime.spawn(async move {
-                    let paid = me.pay(request.session, owed).await;
+                    let paid = me.pay(owed).await;
                     let everywhere = match paid {
                         Ok(()) => me.data_everywhere(request.inode, seq).await,
                         Err(elsewhere) => Err(elsewhere.into()),
@@ -218,7 +215,6 @@ impl Container {
         request: &WriteRequest,
         data: &[u8],
         local: bool,
-        after: &mut After,
     ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
         let inode = request.inode;
         let file = self.file(inode).map_err(|error| store_errno(&error))?;
@@ -265,11 +261,11 @@ impl Container {
         if let Err(error) = file.object.write(offset, data) {
             self.disk_may_fail(&error);
             if matches!(error, StoreError::NoSpace) && !replaced.is_empty() {
-                self.note_torn(request, replaced, after);
+                self.note_torn(request, replaced);
             }
             return Err(self.read_failed(inode, &error));
         }
-        self.note_write(request, range, effect, after)
+        self.note_write(request, range, effect)
     }
 
     /// Sees to it that the members can take what a file grows by.
@@ -300,7 +296,6 @@ impl Container {
         request: &WriteRequest,
         range: ByteRange,
         effect: Effect,
-        after: &mut After,
     ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
         let inode = request.inode;
         let local = request.session.node() == self.env.me;
@@ -334,12 +329,12 @@ impl Container {
         } else if full {
             self.record_writes(&mut st, now, inode);
         }
-        self.owe_written(&mut st, now, request, &mut owed, after);
+        self.owe_written(&mut st, now, request, &mut owed);
         Ok((range, owed, seq))
     }
 
     /// A write found no room half way: what fitted is the file's content now, and the other members' has to follow.
-    fn note_torn(self: &Arc<Self>, request: &WriteRequest, range: ByteRange, after: &mut After) {
+    fn note_torn(self: &Arc<Self>, request: &WriteRequest, range: ByteRange) {
         let mut st = self.state.lock();
         let now = self.env.clock.now();
         // Who may not order has distrusted the bytes, and the program is told of the want of room.
@@ -349,13 +344,12 @@ impl Container {
         {
             self.record_writes(&mut st, now, request.inode);
             let mut owed = Owed::default();
-            self.owe_written(&mut st, now, request, &mut owed, after);
-            let (me, session) = (self.clone(), request.session);
-            after.push(move || {
-                let runtime = me.env.runtime.clone();
-                // The program is told of the want of room whatever becomes of this; leases end by themselves, too.
-                runtime.spawn(async move { _ = me.pay(session, owed).await });
-            });
+            self.owe_written(&mut st, now, request, &mut owed);
+            let me = self.clone();
+            // The program is told of the want of room whatever becomes of this; leases end by themselves, too.
+            self.env
+                .runtime
+                .spawn(async move { _ = me.pay(owed).await });
         }
     }
 
@@ -392,10 +386,9 @@ impl Container {
         now: Tick,
         request: &WriteRequest,
         owed: &mut Owed,
-        after: &mut After,
     ) {
         let touched = vec![Touched::Attr(request.inode), Touched::Data(request.inode)];
-        self.owe_leases(st, now, request.session, touched, owed, after);
+        self.owe_leases(st, now, request.session, touched, owed);
         if let Some(op) = request.op {
             owed.hold_repeats(st, request.session, op);
         }

@@ -43,8 +43,8 @@ enum Next {
 enum Preparing {
     /// Other hosts keep what is to be changed.
     Recall(Owed),
-    /// It is voted on, and this is the last record that the vote depends on.
-    Done(Step<Vote>, Version),
+    /// It is voted on: the last record that the vote depends on, and what else stands before it.
+    Done(Step<Vote>, Version, Owed),
 }
 
 impl State {
@@ -104,7 +104,7 @@ impl Container {
                     let mut later = foreign.again();
                     self.fetch(&mut later).await?;
                     if foreign.agrees(&later) {
-                        self.pay(request.session, owed).await?;
+                        self.pay(owed).await?;
                         return result.map_err(Failed::Errno);
                     }
                 }
@@ -115,7 +115,7 @@ impl Container {
                     }
                 }
                 Next::Recall(owed) => {
-                    self.pay(request.session, owed).await?;
+                    self.pay(owed).await?;
                     continue;
                 }
                 Next::Wait => {}
@@ -268,7 +268,7 @@ impl Container {
         };
         // From here on only the log knows how it ended.
         self.wait(step.when, decision).await?;
-        self.pay(request.session, owed).await?;
+        self.pay(owed).await?;
         self.tell(&step.say).await;
         Ok(Some(outcome.reply))
     }
@@ -280,7 +280,6 @@ impl Container {
         plan: &Plan,
         outcome: &Outcome,
     ) -> Result<Option<(Step<Tell>, Version, Owed)>, Failed> {
-        let mut after = After::default();
         let mut owed = Owed::default();
         let decided = {
             let mut st = self.state.lock();
@@ -298,17 +297,9 @@ impl Container {
             let seq = self.order(&mut st, now, &batch, true)?;
             let step = st.transactions.decided(now, plan.tx);
             let touched = outcome.touched.clone();
-            self.owe_leases(
-                &mut st,
-                now,
-                request.session,
-                touched,
-                &mut owed,
-                &mut after,
-            );
+            self.owe_leases(&mut st, now, request.session, touched, &mut owed);
             (step, st.chain.version_at(seq))
         };
-        after.run();
         Ok(Some((decided.0, decided.1, owed)))
     }
 
@@ -407,17 +398,18 @@ impl Container {
     /// Prepares this container's part of another's transaction.
     pub(crate) async fn prepare(self: &Arc<Self>, intent: &Intent) -> Result<Prepared, Failed> {
         let deadline = Instant::now() + PATIENCE;
-        let (step, record) = loop {
+        let (step, record, owed) = loop {
             match self.prepare_now(intent)? {
-                Preparing::Done(step, record) => break (step, record),
+                Preparing::Done(step, record, owed) => break (step, record, owed),
                 // What is called back is waited for in any case: until then nobody gets a lease.
-                Preparing::Recall(owed) => self.pay(NOBODY, owed).await?,
+                Preparing::Recall(owed) => self.pay(owed).await?,
             }
             if Instant::now() > deadline {
                 return Err(Elsewhere::NotReady.into());
             }
         };
-        self.wait(step.when, record).await?;
+        let (told, recorded) = tokio::join!(self.pay(owed), self.wait(step.when, record));
+        told.and(recorded)?;
         Ok(match step.say {
             Vote::Yes => Prepared::Yes,
             Vote::No => Prepared::Conflict,
@@ -426,33 +418,29 @@ impl Container {
 
     /// Once this part is prepared the others may show theirs: nobody may keep what was before any more.
     fn prepare_now(self: &Arc<Self>, intent: &Intent) -> Result<Preparing, Failed> {
-        let mut after = After::default();
-        let prepared = {
-            let mut st = self.state.lock();
-            let now = self.env.clock.now();
-            Self::reign(&st, now)?;
-            if now < st.changes_from {
-                return Err(Elsewhere::NotReady.into());
-            }
-            self.record_all_writes(&mut st);
-            let touched = self.with_view(&mut st, |transactions, view| {
-                transactions.touched(view, intent)
-            })?;
-            if st.leases.is_kept(now, NOBODY, &touched) {
-                return Ok(Preparing::Recall(st.recall(now, NOBODY, touched)));
-            }
-            let step = self.with_view(&mut st, |transactions, view| {
-                transactions.prepare(now, view, intent)
-            })?;
-            if let Some(record) = &step.record {
-                self.order(&mut st, now, record, true)?;
-                let env = self.env.clone();
-                after.push(move || env.sessions.revoke_others(NOBODY, &touched));
-            }
-            Preparing::Done(step, st.chain.last())
-        };
-        after.run();
-        Ok(prepared)
+        let mut st = self.state.lock();
+        let now = self.env.clock.now();
+        Self::reign(&st, now)?;
+        if now < st.changes_from {
+            return Err(Elsewhere::NotReady.into());
+        }
+        self.record_all_writes(&mut st);
+        let touched = self.with_view(&mut st, |transactions, view| {
+            transactions.touched(view, intent)
+        })?;
+        if st.leases.is_kept(now, NOBODY, &touched) {
+            return Ok(Preparing::Recall(st.recall(now, NOBODY, touched)));
+        }
+        let step = self.with_view(&mut st, |transactions, view| {
+            transactions.prepare(now, view, intent)
+        })?;
+        let mut owed = Owed::default();
+        if let Some(record) = &step.record {
+            self.order(&mut st, now, record, true)?;
+            owed.tell_all_but = Some(NOBODY);
+            owed.touched = touched;
+        }
+        Ok(Preparing::Done(step, st.chain.last(), owed))
     }
 
     /// Has the transactions decide something on what the container holds.

@@ -7,7 +7,7 @@
 //! when the program has let go of it.
 
 use super::dirty::{Effect, Taken};
-use super::{After, Container, Failed, File, State, store_errno};
+use super::{Container, Failed, File, State, store_errno};
 use parking_lot::Mutex;
 use perigee_meta::{Attr, Kind, Touched};
 use perigee_store::StoreError;
@@ -180,7 +180,6 @@ impl Container {
     }
 
     fn note_unseen(self: &Arc<Self>, inode: InodeId, session: SessionId, changed: &[ByteRange]) {
-        let mut after = After::default();
         let mut owed = super::execute::Owed::default();
         {
             let mut st = self.state.lock();
@@ -203,11 +202,10 @@ impl Container {
                 self.wake.notify_one();
             }
             let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
-            self.owe_leases(&mut st, now, session, touched, &mut owed, &mut after);
+            self.owe_leases(&mut st, now, session, touched, &mut owed);
         }
-        after.run();
         // Nobody waits for an answer.
-        self.settle(session, owed, Ok(()), Box::new(|_: Result<(), Failed>| ()));
+        self.settle(owed, Ok(()), Box::new(|_: Result<(), Failed>| ()));
     }
 
     /// This node does not own the file any more: what its maps changed is not the file's content.

@@ -2,9 +2,10 @@
 //!
 //! [`two_mounts`] coherence between two hosts · [`kill_write`] what fsync promised, through a crash ·
 //! [`crash_names`] the same for names · [`tree`] a real tree in and out · [`model`] random operations
-//! against a local directory · [`latency`] how long small calls take.
+//! against a local directory · [`latency`] how long small calls take · [`cuts`] reads beside truncations of other hosts.
 
 pub mod crash_names;
+pub mod cuts;
 pub mod kill_write;
 pub mod latency;
 pub mod model;
