@@ -107,6 +107,8 @@ pub enum Message {
     StateNeeded {
         /// The sender's view, in which it owns.
         view: ChainView,
+        /// Where the log ended that did not fit: this is not about one that ends elsewhere.
+        last: Version,
         /// The owner's clock: what the receiver has answered since, it must not discard.
         sent_at: Tick,
     },
@@ -126,6 +128,8 @@ pub enum Refusal {
         at: Seq,
         /// Up to here the logs are equal.
         committed: Seq,
+        /// The last record here.
+        last: Version,
     },
     /// A later epoch has begun.
     StaleEpoch {

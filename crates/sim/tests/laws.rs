@@ -15,8 +15,16 @@ fn history(seed: u64, plant: Option<Plant>) -> Report {
 }
 
 /// Seeds that have broken a law, as long as their histories are the same.
-const ONCE_BROKEN: [u64; 8] = [
-    40_061_566, 40_723_977, 50_020_927, 51_051_332, 60_101_092, 62_255_648, 64_413_580, 64_498_133,
+const ONCE_BROKEN: [u64; 9] = [
+    40_061_566,
+    40_723_977,
+    50_020_927,
+    51_051_332,
+    60_101_092,
+    62_255_648,
+    64_413_580,
+    64_498_133,
+    110_030_766,
 ];
 
 #[test]

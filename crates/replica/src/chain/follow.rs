@@ -206,6 +206,7 @@ impl Chain {
             Misfit::Mismatch(at) => Refusal::Mismatch {
                 at,
                 committed: self.committed,
+                last: self.log.last(),
             },
         };
         self.refuse(answer, reason, out);
@@ -300,7 +301,7 @@ impl Chain {
         &mut self,
         from: NodeId,
         view: ChainView,
-        sent_at: Tick,
+        (last, sent_at): (Version, Tick),
         out: &mut Vec<Output>,
     ) {
         let listed = view.lists(self.me);
@@ -310,9 +311,13 @@ impl Chain {
             return;
         }
         // The owner counts what was acknowledged since it sent this, and may list this node for the data that it had. One
-        // that comes once more finds records that fit.
+        // that comes once more finds records that fit, or another log than the one that did not: a process before this one
+        // may have had that, and acknowledged more since.
         let late = match &self.part {
-            Part::Follow(follow) => !follow.misfits || follow.answered >= Some(sent_at),
+            Part::Follow(follow) => {
+                let answered = follow.answered >= Some(sent_at);
+                !follow.misfits || answered || self.log.last() != last
+            }
             Part::Reign(_) => true,
         };
         let obeys = [

@@ -301,7 +301,7 @@ impl Chain {
         let Some(peer) = self.peer_of(from, epoch) else {
             return;
         };
-        let (common, at) = match reason {
+        let (common, at, last) = match reason {
             Refusal::StaleEpoch { promised } => return self.on_deposed(promised),
             Refusal::Lost => {
                 peer.unwanted = true;
@@ -312,8 +312,12 @@ impl Chain {
                 peer.unreachable = false;
                 return;
             }
-            Refusal::Gap { last } => (last.seq, Seq::ZERO),
-            Refusal::Mismatch { at, committed } => (committed, at),
+            Refusal::Gap { last } => (last.seq, Seq::ZERO, last),
+            Refusal::Mismatch {
+                at,
+                committed,
+                last,
+            } => (committed, at, last),
         };
         peer.heard = now;
         peer.unreachable = false;
@@ -347,8 +351,11 @@ impl Chain {
                     peer.standing = Standing::CatchingUp;
                 }
                 if let Some(view) = self.view.clone() {
-                    let sent_at = now;
-                    let message = Message::StateNeeded { view, sent_at };
+                    let message = Message::StateNeeded {
+                        view,
+                        last,
+                        sent_at: now,
+                    };
                     out.push(Output::Send { to: from, message });
                 }
             }

@@ -460,8 +460,12 @@ impl Chain {
                 };
                 self.on_append(from, view, run, sent_at, out);
             }
-            Message::StateNeeded { view, sent_at } => {
-                self.on_state_needed(from, view, sent_at, out);
+            Message::StateNeeded {
+                view,
+                last,
+                sent_at,
+            } => {
+                self.on_state_needed(from, view, (last, sent_at), out);
             }
             Message::AppendAck {
                 epoch,

@@ -29,10 +29,11 @@ fn misfit(script: &mut Script) {
     script.input(n(3), Input::Receive { from, message });
 }
 
-/// The owner's call to fetch the state, sent then.
-fn state_needed(at: u64) -> Message {
+/// The owner's call to fetch the state in place of the log that node 3 has, sent then.
+fn state_needed(script: &mut Script, at: u64) -> Message {
     Message::StateNeeded {
         view: view(2, &[1, 2]),
+        last: script.host(3).chain.last(),
         sent_at: Tick(at),
     }
 }
@@ -211,7 +212,8 @@ fn a_joiner_behind_the_retained_log_fetches_the_state() {
 fn a_state_older_than_what_is_committed_is_fatal() {
     let mut script = with_joiner();
     misfit(&mut script);
-    let message = state_needed(script.now + 1);
+    let at = script.now + 1;
+    let message = state_needed(&mut script, at);
     let from = n(1);
     script.input(n(3), Input::Receive { from, message });
     let base = Version {
@@ -232,7 +234,8 @@ fn a_late_call_for_the_state_discards_nothing_that_was_acknowledged() {
     script.propose(1, "b").unwrap();
     script.settle();
     misfit(&mut script);
-    let message = state_needed(script.now + 1);
+    let at = script.now + 1;
+    let message = state_needed(&mut script, at);
     let from = n(1);
     script.input(n(3), Input::Receive { from, message });
     let state = |seq| Version {
@@ -257,7 +260,8 @@ fn a_late_call_for_the_state_discards_nothing_that_was_acknowledged() {
 #[test]
 fn a_late_call_for_the_state_does_not_empty_who_may_be_listed() {
     let mut script = with_joiner();
-    let late = state_needed(script.now);
+    let at = script.now;
+    let late = state_needed(&mut script, at);
     script.pass(310, &[]);
     script.input(n(3), Input::DataThrough(Seq(2)));
     script.pass(350, &[]);
@@ -269,7 +273,8 @@ fn a_late_call_for_the_state_does_not_empty_who_may_be_listed() {
     assert!(!script.host(3).needs_state, "older than what it said");
     // One that comes once more finds records that fit.
     script.pass(350, &[]);
-    let message = state_needed(script.now + 1);
+    let at = script.now + 1;
+    let message = state_needed(&mut script, at);
     script.input(n(3), Input::Receive { from, message });
     assert!(!script.host(3).needs_state);
 }
@@ -279,7 +284,8 @@ fn while_a_state_is_on_its_way_no_data_is_promised() {
     let mut script = with_joiner();
     script.input(n(3), Input::DataThrough(Seq(2)));
     misfit(&mut script);
-    let (from, message) = (n(1), state_needed(script.now + 1));
+    let at = script.now + 1;
+    let (from, message) = (n(1), state_needed(&mut script, at));
     script.input(n(3), Input::Receive { from, message });
     script.pass(650, &[]);
     assert_eq!(script.host(1).proposed.len(), 1, "it is not listed");
@@ -300,7 +306,8 @@ fn a_state_replaces_nothing_that_an_earlier_process_has_acknowledged() {
     script.input(n(3), Input::View(view(2, &[1, 2])));
     let from = n(1);
     misfit(&mut script);
-    let message = state_needed(script.now + 1);
+    let at = script.now + 1;
+    let message = state_needed(&mut script, at);
     script.input(n(3), Input::Receive { from, message });
     let before = Version {
         seq: Seq(last.seq.0 - 1),
@@ -308,4 +315,29 @@ fn a_state_replaces_nothing_that_an_earlier_process_has_acknowledged() {
     };
     assert!(!script.host(3).chain.accepts_state(before));
     assert!(script.host(3).chain.accepts_state(last));
+}
+
+#[test]
+fn a_call_for_the_state_that_an_earlier_process_was_sent_empties_nobody() {
+    let mut script = Script::running(2);
+    script.start(n(3), HardState::default());
+    script.input(n(3), Input::View(view(2, &[1, 2])));
+    let at = script.now;
+    let late = state_needed(&mut script, at);
+    script.input(n(1), Input::Candidate(n(3)));
+    script.pass(650, &[]);
+    script.input(n(3), Input::DataThrough(Seq(1)));
+    script.pass(350, &[]);
+    assert_eq!(script.host(1).proposed[1], view(3, &[1, 2, 3]));
+    script.restart(3);
+    script.input(n(3), Input::View(view(2, &[1, 2])));
+    misfit(&mut script);
+    let from = n(1);
+    let message = late;
+    script.input(n(3), Input::Receive { from, message });
+    assert!(!script.host(3).needs_state, "it may be listed meanwhile");
+    let at = script.now;
+    let message = state_needed(&mut script, at);
+    script.input(n(3), Input::Receive { from, message });
+    assert!(script.host(3).needs_state);
 }
