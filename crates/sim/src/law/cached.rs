@@ -4,33 +4,11 @@
 use crate::clock::Drift;
 use crate::names::history::Executed;
 use crate::names::leases::Name;
+use crate::names::session::names_of;
 use crate::names::world::Names;
-use perigee_meta::Op;
 use perigee_types::SessionId;
 
 const LAW: &str = "cached";
-
-/// The names that an operation changes.
-fn names(executed: &Executed) -> Vec<Name> {
-    match &executed.operation {
-        Op::Make { parent, name, .. }
-        | Op::Unlink { parent, name, .. }
-        | Op::Rmdir { parent, name, .. } => vec![(*parent, name.clone())],
-        Op::Link {
-            new_parent,
-            new_name,
-            ..
-        } => vec![(*new_parent, new_name.clone())],
-        Op::Rename {
-            parent,
-            name,
-            new_parent,
-            new_name,
-            ..
-        } => vec![(*parent, name.clone()), (*new_parent, new_name.clone())],
-        _ => Vec::new(),
-    }
-}
 
 /// A session was told that its change is done.
 pub(crate) fn on_answered(world: &mut Names, executed: &Executed) {
@@ -38,7 +16,7 @@ pub(crate) fn on_answered(world: &mut Names, executed: &Executed) {
         // A session's clock says for how long it keeps a name.
         return;
     }
-    for name in names(executed) {
+    for name in names_of(&executed.operation) {
         let change = (executed.place, executed.session);
         let answered = world.history.answered.entry(name.clone()).or_insert(change);
         if executed.place > answered.0 {
@@ -52,7 +30,7 @@ pub(crate) fn on_answered(world: &mut Names, executed: &Executed) {
 pub(crate) fn on_ordered(world: &mut Names) {
     let ordered = world.history.executed.last().cloned();
     if let Some(executed) = ordered.filter(|_| world.drift == Drift::Within) {
-        for name in names(&executed) {
+        for name in names_of(&executed.operation) {
             look(world, &executed, &name);
         }
     }

@@ -2,6 +2,7 @@
 
 use super::calls::{Origin, Request};
 use super::host::{Packet, Then};
+use super::session::names_of;
 use super::world::{Event, Names};
 use crate::law;
 use perigee_meta::lease::{Holder, leased_by};
@@ -117,6 +118,15 @@ impl Names {
         };
         cache.names.insert((*parent, name.clone()), kept);
         law::cached::on_kept(self, request.session, (*parent, name.clone()), place);
+    }
+
+    /// A session is told how its own change went: its kernel has that in place of what it kept of the names, or looks them
+    /// up again.
+    pub(super) fn own_change(&mut self, host: usize, session: usize, operation: &Op) {
+        let names = &mut self.process(host).sessions[session].cache.names;
+        for name in names_of(operation) {
+            names.remove(&name);
+        }
     }
 
     /// Whether other hosts keep what a change is about to touch.

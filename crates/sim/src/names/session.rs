@@ -5,7 +5,7 @@ use super::Mark;
 use super::calls::{Asked, For, Request};
 use super::chaos::Taste;
 use super::history::{Heard, Told};
-use super::leases::{Asking, Cache};
+use super::leases::{Asking, Cache, Name};
 use super::world::{Event, Names};
 use crate::law;
 use crate::numbered::Kind;
@@ -61,6 +61,28 @@ pub fn session_host(session: SessionId) -> usize {
 #[must_use]
 pub fn changes(op: &Op) -> bool {
     !matches!(op, Op::Lookup { .. } | Op::GetAttr { .. })
+}
+
+/// The names that an operation changes.
+pub fn names_of(op: &Op) -> Vec<Name> {
+    match op {
+        Op::Make { parent, name, .. }
+        | Op::Unlink { parent, name, .. }
+        | Op::Rmdir { parent, name, .. } => vec![(*parent, name.clone())],
+        Op::Link {
+            new_parent,
+            new_name,
+            ..
+        } => vec![(*new_parent, new_name.clone())],
+        Op::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            ..
+        } => vec![(*parent, name.clone()), (*new_parent, new_name.clone())],
+        _ => Vec::new(),
+    }
 }
 
 /// The container whose owner runs an operation.
@@ -199,6 +221,7 @@ impl Names {
         let Some((result, asking, ttl)) = answer else {
             return self.note(Mark::Unknown);
         };
+        self.own_change(host, session, &request.operation);
         self.keep_name(host, session, &request, asking, (ttl, &result));
         if let Ok(reply) = &result {
             self.remember(&request.operation, reply);
