@@ -82,7 +82,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::LockedIsShown, 2),
     (Plant::AnswerBeforeRevoked, 8),
     (Plant::RevocationOvertaken, 79),
-    (Plant::LeaseFromAnswer, 2728),
+    (Plant::LeaseFromAnswer, 15_384),
     (Plant::RecentNotForgotten, 1),
     (Plant::RecentOutlivesReign, 211),
     (Plant::PartRevokesNothing, 10),
