@@ -69,6 +69,8 @@ pub struct Leases {
     /// of it for longer than any lease: a mapped page is never asked about again.
     readers: BTreeMap<InodeId, Vec<SessionId>>,
     contended: BTreeMap<InodeId, Tick>,
+    /// Inodes whose content is about to change, and by how many changes.
+    changing: BTreeMap<InodeId, u32>,
 }
 
 impl Leases {
@@ -80,6 +82,23 @@ impl Leases {
             grants: BTreeMap::new(),
             readers: BTreeMap::new(),
             contended: BTreeMap::new(),
+            changing: BTreeMap::new(),
+        }
+    }
+
+    /// A change of an inode's content that nobody is in the way of is going to the disk, and is not ordered yet: until
+    /// [`Self::changed`] no other host gets a lease.
+    pub fn changing(&mut self, inode: InodeId) {
+        *self.changing.entry(inode).or_default() += 1;
+    }
+
+    /// Such a change is ordered, or has failed.
+    pub fn changed(&mut self, inode: InodeId) {
+        if let Some(changes) = self.changing.get_mut(&inode) {
+            *changes -= 1;
+            if *changes == 0 {
+                self.changing.remove(&inode);
+            }
         }
     }
 
@@ -174,8 +193,11 @@ impl Leases {
     }
 
     /// Lets `session` keep `inode` until `limit`, and says for how long; zero while the inode is
-    /// contended, or a change of it waits for leases.
+    /// contended, or a change of it waits for leases or is on its way.
     pub fn grant(&mut self, now: Tick, inode: InodeId, session: SessionId, limit: Tick) -> Span {
+        if session.node() != self.me && self.changing.contains_key(&inode) {
+            return Span::ZERO;
+        }
         if self.contended.get(&inode).is_some_and(|until| *until > now) {
             return Span::ZERO;
         }
@@ -397,6 +419,18 @@ mod tests {
         let later = Tick(2) + CONTENTION;
         let told = leases.grant(later, inode(), session(2), far);
         assert_eq!(told, Span::ZERO, "one word is under way");
+    }
+
+    #[test]
+    fn nobody_gets_a_lease_on_what_is_about_to_change() {
+        let mut leases = leases();
+        let far = Tick(u64::MAX);
+        leases.changing(inode());
+        leases.changing(inode());
+        leases.changed(inode());
+        assert_eq!(leases.grant(Tick(0), inode(), session(2), far), Span::ZERO);
+        leases.changed(inode());
+        assert_ne!(leases.grant(Tick(0), inode(), session(2), far), Span::ZERO);
     }
 
     #[test]

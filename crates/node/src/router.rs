@@ -370,17 +370,7 @@ impl Router {
         };
         let here = |container: Arc<Container>| {
             let data = data.clone();
-            async move {
-                let (sender, receiver) = tokio::sync::oneshot::channel();
-                let answer: Answer<ByteRange> = Box::new(move |result| _ = sender.send(result));
-                if container.write(write, &data, answer).is_err() {
-                    return Err(Elsewhere::NotReady.into());
-                }
-                receiver
-                    .await
-                    .unwrap_or(Err(Elsewhere::NotReady.into()))
-                    .map(Ok)
-            }
+            async move { container.write_in_turn(write, data).await.map(Ok) }
         };
         let request = file::Write {
             session: write.session,

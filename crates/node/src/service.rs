@@ -9,7 +9,7 @@ use perigee_proto::message::{chain, data, file, report, session, tx};
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
 use perigee_types::limits::IO_LEN_MAX;
-use perigee_types::{ByteRange, ContainerId, Errno, NodeId, Span};
+use perigee_types::{ContainerId, Errno, NodeId, Span};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 use tracing::{debug, info, warn};
@@ -187,20 +187,8 @@ async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Han
         at: request.at,
         kill_privileges: request.kill_privileges,
     };
-    let (sender, receiver) = tokio::sync::oneshot::channel::<Result<ByteRange, Failed>>();
-    let writer = container.clone();
-    let begun = blocking(env, move || {
-        // The receiver waits below.
-        let answer: Answer<ByteRange> = Box::new(move |result| _ = sender.send(result));
-        writer
-            .write(write, &payload, answer)
-            .map_err(|_| Elsewhere::NotReady.into())
-    });
-    begun.await?;
-    let result = inner(
-        &container,
-        receiver.await.unwrap_or(Err(Elsewhere::NotReady.into())),
-    )?;
+    let wrote = container.write_in_turn(write, payload).await;
+    let result = inner(&container, wrote)?;
     reply::<file::Write>(&file::Written { result })
 }
 

@@ -3,8 +3,15 @@
 
 use perigee_testbed::checks::{cuts, model, two_mounts};
 use perigee_testbed::leftover::Workspace;
-use perigee_testbed::{Cluster, program};
-use std::fs;
+use perigee_testbed::{Cluster, program, wait};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 /// The seed of the random operations; another one is given by `PERIGEE_TEST_SEED`.
 const SEED: u64 = 20_261_121;
@@ -37,6 +44,71 @@ fn no_read_waits_for_ever_beside_the_cuts_of_other_hosts() {
     for node in [1, 2, 3] {
         cluster.umount(node).unwrap();
     }
+}
+
+#[test]
+fn who_is_shown_a_write_knows_that_nobody_is_shown_what_was_before() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(4).unwrap();
+    let mounts: BTreeMap<u32, PathBuf> = (1..=4)
+        .map(|node| (node, cluster.mount(node).unwrap()))
+        .collect();
+    fs::write(mounts[&1].join("file"), "old").unwrap();
+    let owner = cluster.owner(&mounts[&1].join("file")).unwrap();
+    let chains = cluster.chains().unwrap();
+    let chain = chains.into_iter().find(|chain| chain[0] == owner).unwrap();
+    let outside = (1..=4).find(|node| !chain.contains(node)).unwrap();
+
+    // Its kernel answers from what it keeps while nobody can tell it to forget.
+    let kept = Arc::new(File::open(mounts[&outside].join("file")).unwrap());
+    assert_eq!(content(&kept), "old");
+    kept.metadata().unwrap();
+    cluster.kill(outside, Signal::STOP).unwrap();
+    let before = later(&kept).recv_timeout(Duration::from_millis(300));
+    let file = mounts[&owner].join("file");
+    let writer = later_do(move || {
+        File::options()
+            .write(true)
+            .open(file)?
+            .write_all_at(b"new", 0)
+    });
+    wait::until("another host is shown the write", LIMIT, || {
+        let shown = fs::read(mounts[&chain[1]].join("file")).unwrap();
+        Ok((shown == b"new").then_some(()))
+    })
+    .unwrap();
+    let after = later(&kept);
+    let at_once = after.recv_timeout(Duration::from_millis(300));
+    cluster.kill(outside, Signal::CONT).unwrap();
+    assert_eq!(before.unwrap(), "old", "it keeps the file");
+    assert_ne!(at_once.as_deref(), Ok("old"));
+    let at_last = at_once.or_else(|_| after.recv_timeout(LIMIT));
+    assert_eq!(at_last.unwrap(), "new");
+    writer.recv_timeout(LIMIT).unwrap().unwrap();
+}
+
+/// Longer than any lease, and than a change of a chain.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn content(file: &File) -> String {
+    let mut content = [0; 3];
+    file.read_exact_at(&mut content, 0).unwrap();
+    String::from_utf8(content.to_vec()).unwrap()
+}
+
+/// What a file holds, when the read has ended.
+fn later(file: &Arc<File>) -> Receiver<String> {
+    let file = file.clone();
+    later_do(move || content(&file))
+}
+
+/// The outcome of a call that may hang, on a thread of its own.
+fn later_do<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || sender.send(call()));
+    receiver
 }
 
 fn random_operations_agree_with_a_local_directory(

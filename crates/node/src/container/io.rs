@@ -16,7 +16,11 @@ use perigee_types::{
     Version,
 };
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tracing::{debug, error};
+
+/// How long a write goes on taking back what other hosts keep.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One session's write.
 #[derive(Clone, Copy)]
@@ -27,6 +31,23 @@ pub(crate) struct WriteRequest {
     pub(crate) inode: InodeId,
     pub(crate) at: At,
     pub(crate) kill_privileges: bool,
+}
+
+/// What a write changes for others.
+fn touched(request: &WriteRequest) -> Vec<Touched> {
+    vec![Touched::Attr(request.inode), Touched::Data(request.inode)]
+}
+
+/// A write that is in place for nobody or in part, until it is ordered or has failed.
+struct Changing {
+    container: Arc<Container>,
+    inode: InodeId,
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.container.state.lock().leases.changed(self.inode);
+    }
 }
 
 impl State {
@@ -178,8 +199,8 @@ impl Container {
         Ok(())
     }
 
-    /// Writes at the owner, for a session of this node or of another. Gives `answer` back when
-    /// this node is not the one to ask now; nothing has happened then.
+    /// Writes at the owner, for a session of this node or of another. Gives `answer` back when this node is not the one to
+    /// ask now, or other hosts keep what is to be replaced ([`Self::write_in_turn`]); nothing has happened then.
     pub(crate) fn write(
         self: &Arc<Self>,
         request: WriteRequest,
@@ -208,6 +229,49 @@ impl Container {
         Ok(())
     }
 
+    /// The same; first takes back what other hosts keep of the file. Who is shown the write can rely on it that nobody is
+    /// shown what was before.
+    pub(crate) async fn write_in_turn(
+        self: &Arc<Self>,
+        request: WriteRequest,
+        data: Bytes,
+    ) -> Result<ByteRange, Failed> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(owed) = self.recall_content(&request)? {
+                self.pay(owed).await?;
+            }
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            let (me, data) = (self.clone(), data.clone());
+            let begun = self.env.runtime.spawn_blocking(move || {
+                // The receiver waits below.
+                let answer: Answer<ByteRange> = Box::new(move |result| _ = sender.send(result));
+                me.write(request, &data, answer).is_ok()
+            });
+            if begun.await.map_err(|_| Errno::EIO)? {
+                return receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()));
+            }
+            if Instant::now() > deadline || !self.is_kept(&request) {
+                return Err(Elsewhere::NotReady.into());
+            }
+        }
+    }
+
+    fn is_kept(&self, request: &WriteRequest) -> bool {
+        let st = self.state.lock();
+        let now = self.env.clock.now();
+        st.leases.is_kept(now, request.session, &touched(request))
+    }
+
+    fn recall_content(&self, request: &WriteRequest) -> Result<Option<Owed>, Elsewhere> {
+        let mut st = self.state.lock();
+        let now = self.env.clock.now();
+        Self::reign(&st, now)?;
+        let (session, touched) = (request.session, touched(request));
+        let kept = st.leases.is_kept(now, session, &touched);
+        Ok(kept.then(|| st.recall(now, session, touched)))
+    }
+
     /// Puts the bytes into the backing file, and notes or orders the write. The last part of the
     /// answer: the record whose data must be everywhere before another host is answered.
     fn write_now(
@@ -220,7 +284,7 @@ impl Container {
         let file = self.file(inode).map_err(|error| store_errno(&error))?;
         let _appending = matches!(request.at, At::End).then(|| file.append.lock());
         let _still = file.still.read();
-        let offset = {
+        let (offset, _changing) = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
@@ -237,10 +301,14 @@ impl Container {
             if let Some(before) = self.repeated_write(&st, request)? {
                 return self.write_again(&mut st, request, &file, &before, data);
             }
-            if self.is_backed_up(&st) {
+            let kept = st.leases.is_kept(now, request.session, &touched(request));
+            if kept || self.is_backed_up(&st) {
                 return Err(Elsewhere::NotReady.into());
             }
-            self.offset(&st, request)?
+            (
+                self.offset(&st, request)?,
+                self.begin_change(&mut st, inode),
+            )
         };
         let range = ByteRange::with_len(offset, data.len() as u64);
         if range.end > FILE_LEN_MAX {
@@ -266,6 +334,15 @@ impl Container {
             return Err(self.read_failed(inode, &error));
         }
         self.note_write(request, range, effect)
+    }
+
+    /// Until the end of what is given back no other host gets a lease on the file.
+    fn begin_change(self: &Arc<Self>, st: &mut State, inode: InodeId) -> Changing {
+        st.leases.changing(inode);
+        Changing {
+            container: self.clone(),
+            inode,
+        }
     }
 
     /// Sees to it that the members can take what a file grows by.
@@ -387,8 +464,7 @@ impl Container {
         request: &WriteRequest,
         owed: &mut Owed,
     ) {
-        let touched = vec![Touched::Attr(request.inode), Touched::Data(request.inode)];
-        self.owe_leases(st, now, request.session, touched, owed);
+        self.owe_leases(st, now, request.session, touched(request), owed);
         if let Some(op) = request.op {
             owed.hold_repeats(st, request.session, op);
         }

@@ -49,7 +49,7 @@ enum Preparing {
 
 impl State {
     /// Takes back, before a change of `session` is ordered, what other hosts keep of what it touches.
-    fn recall(&mut self, now: Tick, session: SessionId, touched: Vec<Touched>) -> Owed {
+    pub(super) fn recall(&mut self, now: Tick, session: SessionId, touched: Vec<Touched>) -> Owed {
         Owed {
             revoke: self.leases.recall(now, session, &touched),
             touched,
