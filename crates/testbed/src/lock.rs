@@ -65,6 +65,21 @@ pub fn fcntl(file: impl AsFd, mode: Mode, span: Span, patience: Patience) -> io:
         Patience::Wait => libc::F_SETLKW,
         Patience::Refuse => libc::F_SETLK,
     };
+    set(file, command, mode, span)
+}
+
+/// `fcntl(F_OFD_SETLK)` or `fcntl(F_OFD_SETLKW)` for the whole file: the open file holds the lock, and not the process.
+///
+/// Errors: as those of [`fcntl`].
+pub fn ofd(file: impl AsFd, mode: Mode, patience: Patience) -> io::Result<()> {
+    let command = match patience {
+        Patience::Wait => libc::F_OFD_SETLKW,
+        Patience::Refuse => libc::F_OFD_SETLK,
+    };
+    set(file, command, mode, Span::WHOLE)
+}
+
+fn set(file: impl AsFd, command: libc::c_int, mode: Mode, span: Span) -> io::Result<()> {
     let lock = record(mode, span);
     // SAFETY: the descriptor is open for the call and `lock` is a whole `struct flock`.
     let code = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, &raw const lock) };

@@ -78,10 +78,11 @@ impl Call<'_> {
     }
 
     /// Nobody waits for the answer but, sometimes, close(2): so it comes first.
-    pub(super) fn release(self, handle: u64, flags: u32, owner: u64) {
+    pub(super) fn release(self, handle: u64, flags: u32) {
         self.session.files.close(self.inode, handle);
         self.session.end_locks(self.inode, handle);
-        let flock_owner = (flags & wire::RELEASE_FLOCK_UNLOCK != 0).then_some(owner);
+        // As in what `setlk` was told.
+        let flock_owner = (flags & wire::RELEASE_FLOCK_UNLOCK != 0).then_some(handle);
         self.session.fs.release(self.inode, handle, flock_owner);
         self.reply.ok();
     }

@@ -1,6 +1,7 @@
 //! fcntl and flock locks, and the signals that call off waiting for one.
 
 use super::Call;
+use crate::fuse::reply::Reply;
 use crate::fuse::session::Session;
 use crate::fuse::wire::{self, Body, LockRequest};
 use perigee_client::fs::{FileLock, LockKind};
@@ -42,28 +43,38 @@ impl Call<'_> {
                 .lock_owners
                 .locked(inode, request.handle, lock.owner);
         }
-        if !wait {
-            let done = Box::new(move |result| reply.done(result));
-            return self.session.fs.setlk(inode, lock, wait, unique, done);
-        }
-        if !self.session.waiting.begin(unique) {
+        if wait && !self.session.waiting.begin(unique) {
             return reply.error(Errno::EINTR);
         }
         let session = Arc::clone(self.session);
-        let done = Box::new(move |result| {
-            session.waiting.end(unique);
-            reply.done(result);
-        });
-        self.session.fs.setlk(inode, lock, wait, unique, done);
-        if self.session.waiting.entered(unique) {
-            self.session.fs.interrupt(unique);
+        let ask = move || session.ask_lock(inode, lock, wait.then_some(unique), reply);
+        match lock.kind {
+            LockKind::Posix => self.session.lock_owners.in_turn(inode, lock.owner, ask),
+            LockKind::Flock => ask(),
         }
     }
 }
 
 impl Session {
+    /// Asks for a lock; `wait`: the request that waits for it.
+    fn ask_lock(self: Arc<Self>, inode: InodeId, lock: FileLock, wait: Option<u64>, reply: Reply) {
+        let Some(unique) = wait else {
+            let done = Box::new(move |result| reply.done(result));
+            return self.fs.setlk(inode, lock, false, 0, done);
+        };
+        let session = self.clone();
+        let done = Box::new(move |result| {
+            session.waiting.end(unique);
+            reply.done(result);
+        });
+        self.fs.setlk(inode, lock, true, unique, done);
+        if self.waiting.entered(unique) {
+            self.fs.interrupt(unique);
+        }
+    }
+
     /// Drops the locks of fcntl whose owner was the open file.
-    pub(super) fn end_locks(&self, inode: InodeId, handle: u64) {
+    pub(super) fn end_locks(self: &Arc<Self>, inode: InodeId, handle: u64) {
         for owner in self.lock_owners.released(inode, handle) {
             let lock = FileLock {
                 kind: LockKind::Posix,
@@ -72,8 +83,10 @@ impl Session {
                 exclusive: None,
                 pid: 0,
             };
+            let session = self.clone();
             // The file is closed: there is nobody left whom a refusal would concern.
-            self.fs.setlk(inode, lock, false, 0, Box::new(|_| {}));
+            let done = Box::new(move |_| session.lock_owners.ended(inode, owner));
+            self.fs.setlk(inode, lock, false, 0, done);
         }
     }
 }
@@ -98,9 +111,14 @@ fn file_lock(request: &LockRequest) -> Option<FileLock> {
         request.last + 1
     };
     let range = ByteRange::new(request.first, end);
+    // The kernel's name for an open file may be that of the next one before the end of this one is told.
+    let owner = match kind {
+        LockKind::Posix => request.owner,
+        LockKind::Flock => request.handle,
+    };
     Some(FileLock {
         kind,
-        owner: request.owner,
+        owner,
         range,
         exclusive,
         pid: request.pid,

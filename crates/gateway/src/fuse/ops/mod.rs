@@ -116,11 +116,7 @@ impl Call<'_> {
                 self.write(handle, offset, flags, data);
             }
             Request::Flush { handle, owner } => self.flush(handle, owner),
-            Request::Release {
-                handle,
-                flags,
-                owner,
-            } => self.release(handle, flags, owner),
+            Request::Release { handle, flags } => self.release(handle, flags),
             Request::Fsync { handle, flags } => self.fsync(handle, flags),
             Request::Opendir => self.opendir(),
             Request::Readdir {

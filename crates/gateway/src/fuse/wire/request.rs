@@ -121,7 +121,6 @@ pub(crate) enum Request<'a> {
     Release {
         handle: u64,
         flags: u32,
-        owner: u64,
     },
     Fsync {
         handle: u64,
@@ -334,11 +333,7 @@ fn parse_open_files<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> 
         16 => write(f)?,
         18 => {
             let (handle, _open_flags, flags) = (f.u64()?, f.u32()?, f.u32()?);
-            Request::Release {
-                handle,
-                flags,
-                owner: f.u64()?,
-            }
+            Request::Release { handle, flags }
         }
         20 => Request::Fsync {
             handle: f.u64()?,

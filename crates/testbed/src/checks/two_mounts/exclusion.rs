@@ -6,9 +6,10 @@ use crate::lock::{self, Mode, Patience, Span};
 use crate::side::{Heard, Side, say};
 use crate::{ensure, program};
 use std::fs::{File, OpenOptions};
-use std::io::BufRead;
+use std::io::{self, BufRead, ErrorKind};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
@@ -24,6 +25,16 @@ pub(super) const CASES: &[Case] = &[
     ("flock-holder-dies", flock_holder_dies),
     ("flock-in-turn", flock_in_turn),
     ("flock-waiter-dies", flock_waiter_dies),
+    ("flock-ends-with-its-file", |pair| {
+        ends_with_its_file(pair, |file| {
+            lock::flock(file, Mode::Exclusive, Patience::Refuse)
+        })
+    }),
+    ("ofd-ends-with-its-file", |pair| {
+        ends_with_its_file(pair, |file| {
+            lock::ofd(file, Mode::Exclusive, Patience::Refuse)
+        })
+    }),
     ("fcntl-counter", |pair| counter(pair, "fcntl")),
     ("fcntl-range-counter", |pair| counter(pair, "range")),
     ("flock-counter", |pair| counter(pair, "flock")),
@@ -37,6 +48,9 @@ const REFUSAL: Duration = Duration::from_millis(150);
 const TOLD: Duration = Duration::from_millis(600);
 /// Hand-overs whose median is measured.
 const HANDOVERS: usize = 7;
+/// How often each of those takes a lock that ends with its file, and for how long.
+const TAKES: u32 = 40;
+const HOLD: Duration = Duration::from_millis(3);
 /// Increments of each side under the lock.
 const ROUNDS: u64 = 150;
 
@@ -177,6 +191,40 @@ fn fcntl_handover(pair: &Pair) -> Checked {
 }
 
 /// Readers that come after a waiting writer go behind it.
+/// Locks that end with their open files: what ends with one is not what the next one holds, though the kernel may give both
+/// the same name.
+fn ends_with_its_file(pair: &Pair, take: fn(&File) -> io::Result<()>) -> Checked {
+    pair.write("l", b"locked content")?;
+    let held = AtomicU32::new(0);
+    let taker = |path: PathBuf| {
+        let mut taken = 0;
+        while taken < TAKES {
+            let file = OpenOptions::new().read(true).write(true).open(&path);
+            let file = file.call(|| "open a file to lock it".to_owned())?;
+            match take(&file) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error).call(|| "take a lock".to_owned()),
+            }
+            let others = held.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(HOLD);
+            held.fetch_sub(1, Ordering::SeqCst);
+            ensure!(others == 0, "a lock was held by {} at once", others + 1);
+            taken += 1;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let paths = [pair.w("l"), pair.w("l"), pair.r("l"), pair.r("l")];
+        let takers = paths.map(|path| scope.spawn(|| taker(path)));
+        let ended = takers.map(|taker| {
+            let panicked = |_| CheckError::violated("a taker panicked");
+            taker.join().map_err(panicked).and_then(|outcome| outcome)
+        });
+        ended.into_iter().collect()
+    })
+}
+
 fn flock_in_turn(pair: &Pair) -> Checked {
     let Lockers { mut one, mut two } = lockers(pair)?;
     let mut three = locker(&pair.w("l"))?;
