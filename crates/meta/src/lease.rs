@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// long a change can be held up by a host that has died.
 pub const TERM: Span = Span::from_millis(2_000);
 
-/// The same for a mount of the owner's own host: nothing changes there without this process, which
-/// tells the kernel at once, also when the owner's own lease ends. It bounds how long a host keeps
-/// old names when its daemon is stopped as a process and another node takes over meanwhile.
+/// The same for a mount of the owner's own host: nothing changes there without this process, which tells the kernel before
+/// a change, and when the owner's own lease ends. It bounds how long a host keeps old names when its daemon is stopped as a
+/// process and another node takes over meanwhile.
 pub const TERM_AT_HOME: Span = Span::from_millis(30_000);
 
 /// How much shorter than it is counted here a lease is told to another host, in per cent: clocks that run at their own
@@ -122,7 +122,7 @@ impl Leases {
         Span(left.0 - left.0 / 100 * DRIFT_PERCENT)
     }
 
-    /// Whether another host may keep what a change of `session` is about to touch: [`Self::recall`].
+    /// Whether another session may keep what a change of `session` is about to touch: [`Self::recall`].
     #[must_use]
     pub fn is_kept(&self, now: Tick, session: SessionId, touched: &[Touched]) -> bool {
         let granted = |change| self.grants.get(&leased_by(change)).into_iter().flatten();
@@ -133,8 +133,7 @@ impl Leases {
     /// Whose leases must end before a change of `session` is ordered: each is to be told, and then [`Self::revoked`] for
     /// every inode that is touched. Whoever sees a change then can rely on it that nobody is shown what was before.
     ///
-    /// Mounts of the owner's own host are told at once, and are not among them; nor are those that may hold pages: see
-    /// [`Self::in_the_way`].
+    /// Who may hold pages without a lease is not among them: see [`Self::in_the_way`].
     pub fn recall(&mut self, now: Tick, session: SessionId, touched: &[Touched]) -> Vec<Holder> {
         let mut all = BTreeMap::new();
         self.recall_leases(now, session, touched, &mut all);
@@ -143,7 +142,7 @@ impl Leases {
 
     fn is_in_the_way(&self, now: Tick, session: SessionId, grant: &Grant) -> bool {
         let stands = grant.until > now && !grant.forgotten;
-        stands && grant.session != session && grant.session.node() != self.me
+        stands && grant.session != session
     }
 
     fn recall_leases(
@@ -170,8 +169,8 @@ impl Leases {
     }
 
     /// Whose leases must end before a change of `session` is acknowledged, and who may hold pages of what it changes: each
-    /// is to be told, and then [`Self::revoked`] for every inode that was touched. Mounts of the owner's own host are told
-    /// at once, and are not among them.
+    /// is to be told, and then [`Self::revoked`] for every inode that was touched. What mounts of the owner's own host hold
+    /// without a lease is not known here.
     pub fn in_the_way(
         &mut self,
         now: Tick,
@@ -343,13 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn mounts_of_the_owners_host_keep_for_long_and_are_told_at_once() {
+    fn mounts_of_the_owners_host_keep_for_long_and_are_told_as_others_are() {
         let mut leases = leases();
         let limit = leases.limit(Tick(0), session(1), Tick(5));
         assert_eq!(limit, Tick(TERM_AT_HOME.0));
         let told = leases.grant(Tick(0), inode(), session(1), limit);
         assert_eq!(told, TERM_AT_HOME);
-        assert_eq!(in_the_way(&mut leases, 1, session(2)), []);
+        assert_eq!(in_the_way(&mut leases, 1, session(2)), [session(1)]);
+        assert_eq!(in_the_way(&mut leases, 1, session(1)), []);
     }
 
     #[test]

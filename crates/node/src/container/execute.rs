@@ -348,10 +348,16 @@ impl Container {
             session: holder,
             touched,
         };
-        let ask = self
-            .env
-            .ask(holder.node(), &revoke, bytes::Bytes::new(), left);
-        if ask.await.is_err() {
+        let told = async {
+            if holder.node() == self.env.me {
+                return crate::router::revoke(&self.env, revoke).await.is_ok();
+            }
+            let ask = self
+                .env
+                .ask(holder.node(), &revoke, bytes::Bytes::new(), left);
+            ask.await.is_ok()
+        };
+        if !tokio::time::timeout(left, told).await.unwrap_or(false) {
             // No word from it: its leases end by themselves.
             let left = until.since(self.env.clock.now());
             tokio::time::sleep(left.as_duration() + Duration::from_millis(1)).await;

@@ -171,15 +171,6 @@ impl Names {
         self.collect(host, id);
     }
 
-    /// The mounts of the owner's own host forget at once.
-    pub(super) fn forget_here(&mut self, host: usize, session: SessionId, touched: &[Touched]) {
-        for here in &mut self.process(host).sessions {
-            if here.id() != session {
-                here.cache.forget(touched);
-            }
-        }
-    }
-
     /// What a session finds without asking, and whether its own host has shown it.
     pub(super) fn kept_name(
         &mut self,
@@ -208,7 +199,6 @@ impl Names {
     ) {
         let record = self.member(host, container).chain.version_at(seq);
         let now = self.local(host);
-        self.forget_here(host, session, &touched);
         self.log(61, host, || format!("{session} changes {touched:?}"));
         let leases = &mut self.member(host, container).leases;
         let holders: Vec<Holder> = leases.in_the_way(now, session, &touched);

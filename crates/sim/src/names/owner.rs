@@ -339,9 +339,6 @@ impl Names {
             Ok(step) => step,
             Err(refusal) => return self.accuse("namespace", refusal.to_string()),
         };
-        if step.record.is_some() {
-            self.forget_here(host, NOBODY, &touched);
-        }
         self.log(30, host, || {
             format!("{container} {}: {:?}", intent.tx, step.say)
         });
