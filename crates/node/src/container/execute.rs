@@ -195,7 +195,7 @@ impl Container {
                 error!(container = %self.id, %corrupt, "state is corrupt");
                 return Ok(Ran::Done(Err(Errno::EIO), Span::ZERO, Owed::default()));
             }
-            // What other hosts keep of it is taken back first: whoever sees the change is sure that all do.
+            // What other sessions keep of it is taken back first: whoever sees the change is sure that all do.
             Turn::Alone(outcome) if st.leases.is_kept(now, request.session, &outcome.touched) => {
                 let run = mutates.then(|| st.answers.begin(request.session, request.op));
                 return Ok(Ran::Spans(run));

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, error};
 
-/// How long a write goes on taking back what other hosts keep.
+/// How long a write goes on taking back what other sessions keep.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One session's write.
@@ -200,7 +200,7 @@ impl Container {
     }
 
     /// Writes at the owner, for a session of this node or of another. Gives `answer` back when this node is not the one to
-    /// ask now, or other hosts keep what is to be replaced ([`Self::write_in_turn`]); nothing has happened then.
+    /// ask now, or other sessions keep what is to be replaced ([`Self::write_in_turn`]); nothing has happened then.
     pub(crate) fn write(
         self: &Arc<Self>,
         request: WriteRequest,
@@ -229,7 +229,7 @@ impl Container {
         Ok(())
     }
 
-    /// The same; first takes back what other hosts keep of the file. Who is shown the write can rely on it that nobody is
+    /// The same; first takes back what other sessions keep of the file. Who is shown the write can rely on it that nobody is
     /// shown what was before.
     pub(crate) async fn write_in_turn(
         self: &Arc<Self>,

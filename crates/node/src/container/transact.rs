@@ -33,7 +33,7 @@ enum Next {
     Fetch,
     /// Another transaction is in the way.
     Wait,
-    /// Other hosts keep what is to be changed.
+    /// Other sessions keep what is to be changed.
     Recall(Owed),
     Answer(Result<Reply, Errno>, Owed),
     Prepare(Box<(Plan, Outcome)>),
@@ -41,14 +41,14 @@ enum Next {
 
 /// How far a part of another's transaction came.
 enum Preparing {
-    /// Other hosts keep what is to be changed.
+    /// Other sessions keep what is to be changed.
     Recall(Owed),
     /// It is voted on: the last record that the vote depends on, and what else stands before it.
     Done(Step<Vote>, Version, Owed),
 }
 
 impl State {
-    /// Takes back, before a change of `session` is ordered, what other hosts keep of what it touches.
+    /// Takes back, before a change of `session` is ordered, what other sessions keep of what it touches.
     pub(super) fn recall(&mut self, now: Tick, session: SessionId, touched: Vec<Touched>) -> Owed {
         Owed {
             revoke: self.leases.recall(now, session, &touched),

@@ -26,7 +26,7 @@ pub(crate) fn on_answered(world: &mut Names, executed: &Executed) {
     }
 }
 
-/// The record of a change is in the owner's log, and its own host's sessions were told: somebody may be shown it.
+/// The record of a change is in the owner's log, and all who kept what it touches were told: somebody may be shown it.
 pub(crate) fn on_ordered(world: &mut Names) {
     let ordered = world.history.executed.last().cloned();
     if let Some(executed) = ordered.filter(|_| world.drift == Drift::Within) {

@@ -129,7 +129,7 @@ impl Names {
         }
     }
 
-    /// Whether other hosts keep what a change is about to touch.
+    /// Whether other sessions keep what a change is about to touch.
     pub(super) fn is_kept(
         &mut self,
         host: usize,

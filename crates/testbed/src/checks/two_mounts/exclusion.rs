@@ -190,7 +190,6 @@ fn fcntl_handover(pair: &Pair) -> Checked {
     Ok(())
 }
 
-/// Readers that come after a waiting writer go behind it.
 /// Locks that end with their open files: what ends with one is not what the next one holds, though the kernel may give both
 /// the same name.
 fn ends_with_its_file(pair: &Pair, take: fn(&File) -> io::Result<()>) -> Checked {
@@ -225,6 +224,7 @@ fn ends_with_its_file(pair: &Pair, take: fn(&File) -> io::Result<()>) -> Checked
     })
 }
 
+/// Readers that come after a waiting writer go behind it.
 fn flock_in_turn(pair: &Pair) -> Checked {
     let Lockers { mut one, mut two } = lockers(pair)?;
     let mut three = locker(&pair.w("l"))?;
