@@ -193,6 +193,7 @@ impl Names {
         home: bool,
     ) {
         self.note(Mark::Kept);
+        self.probes_done += u32::from(self.calm);
         let began = Heard::Began(session, op, operation.clone());
         let told = Heard::Told(self.history.told.len());
         self.history.heard.extend([began, told]);
