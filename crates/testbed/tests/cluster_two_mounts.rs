@@ -1,7 +1,7 @@
 //! Two mounts of two nodes are one file system: laws 1, 3 and 4 as programs see them.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::checks::{cuts, model, two_mounts};
+use perigee_testbed::checks::{cuts, model, renames, two_mounts};
 use perigee_testbed::leftover::Workspace;
 use perigee_testbed::{Cluster, program, wait};
 use rustix::process::Signal;
@@ -15,6 +15,11 @@ use std::time::Duration;
 
 /// The seed of the random operations; another one is given by `PERIGEE_TEST_SEED`.
 const SEED: u64 = 20_261_121;
+
+/// How long programs rename between directories of three owners, and what none of their calls may take: less than the
+/// shortest lease, which is what two that wait for each other take at least.
+const RENAMES_FOR: Duration = Duration::from_secs(20);
+const RENAMES_LIMIT: Duration = Duration::from_millis(1_900);
 
 #[test]
 fn what_one_host_did_the_other_sees_at_once() {
@@ -41,6 +46,21 @@ fn no_read_waits_for_ever_beside_the_cuts_of_other_hosts() {
     let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
     let [home, others @ ..] = &mounts;
     cuts::run(home, others, SEED).unwrap();
+    for node in [1, 2, 3] {
+        cluster.umount(node).unwrap();
+    }
+}
+
+#[test]
+fn no_call_waits_for_a_rename_that_waits_for_its_kernel() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
+    let felt = renames::run(&mounts, SEED, RENAMES_FOR).unwrap();
+    println!("calls beside renames between owners: {felt}");
+    assert!(felt.worst < RENAMES_LIMIT, "{felt}");
     for node in [1, 2, 3] {
         cluster.umount(node).unwrap();
     }

@@ -3,7 +3,8 @@
 //! Of an inode that it knows, the kernel takes no answer that is older than a notice. A notice about one that it does
 //! not know it drops, and then an older answer makes it known: the kernel would keep attributes that were taken back.
 //! So an answer that was asked for before a notice is given for no time, and a notice that was dropped is given again
-//! while an answer that names the inode may not have been taken in.
+//! while an answer that names the inode may not have been taken in. Once the kernel has forgotten an inode as often as it
+//! was named, none is on its way.
 //!
 //! Names of a listing are as young to the kernel as the moment when it takes them in, whatever it was told to forget
 //! since it asked (names that it looked up are as old as its question). They are treated alike: those that were asked
@@ -23,8 +24,6 @@ const LISTING_TAKEN_IN: Duration = Duration::from_millis(20);
 /// Two inodes that share a place make answers be given for no time without need, and nothing else.
 const PLACES: usize = 4_096;
 const SHARDS: usize = 16;
-/// From so many answers on a shard drops those that were taken in.
-const SHARD_MANY: usize = 4_096;
 
 /// What has crossed at one mount.
 #[derive(Debug)]
@@ -33,10 +32,20 @@ pub(super) struct Crossing {
     notices: AtomicU64,
     /// The last of them, by the places of inodes.
     noticed: Box<[AtomicU64]>,
-    /// When inodes were named.
-    named: [Mutex<HashMap<InodeId, Instant>>; SHARDS],
+    /// Inodes that the kernel was given and has not forgotten.
+    named: [Mutex<HashMap<InodeId, Named>>; SHARDS],
+    begun: Instant,
     /// How often names were to be forgotten, and when a listing was given last.
     listings: Mutex<Listings>,
+}
+
+/// What the kernel was given of an inode. There is one of these for each inode in its memory.
+#[derive(Debug, Clone, Copy)]
+struct Named {
+    /// How many answers have named it since the kernel knew nothing of it.
+    references: u32,
+    /// When the last of them was given, in milliseconds since the mount, modulo 2^32.
+    last: u32,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +68,7 @@ impl Default for Crossing {
             notices: AtomicU64::new(0),
             noticed: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
             named: Default::default(),
+            begun: Instant::now(),
             listings: Mutex::default(),
         }
     }
@@ -70,16 +80,36 @@ impl Crossing {
         Asked(self.notices.load(Ordering::SeqCst))
     }
 
-    /// An answer that names an inode is about to be given at `now`. Says whether what it says may be kept.
+    /// An answer that names an inode, and so gives the kernel one more reference to it, is about to be given at `now`. Says
+    /// whether what it says may be kept.
     pub(super) fn names(&self, inode: InodeId, asked: Asked, now: Instant) -> bool {
-        {
-            let mut named = self.shard(inode).lock();
-            if named.len() >= SHARD_MANY {
-                named.retain(|_, at| now.duration_since(*at) < TAKEN_IN);
-            }
-            named.insert(inode, now);
-        }
+        let last = self.millis(now);
+        let one = Named {
+            references: 1,
+            last,
+        };
+        self.shard(inode)
+            .lock()
+            .entry(inode)
+            .and_modify(|named| {
+                named.references = named.references.saturating_add(1);
+                named.last = last;
+            })
+            .or_insert(one);
         self.place(inode).load(Ordering::SeqCst) <= asked.0
+    }
+
+    /// The kernel has given so many references to an inode back, or did not take them.
+    pub(super) fn forgets(&self, inode: InodeId, references: u64) {
+        let mut shard = self.shard(inode).lock();
+        if let Some(named) = shard.get_mut(&inode) {
+            let left = u64::from(named.references).saturating_sub(references);
+            match u32::try_from(left) {
+                Ok(0) => _ = shard.remove(&inode),
+                Ok(left) => named.references = left,
+                Err(_) => {}
+            }
+        }
     }
 
     /// A notice about an inode is about to be given.
@@ -91,7 +121,13 @@ impl Crossing {
     /// Whether an answer that names an inode may not have been taken in at `now`.
     pub(super) fn is_on_its_way(&self, inode: InodeId, now: Instant) -> bool {
         let named = self.shard(inode).lock().get(&inode).copied();
-        named.is_some_and(|at| now.duration_since(at) < TAKEN_IN)
+        let since = |named: Named| self.millis(now).wrapping_sub(named.last);
+        named.is_some_and(|named| u128::from(since(named)) < TAKEN_IN.as_millis())
+    }
+
+    fn millis(&self, at: Instant) -> u32 {
+        // Modulo 2^32: of one that was named 50 days ago a notice may be given again for a second, for nothing.
+        at.saturating_duration_since(self.begun).as_millis() as u32
     }
 
     /// The kernel asks for a listing now.
@@ -121,7 +157,7 @@ impl Crossing {
         &self.noticed[mixed(inode) % PLACES]
     }
 
-    fn shard(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, Instant>> {
+    fn shard(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, Named>> {
         &self.named[mixed(inode) / PLACES % SHARDS]
     }
 }
@@ -177,11 +213,24 @@ mod tests {
         assert!(!crossing.is_on_its_way(InodeId(8), now));
         let later = now + TAKEN_IN;
         assert!(!crossing.is_on_its_way(FILE, later));
-        for other in 100..100 + 2 * (SHARDS * SHARD_MANY) as u64 {
-            crossing.names(InodeId(other), crossing.asked(), later + TAKEN_IN);
-        }
+    }
+
+    #[test]
+    fn what_the_kernel_forgot_as_often_as_it_was_named_is_not_on_its_way() {
+        let crossing = Crossing::default();
+        let now = Instant::now();
+        let name = || crossing.names(FILE, crossing.asked(), now);
+        name();
+        name();
+        crossing.forgets(FILE, 1);
+        assert!(crossing.is_on_its_way(FILE, now), "the other one may be");
+        crossing.forgets(FILE, 1);
+        assert!(!crossing.is_on_its_way(FILE, now));
+        name();
+        assert!(crossing.is_on_its_way(FILE, now));
+        crossing.forgets(InodeId(8), 1);
+        crossing.forgets(FILE, u64::MAX);
         let kept: usize = crossing.named.iter().map(|shard| shard.lock().len()).sum();
-        assert!(kept > SHARD_MANY, "those of this moment stay");
-        assert!(crossing.shard(FILE).lock().get(&FILE).is_none());
+        assert_eq!(kept, 0);
     }
 }

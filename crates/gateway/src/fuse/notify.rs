@@ -41,13 +41,19 @@ impl Kernel {
     }
 
     /// How long the kernel may keep attributes that the file system would give for `ttl`, in an answer to what it
-    /// `asked`. The answer is the next thing that it is given.
+    /// `asked` that names the inode. The answer is the next thing that it is given; when it is not taken,
+    /// [`Self::forgets`].
     pub(super) fn attr_ttl(&self, inode: InodeId, asked: Asked, ttl: Duration) -> Duration {
         if self.crossing.names(inode, asked, Instant::now()) {
             ttl
         } else {
             Duration::ZERO
         }
+    }
+
+    /// The kernel has given so many references to an inode back, or did not take them.
+    pub(super) fn forgets(&self, inode: InodeId, references: u64) {
+        self.crossing.forgets(inode, references);
     }
 
     /// How long the kernel may keep a name that the file system would give for `ttl`.

@@ -2,12 +2,14 @@
 //!
 //! [`two_mounts`] coherence between two hosts · [`kill_write`] what fsync promised, through a crash ·
 //! [`crash_names`] the same for names · [`tree`] a real tree in and out · [`model`] random operations
-//! against a local directory · [`latency`] how long small calls take · [`cuts`] reads beside truncations of other hosts.
+//! against a local directory · [`latency`] how long small calls take · [`cuts`] reads beside truncations of other hosts ·
+//! [`renames`] calls beside renames between directories of several owners.
 
 pub mod crash_names;
 pub mod cuts;
 pub mod kill_write;
 pub mod latency;
 pub mod model;
+pub mod renames;
 pub mod tree;
 pub mod two_mounts;

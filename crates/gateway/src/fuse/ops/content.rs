@@ -180,7 +180,7 @@ impl Session {
         let body = Body::create(node_of(inode), ttl, name_ttl, &attr, open);
         if reply.body(&body) == Delivery::Gone {
             self.take_back(inode, opened.handle);
-            self.fs.forget(inode, 1);
+            self.forget(inode, 1);
         }
     }
 

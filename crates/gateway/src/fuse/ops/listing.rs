@@ -127,15 +127,13 @@ impl Session {
                 .take_while(|entry| self.push(&mut listing, entry, part, most))
                 .count();
         }
+        let (given, left) = entries.split_at(given);
         if reply.body(&listing.finish()) == Delivery::Gone {
-            given = 0;
+            inodes(given)
+                .filter(|_| part.plus)
+                .for_each(|inode| self.forget(inode, 1));
         }
-        for entry in entries[given..]
-            .iter()
-            .filter_map(|entry| entry.entry.as_ref())
-        {
-            self.fs.forget(entry.attr.inode, 1);
-        }
+        inodes(left).for_each(|inode| self.fs.forget(inode, 1));
     }
 
     /// `most`: how long the kernel may keep the name at most.
@@ -153,12 +151,22 @@ impl Session {
                 let name_ttl = self.kernel.name_ttl(found.ttl.min(most));
                 let ttl = self.kernel.attr_ttl(inode, part.asked, found.ttl);
                 let attr = node_attr(&found.attr);
-                listing.push_plus((node_of(inode), name_ttl, ttl, &attr), named)
+                let fits = listing.push_plus((node_of(inode), name_ttl, ttl, &attr), named);
+                if !fits {
+                    self.kernel.forgets(inode, 1);
+                }
+                fits
             }
             None if part.plus => listing.push_plain(ino, kind, &entry.name, entry.cookie),
             Some(_) | None => listing.push(ino, kind, &entry.name, entry.cookie),
         }
     }
+}
+
+/// Those that come with their attributes.
+fn inodes(entries: &[DirEntry]) -> impl Iterator<Item = InodeId> {
+    let found = entries.iter().filter_map(|entry| entry.entry.as_ref());
+    found.map(|entry| entry.attr.inode)
 }
 
 /// Adds `.` and `..` where they belong. False: there was no room, and the rest must wait.

@@ -37,7 +37,7 @@ pub(crate) fn dispatch(
 ) {
     // These have no answer.
     match &request {
-        Request::Forget { count } => return session.fs.forget(inode_of(header.node), *count),
+        Request::Forget { count } => return session.forget(inode_of(header.node), *count),
         Request::BatchForget { nodes } => return names::batch_forget(session, nodes),
         Request::Interrupt { unique } => return locks::interrupt(session, *unique),
         _ => {}
@@ -190,8 +190,14 @@ impl Session {
         let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
         let body = Body::entry(node_of(inode), name_ttl, ttl, &node_attr(&entry.attr));
         if reply.body(&body) == Delivery::Gone {
-            self.fs.forget(entry.attr.inode, 1);
+            self.forget(inode, 1);
         }
+    }
+
+    /// The kernel has given so many references to an inode back, or did not take them.
+    fn forget(&self, inode: InodeId, references: u64) {
+        self.kernel.forgets(inode, references);
+        self.fs.forget(inode, references);
     }
 
     /// Tells the kernel that a name does not exist.

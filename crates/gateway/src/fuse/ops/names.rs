@@ -15,7 +15,7 @@ pub(super) fn batch_forget(session: &Session, nodes: &[u8]) {
     for pair in pairs {
         let (node, count) = pair.split_at(8);
         let number = |field: &[u8]| field.try_into().map_or(0, u64::from_ne_bytes);
-        session.fs.forget(inode_of(number(node)), number(count));
+        session.forget(inode_of(number(node)), number(count));
     }
 }
 
