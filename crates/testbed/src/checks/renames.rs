@@ -1,7 +1,7 @@
-//! Renames between directories of several owners, beside calls in the same directories: nobody waits for what waits for him.
+//! Renames between directories of several owners, beside other calls in the same directories: each waits for its turn, and
+//! for nothing else.
 //!
-//! A program's call in a directory keeps the kernel from forgetting a name there. If that call waits for an operation over
-//! several containers, that operation must not wait for this kernel.
+//! Inodes come and go in every kernel all the time here, while other hosts change them and tell these kernels.
 
 use super::latency::{Felt, percentile};
 use crate::error::{Call, CheckError, Checked};
