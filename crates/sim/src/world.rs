@@ -194,6 +194,8 @@ pub struct World {
     pub(crate) calm: bool,
     pub(crate) next_token: u64,
     pub(crate) next_request: u64,
+    /// The operations of the end are under way, and no others.
+    pub(crate) probing: bool,
     pub(crate) probes_done: u32,
     /// Proposals that have not reached the store, or may be made again.
     pub(crate) under_way: Vec<ChainView>,
@@ -309,6 +311,7 @@ impl World {
             calm: false,
             next_token: 0,
             next_request: 0,
+            probing: false,
             probes_done: 0,
             under_way: Vec::new(),
             rng: numbered.weather(rng),

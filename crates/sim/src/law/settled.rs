@@ -15,12 +15,9 @@ pub(crate) fn check(world: &mut Names) {
             return world.accuse(LAW, format!("{container}: {what}"));
         }
     }
-    let (done, wanted) = (world.probes_done, world.probes);
-    if done < wanted {
-        world.accuse(
-            LAW,
-            format!("only {done} of {wanted} operations were answered"),
-        );
+    if let Some(session) = world.probed.first() {
+        let what = format!("the last operation of {session} has no answer");
+        world.accuse(LAW, what);
     }
 }
 

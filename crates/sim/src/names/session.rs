@@ -193,7 +193,7 @@ impl Names {
         home: bool,
     ) {
         self.note(Mark::Kept);
-        self.probes_done += u32::from(self.calm);
+        self.probed.remove(&session);
         let began = Heard::Began(session, op, operation.clone());
         let told = Heard::Told(self.history.told.len());
         self.history.heard.extend([began, told]);
@@ -227,9 +227,7 @@ impl Names {
         if let Ok(reply) = &result {
             self.remember(&request.operation, reply);
         }
-        if self.calm {
-            self.probes_done += 1;
-        }
+        self.probed.remove(&request.session);
         let mut done = self.history.executed.iter().rev();
         let done = done.find(|done| (done.session, done.op) == (request.session, request.op));
         let done = done.filter(|done| done.record.is_some() && done.result == result);

@@ -15,8 +15,8 @@ use crate::queue::Queue;
 use crate::world::{SECOND, print_line};
 use perigee_meta::{Plant, format_container};
 use perigee_replica::{ChainView, FIRST_EPOCH, HardState, Input, Limits, Timing};
-use perigee_types::{ContainerId, InodeId, NodeId, Rng, WallTime};
-use std::collections::BTreeMap;
+use perigee_types::{ContainerId, InodeId, NodeId, Rng, SessionId, WallTime};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long after the chaos everything must be well.
 const CALM_US: u64 = 20 * SECOND;
@@ -181,9 +181,8 @@ pub struct Names {
     pub(super) places: Vec<(InodeId, Vec<u8>)>,
     /// What each container held before its first record.
     pub(crate) first_rows: BTreeMap<ContainerId, Rows>,
-    /// Operations that were answered at the end, and begun there.
-    pub(crate) probes_done: u32,
-    pub(crate) probes: u32,
+    /// Sessions whose operation of the end has no answer.
+    pub(crate) probed: BTreeSet<SessionId>,
     /// When the last operation that was sent arrives.
     last_operation: BTreeMap<(usize, usize), u64>,
     next_id: u64,
@@ -283,8 +282,7 @@ impl Names {
             files: Vec::new(),
             places: Vec::new(),
             first_rows,
-            probes_done: 0,
-            probes: 0,
+            probed: BTreeSet::new(),
             last_operation: BTreeMap::new(),
             next_id: 0,
             rng: numbered.weather(rng),
@@ -560,7 +558,8 @@ impl Names {
             let sessions = self.hosts[host].run.as_ref();
             let sessions = sessions.map_or(0, |process| process.sessions.len());
             for session in 0..sessions {
-                self.probes += 1;
+                let id = self.process(host).sessions[session].id();
+                self.probed.insert(id);
                 let mut rng = self.rng.fork();
                 let next = self.any_operation(&mut rng);
                 self.begin(host, session, next);

@@ -86,7 +86,7 @@ impl World {
                 .remove(&inode(usize::from(file)))
         {
             // That what was written is gone is an answer, too.
-            self.probes_done += u32::from(self.calm);
+            self.probes_done += u32::from(self.probing);
             return self.answer(node, who, id, Outcome::Refused);
         }
         law::coherent::check(self, node);
@@ -302,9 +302,7 @@ impl World {
         match outcome {
             Outcome::Ok(_) => {
                 self.note(Mark::RemoteOk);
-                if self.calm {
-                    self.probes_done += 1;
-                }
+                self.probes_done += u32::from(self.probing);
             }
             Outcome::Unknown => self.note(Mark::UnknownOp),
             Outcome::Refused => {}
@@ -314,6 +312,7 @@ impl World {
     /// After the chaos, each host writes, then makes it durable.
     pub(crate) fn probe(&mut self, round: u32) {
         let token = self.fresh_token();
+        self.probing = true;
         for node in 0..self.nodes.len() {
             if self.nodes[node].run.is_none() {
                 continue;
