@@ -69,8 +69,8 @@ pub struct Leases {
     /// of it for longer than any lease: a mapped page is never asked about again.
     readers: BTreeMap<InodeId, Vec<SessionId>>,
     contended: BTreeMap<InodeId, Tick>,
-    /// Inodes whose content is about to change, and by how many changes.
-    changing: BTreeMap<InodeId, u32>,
+    /// Inodes whose content is about to change, and whose changes these are.
+    changing: BTreeMap<InodeId, Vec<SessionId>>,
 }
 
 impl Leases {
@@ -87,19 +87,34 @@ impl Leases {
     }
 
     /// A change of an inode's content that nobody is in the way of is going to the disk, and is not ordered yet: until
-    /// [`Self::changed`] no other host gets a lease.
-    pub fn changing(&mut self, inode: InodeId) {
-        *self.changing.entry(inode).or_default() += 1;
+    /// [`Self::changed`] nobody gets a lease but `session`, if it is of the owner's host.
+    pub fn changing(&mut self, inode: InodeId, session: SessionId) {
+        self.changing.entry(inode).or_default().push(session);
     }
 
     /// Such a change is ordered, or has failed.
-    pub fn changed(&mut self, inode: InodeId) {
+    pub fn changed(&mut self, inode: InodeId, session: SessionId) {
         if let Some(changes) = self.changing.get_mut(&inode) {
-            *changes -= 1;
-            if *changes == 0 {
+            if let Some(one) = changes.iter().position(|of| *of == session) {
+                changes.swap_remove(one);
+            }
+            if changes.is_empty() {
                 self.changing.remove(&inode);
             }
         }
+    }
+
+    /// Whether any such change is under way.
+    #[must_use]
+    pub fn has_changes(&self, inode: InodeId) -> bool {
+        self.changing.contains_key(&inode)
+    }
+
+    /// Whether a lease for `session` would be in the way of a change that has looked for those in its way.
+    fn is_changing(&self, inode: InodeId, session: SessionId) -> bool {
+        let others = |changes: &Vec<SessionId>| changes.iter().any(|of| *of != session);
+        let changes = self.changing.get(&inode);
+        changes.is_some_and(|changes| session.node() != self.me || others(changes))
     }
 
     /// Until when a session may keep what it is shown now, on the owner's clock. `until`: the end of its own lease.
@@ -194,7 +209,7 @@ impl Leases {
     /// Lets `session` keep `inode` until `limit`, and says for how long; zero while the inode is
     /// contended, or a change of it waits for leases or is on its way.
     pub fn grant(&mut self, now: Tick, inode: InodeId, session: SessionId, limit: Tick) -> Span {
-        if session.node() != self.me && self.changing.contains_key(&inode) {
+        if self.is_changing(inode, session) {
             return Span::ZERO;
         }
         if self.contended.get(&inode).is_some_and(|until| *until > now) {
@@ -425,12 +440,24 @@ mod tests {
     fn nobody_gets_a_lease_on_what_is_about_to_change() {
         let mut leases = leases();
         let far = Tick(u64::MAX);
-        leases.changing(inode());
-        leases.changing(inode());
-        leases.changed(inode());
+        leases.changing(inode(), session(3));
+        leases.changing(inode(), session(3));
+        leases.changed(inode(), session(3));
         assert_eq!(leases.grant(Tick(0), inode(), session(2), far), Span::ZERO);
-        leases.changed(inode());
+        let at_home = leases.grant(Tick(0), inode(), session(1), far);
+        assert_eq!(at_home, Span::ZERO, "nor a mount of the owner's own host");
+        leases.changed(inode(), session(3));
         assert_ne!(leases.grant(Tick(0), inode(), session(2), far), Span::ZERO);
+    }
+
+    #[test]
+    fn a_program_of_the_owners_host_keeps_what_it_changes_itself() {
+        let mut leases = leases();
+        let far = Tick(u64::MAX);
+        let other = SessionId::new(NodeId(1), 2);
+        leases.changing(inode(), session(1));
+        assert_eq!(leases.grant(Tick(0), inode(), other, far), Span::ZERO);
+        assert_ne!(leases.grant(Tick(0), inode(), session(1), far), Span::ZERO);
     }
 
     #[test]

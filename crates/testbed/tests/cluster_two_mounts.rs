@@ -1,7 +1,7 @@
 //! Two mounts of two nodes are one file system: laws 1, 3 and 4 as programs see them.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::checks::{cuts, model, renames, two_mounts};
+use perigee_testbed::checks::{cuts, model, renames, shown, two_mounts};
 use perigee_testbed::leftover::Workspace;
 use perigee_testbed::{Cluster, program, wait};
 use rustix::process::Signal;
@@ -15,6 +15,9 @@ use std::time::Duration;
 
 /// The seed of the random operations; another one is given by `PERIGEE_TEST_SEED`.
 const SEED: u64 = 20_261_121;
+
+/// How long programs write and read numbers that only rise.
+const SHOWN_FOR: Duration = Duration::from_secs(20);
 
 /// How long programs rename between directories of three owners, and what none of their calls may take: they take 0.5 s
 /// here beside other work, and 2 to 3 s when changes wait for kernels for nothing.
@@ -61,6 +64,20 @@ fn no_change_waits_for_a_kernel_that_has_forgotten_what_changes() {
     let felt = renames::run(&mounts, SEED, RENAMES_FOR).unwrap();
     println!("calls beside renames between owners: {felt}");
     assert!(felt.worst < RENAMES_LIMIT, "{felt}");
+    for node in [1, 2, 3] {
+        cluster.umount(node).unwrap();
+    }
+}
+
+#[test]
+fn nobody_is_shown_less_than_another_host_was_before() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
+    let reads = shown::run(&mounts, SEED, SHOWN_FOR).unwrap();
+    assert!(reads > 0);
     for node in [1, 2, 3] {
         cluster.umount(node).unwrap();
     }

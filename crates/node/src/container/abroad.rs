@@ -1,4 +1,4 @@
-//! Writes of other hosts that are under way at the owner.
+//! Writes, cuts and holes of other hosts that are under way at the owner.
 //!
 //! Their bytes are in the owner's file before they are on the other members. A program on the owner's own host is another
 //! host to the writer: it is shown them when they cannot be lost any more (law 3). What it reads past the daemon is not

@@ -87,7 +87,12 @@ impl Container {
         let mut after = After::default();
         let mut foreign = Foreign::default();
         // Changes of a file's length and content must not cross a write that is under way.
-        let file = match data_inode(&request.operation).map(|inode| self.file(inode)) {
+        let data = data_inode(&request.operation);
+        let answer = match data.filter(|_| !local) {
+            Some(inode) => self.from_abroad(inode, answer),
+            None => answer,
+        };
+        let file = match data.map(|inode| self.file(inode)) {
             Some(Ok(file)) => Some(file),
             Some(Err(error)) => return answer(Err(store_errno(&error).into())),
             None => None,
@@ -115,6 +120,15 @@ impl Container {
                 answer(Err(elsewhere.into()));
             }
         }
+    }
+
+    /// Until the answer, programs of this host are shown the file's content as other hosts are.
+    fn from_abroad<T: 'static>(&self, inode: InodeId, answer: Answer<T>) -> Answer<T> {
+        let under_way = self.abroad.begin(inode);
+        Box::new(move |result| {
+            drop(under_way);
+            answer(result);
+        })
     }
 
     /// Runs an operation under the lock as far as this container alone can.

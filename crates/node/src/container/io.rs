@@ -42,11 +42,13 @@ fn touched(request: &WriteRequest) -> Vec<Touched> {
 struct Changing {
     container: Arc<Container>,
     inode: InodeId,
+    session: SessionId,
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        self.container.state.lock().leases.changed(self.inode);
+        let mut st = self.container.state.lock();
+        st.leases.changed(self.inode, self.session);
     }
 }
 
@@ -307,7 +309,7 @@ impl Container {
             }
             (
                 self.offset(&st, request)?,
-                self.begin_change(&mut st, inode),
+                self.begin_change(&mut st, request),
             )
         };
         let range = ByteRange::with_len(offset, data.len() as u64);
@@ -336,12 +338,14 @@ impl Container {
         self.note_write(request, range, effect)
     }
 
-    /// Until the end of what is given back no other host gets a lease on the file.
-    fn begin_change(self: &Arc<Self>, st: &mut State, inode: InodeId) -> Changing {
-        st.leases.changing(inode);
+    /// Until the end of what is given back no other session gets a lease on the file.
+    fn begin_change(self: &Arc<Self>, st: &mut State, request: &WriteRequest) -> Changing {
+        let WriteRequest { session, inode, .. } = *request;
+        st.leases.changing(inode, session);
         Changing {
             container: self.clone(),
             inode,
+            session,
         }
     }
 
@@ -399,7 +403,7 @@ impl Container {
                 Self::remember_write(st, request, range, version)
             });
             if seq.is_none() {
-                return Err(Errno::ESTALE.into());
+                return Err(self.unrecorded(&mut st, now, request));
             }
             owed.commit = seq.map(|seq| st.chain.version_at(seq));
             self.hurry(&mut st);
@@ -408,6 +412,22 @@ impl Container {
         }
         self.owe_written(&mut st, now, request, &mut owed);
         Ok((range, owed, seq))
+    }
+
+    /// A write of another host is in place and got no record: it waits for one as this host's own do, and is asked for again
+    /// where there is still a file.
+    fn unrecorded(self: &Arc<Self>, st: &mut State, now: Tick, request: &WriteRequest) -> Failed {
+        if st.dirty.get(request.inode).is_none() && Self::reign(st, now).is_ok() {
+            return Errno::ESTALE.into();
+        }
+        let mut owed = Owed::default();
+        self.owe_leases(st, now, request.session, touched(request), &mut owed);
+        let me = self.clone();
+        // Leases end by themselves, too; the repeat has others to take back.
+        self.env
+            .runtime
+            .spawn(async move { _ = me.pay(owed).await });
+        Elsewhere::NotReady.into()
     }
 
     /// A write found no room half way: what fitted is the file's content now, and the other members' has to follow.
@@ -510,14 +530,16 @@ impl Container {
         grant: bool,
     ) -> Result<(Bytes, Span), Failed> {
         self.state.lock().leases.note_reader(inode, session);
-        self.settle_writes(inode).await?;
+        self.take_in_unseen(inode).await?;
         let me = self.clone();
-        let read = self
-            .env
-            .runtime
-            .spawn_blocking(move || me.read_object(inode, offset, len))
-            .await
-            .map_err(|_| Errno::EIO)??;
+        let read = self.env.runtime.spawn_blocking(move || {
+            let read = me.read_object(inode, offset, len)?;
+            me.pass_changes(inode)?;
+            Ok::<_, Failed>(read)
+        });
+        let read = read.await.map_err(|_| Errno::EIO)??;
+        // Settled after the read: it may have met a write that had no record then.
+        self.settle_writes(inode).await?;
         let mut ttl = Span::ZERO;
         if grant {
             let now = self.env.clock.now();
@@ -536,6 +558,15 @@ impl Container {
             }
         }
         Ok((read, ttl))
+    }
+
+    /// Waits until the writes that are on their way into the file have failed, or wait for their record. Blocks.
+    fn pass_changes(&self, inode: InodeId) -> Result<(), Failed> {
+        if self.state.lock().leases.has_changes(inode) {
+            let file = self.file(inode).map_err(|error| store_errno(&error))?;
+            drop(file.still.write());
+        }
+        Ok(())
     }
 
     /// This node's copy, when all that is asked for is valid here.
