@@ -89,7 +89,7 @@ impl Container {
         // Changes of a file's length and content must not cross a write that is under way.
         let data = data_inode(&request.operation);
         let answer = match data.filter(|_| !local) {
-            Some(inode) => self.from_abroad(inode, answer),
+            Some(inode) => self.answer_abroad(inode, answer),
             None => answer,
         };
         let file = match data.map(|inode| self.file(inode)) {
@@ -123,7 +123,7 @@ impl Container {
     }
 
     /// Until the answer, programs of this host are shown the file's content as other hosts are.
-    fn from_abroad<T: 'static>(&self, inode: InodeId, answer: Answer<T>) -> Answer<T> {
+    fn answer_abroad<T: 'static>(&self, inode: InodeId, answer: Answer<T>) -> Answer<T> {
         let under_way = self.abroad.begin(inode);
         Box::new(move |result| {
             drop(under_way);
