@@ -284,13 +284,16 @@ pub trait FileSystem: Send + Sync {
     fn now(&self) -> WallTime;
 }
 
-/// What the file system asks of a mounted kernel cache. No method may wait for an operation of the
-/// same mount that is still unanswered, so none needs the kernel's directory locks.
+/// What the file system asks of a mounted kernel cache. None of these needs the kernel's directory locks.
 pub trait KernelCache: Send + Sync {
-    /// Forget attributes (and ACLs) of this inode.
+    /// Forget attributes (and ACLs) of this inode. Waits for nothing.
     fn forget_attr(&self, inode: InodeId);
-    /// Forget attributes and the cached content in `range` (of a directory: its cached listing).
+    /// Forget attributes and the cached content in `range` (of a directory: its cached listing). Waits for reads of it that
+    /// this mount has under way, and for writes to pages that the kernel does not know: see [`KernelCache::is_writing`].
     fn forget_data(&self, inode: InodeId, range: ByteRange);
     /// Ask again for every name before it is used: the lock-free way to forget names.
     fn forget_names(&self);
+    /// Whether programs of this mount are writing to the inode. Such a write may wait for other kernels to forget, and so
+    /// none of them may wait for this one.
+    fn is_writing(&self, inode: InodeId) -> bool;
 }

@@ -86,9 +86,15 @@ impl Session {
         }
     }
 
-    /// Makes the kernel forget what has changed. May wait for reads of this mount that are under
-    /// way, never for its changes of names.
+    /// Makes the kernel forget what has changed: first [`Session::revoke_attributes`], then [`Session::revoke_pages`].
     pub fn revoke(&self, touched: &[Touched]) {
+        self.revoke_attributes(touched);
+        self.revoke_pages(touched);
+    }
+
+    /// Makes the kernel ask again for attributes and names that have changed, and so drop the pages of what has other
+    /// times before it reads them again. Waits for none of its requests.
+    pub fn revoke_attributes(&self, touched: &[Touched]) {
         let Some(kernel) = self.kernel.get() else {
             return;
         };
@@ -96,13 +102,38 @@ impl Session {
         for change in touched {
             match change {
                 Touched::Attr(inode) => kernel.forget_attr(*inode),
-                Touched::Data(inode) | Touched::Listing(inode) => kernel.forget_data(*inode, WHOLE),
+                Touched::Data(_) | Touched::Listing(_) => {}
                 Touched::Name { .. } => names = true,
             }
         }
         if names {
             kernel.forget_names();
         }
+    }
+
+    /// Makes the kernel drop content that has changed. Waits for reads and writes of it that this mount has under way.
+    pub fn revoke_pages(&self, touched: &[Touched]) {
+        let Some(kernel) = self.kernel.get() else {
+            return;
+        };
+        for change in touched {
+            if let Touched::Data(inode) | Touched::Listing(inode) = change {
+                kernel.forget_data(*inode, WHOLE);
+            }
+        }
+    }
+
+    /// Whether programs of this mount are writing to what [`Session::revoke_pages`] would drop.
+    #[must_use]
+    pub fn is_writing(&self, touched: &[Touched]) -> bool {
+        let Some(kernel) = self.kernel.get() else {
+            return false;
+        };
+        let written = |change: &Touched| match change {
+            Touched::Data(inode) => kernel.is_writing(*inode),
+            Touched::Attr(_) | Touched::Listing(_) | Touched::Name { .. } => false,
+        };
+        touched.iter().any(written)
     }
 
     /// A container has another owner, who does not know what this session's kernel holds: it

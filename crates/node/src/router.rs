@@ -6,19 +6,20 @@ use crate::container::{
 };
 use crate::env::{AskError, Env};
 use crate::search::at_owner;
+use crate::sessions::Whom;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_client::Backend;
 use perigee_client::backend::{At, Found, MapWriter};
 use perigee_client::fs::{Done, Seek, Space};
-use perigee_meta::{NewNode, Op, Reply};
+use perigee_meta::{NewNode, Op, Reply, Touched};
 use perigee_proto::Rpc;
+use perigee_proto::message::file;
 use perigee_proto::message::report::{AskHolders, Holders};
 use perigee_proto::message::session::Execute;
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
-use perigee_proto::message::{file, session};
 use perigee_types::{
     ByteRange, ContainerId, Errno, InodeId, NodeId, OpId, SessionId, Span, WallTime,
 };
@@ -629,13 +630,43 @@ impl Backend for Router {
     }
 }
 
-/// The session messages that another node's owner sends to this node's mounts.
-pub(crate) async fn revoke(env: &Arc<Env>, request: session::Revoke) -> Result<(), Failed> {
-    let env = env.clone();
-    let told = env.runtime.clone().spawn_blocking(move || {
-        env.sessions.revoke(request.session, &request.touched);
-    });
-    told.await.map_err(|_| Errno::EIO.into())
+/// How long a kernel is waited for that may wait for a write of its own mount.
+const WRITING: Duration = Duration::from_millis(3);
+
+/// Makes mounts of this node forget what has changed. Their kernels may wait for reads that only the runtime's threads, and
+/// those of the mounts, can answer: none of these waits for them.
+///
+/// A kernel that has a page locked for a write of its own mount is not waited for either: the write may wait for another
+/// kernel, which waits for the change that this one is told of. It has forgotten the attributes, and so asks before it shows
+/// a page, and drops the pages when the write has its answer.
+pub(crate) async fn revoke(
+    env: &Arc<Env>,
+    whom: Whom,
+    touched: Vec<Touched>,
+) -> Result<(), Failed> {
+    let touched = Arc::new(touched);
+    let (here, changed) = (env.clone(), touched.clone());
+    let asks_again = env
+        .runtime
+        .spawn_blocking(move || here.sessions.revoke_attributes(whom, &changed));
+    asks_again.await.map_err(|_| Errno::EIO)?;
+    if !touched
+        .iter()
+        .any(|change| matches!(change, Touched::Data(_) | Touched::Listing(_)))
+    {
+        return Ok(());
+    }
+    let (here, changed) = (env.clone(), touched.clone());
+    let mut told = env
+        .runtime
+        .spawn_blocking(move || here.sessions.revoke_pages(whom, &changed));
+    loop {
+        match tokio::time::timeout(WRITING, &mut told).await {
+            Ok(told) => return told.map_err(|_| Errno::EIO.into()),
+            Err(_) if env.sessions.is_writing(whom, &touched) => return Ok(()),
+            Err(_) => {}
+        }
+    }
 }
 
 /// Ends the locks of a session that is gone, in one container. A container whose owner cannot be

@@ -3,6 +3,7 @@
 use crate::authority::{self, Denied};
 use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteRequest};
 use crate::env::Env;
+use crate::sessions::Whom;
 use bytes::Bytes;
 use perigee_net::{AUDIT, Answer as NetAnswer, Call, PeerName, Refusal, Refusals, Service};
 use perigee_proto::message::{chain, data, file, report, session, tx};
@@ -205,10 +206,7 @@ async fn files(env: &Arc<Env>, from: NodeId, method: u16, body: &[u8], payload: 
         _ => {
             let request: file::Seek = decode(body)?;
             let container = container(env, request.inode.container())?;
-            let seeker = container.clone();
-            let seek = blocking(env, move || {
-                seeker.seek(request.inode, request.offset, request.whence)
-            });
+            let seek = container.seek_for_other(request.inode, request.offset, request.whence);
             reply::<file::Seek>(&file::Sought {
                 result: inner(&container, seek.await)?,
             })
@@ -258,7 +256,8 @@ async fn members(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
 async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
     if method == session::Revoke::METHOD {
         let request: session::Revoke = decode(body)?;
-        crate::router::revoke(env, request).await?;
+        let whom = Whom::One(request.session);
+        crate::router::revoke(env, whom, request.touched).await?;
         return reply::<session::Revoke>(&session::Revoked);
     }
     if method == session::AskSessions::METHOD {

@@ -11,6 +11,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Leases to read that a node remembers; each is asked for again when it is forgotten.
 const READS_MAX: usize = 65_536;
 
+/// Which mounts of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// This one, if it is there.
+    One(SessionId),
+    /// All others.
+    AllBut(SessionId),
+}
+
 /// All sessions of one node.
 pub(crate) struct Sessions {
     me: NodeId,
@@ -118,18 +127,46 @@ impl Sessions {
         }
     }
 
-    /// Makes one mount forget. May block for reads of that mount that are under way: not for the
-    /// threads of the runtime.
-    pub(crate) fn revoke(&self, id: SessionId, touched: &[Touched]) {
-        self.end_reads(id, touched);
-        if let Some(session) = self.get(id) {
-            session.revoke(touched);
+    /// Makes mounts ask again for attributes and names. May take some time, and waits for nobody.
+    pub(crate) fn revoke_attributes(&self, whom: Whom, touched: &[Touched]) {
+        if let Whom::One(id) = whom {
+            self.end_reads(id, touched);
+        }
+        for session in self.who(whom) {
+            session.revoke_attributes(touched);
         }
     }
 
-    /// Makes every mount of this node forget. Blocks as [`Sessions::revoke`].
+    /// Makes mounts drop content. May block for reads and writes of these mounts that are under way: not for the threads of
+    /// the runtime.
+    pub(crate) fn revoke_pages(&self, whom: Whom, touched: &[Touched]) {
+        for session in self.who(whom) {
+            session.revoke_pages(touched);
+        }
+    }
+
+    /// Makes every mount of this node forget. Blocks as [`Sessions::revoke_pages`].
     pub(crate) fn revoke_all(&self, touched: &[Touched]) {
-        self.revoke_others(self.own(), touched);
+        let all = Whom::AllBut(self.own());
+        self.revoke_attributes(all, touched);
+        self.revoke_pages(all, touched);
+    }
+
+    /// Whether programs of these mounts are writing to what [`Sessions::revoke_pages`] would have them drop.
+    pub(crate) fn is_writing(&self, whom: Whom, touched: &[Touched]) -> bool {
+        let sessions = self.who(whom);
+        sessions.iter().any(|session| session.is_writing(touched))
+    }
+
+    fn who(&self, whom: Whom) -> Vec<Arc<Session>> {
+        let open = self.open.read();
+        match whom {
+            Whom::One(id) => open.get(&id).cloned().into_iter().collect(),
+            Whom::AllBut(except) => {
+                let others = open.values().filter(|session| session.id() != except);
+                others.cloned().collect()
+            }
+        }
     }
 
     /// A container has another owner: no mount keeps content of its files unasked.
@@ -149,19 +186,5 @@ impl Sessions {
     pub(crate) fn has_others(&self, except: SessionId) -> bool {
         let open = self.open.read();
         open.len() > usize::from(open.contains_key(&except))
-    }
-
-    /// Makes every mount of this node but `except` forget. Blocks as [`Sessions::revoke`].
-    pub(crate) fn revoke_others(&self, except: SessionId, touched: &[Touched]) {
-        let others: Vec<_> = {
-            let open = self.open.read();
-            open.values()
-                .filter(|session| session.id() != except)
-                .cloned()
-                .collect()
-        };
-        for session in others {
-            session.revoke(touched);
-        }
     }
 }

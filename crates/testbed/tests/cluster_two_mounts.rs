@@ -1,7 +1,7 @@
 //! Two mounts of two nodes are one file system: laws 1, 3 and 4 as programs see them.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::checks::{cuts, model, renames, shown, two_mounts};
+use perigee_testbed::checks::{cuts, model, pages, renames, shown, two_mounts};
 use perigee_testbed::leftover::Workspace;
 use perigee_testbed::{Cluster, program, wait};
 use rustix::process::Signal;
@@ -15,6 +15,10 @@ use std::time::Duration;
 
 /// The seed of the random operations; another one is given by `PERIGEE_TEST_SEED`.
 const SEED: u64 = 20_261_121;
+
+/// How long programs write to parts of the same pages, and what none of these writes may take.
+const PAGES_FOR: Duration = Duration::from_secs(8);
+const PAGES_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long programs write and read numbers that only rise.
 const SHOWN_FOR: Duration = Duration::from_secs(20);
@@ -64,6 +68,31 @@ fn no_change_waits_for_a_kernel_that_has_forgotten_what_changes() {
     let felt = renames::run(&mounts, SEED, RENAMES_FOR).unwrap();
     println!("calls beside renames between owners: {felt}");
     assert!(felt.worst < RENAMES_LIMIT, "{felt}");
+    for node in [1, 2, 3] {
+        cluster.umount(node).unwrap();
+    }
+}
+
+#[test]
+fn writes_to_the_same_pages_do_not_wait_for_each_other() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
+    let twice = cluster.path().join("twice");
+    fs::create_dir(&twice).unwrap();
+    let words = twice.to_string_lossy().into_owned();
+    cluster.perigee(&["mount", &words, "--node", "1"]).unwrap();
+    for (what, mounts) in [
+        ("two mounts of one host", vec![mounts[0].clone(), twice]),
+        ("three hosts", mounts.to_vec()),
+    ] {
+        let felt = pages::run(&mounts, SEED + mounts.len() as u64, PAGES_FOR).unwrap();
+        println!("writes to the same pages, {what}: {felt}");
+        assert!(felt.worst < PAGES_LIMIT, "{what}: {felt}");
+    }
+    cluster.command(&["umount", &words]).unwrap();
     for node in [1, 2, 3] {
         cluster.umount(node).unwrap();
     }

@@ -46,6 +46,8 @@ struct Named {
     references: u32,
     /// When the last of them was given, in milliseconds since the mount, modulo 2^32.
     last: u32,
+    /// The length that it was told last.
+    len: u64,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +89,7 @@ impl Crossing {
         let one = Named {
             references: 1,
             last,
+            len: 0,
         };
         self.shard(inode)
             .lock()
@@ -116,6 +119,19 @@ impl Crossing {
     pub(super) fn notice(&self, inode: InodeId) {
         let number = self.notices.fetch_add(1, Ordering::SeqCst) + 1;
         self.place(inode).fetch_max(number, Ordering::SeqCst);
+    }
+
+    /// The kernel is about to be told that a file is `len` long.
+    pub(super) fn tells_len(&self, inode: InodeId, len: u64) {
+        if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
+            named.len = len;
+        }
+    }
+
+    /// How long the kernel was told that a file is; zero of one that it does not know.
+    pub(super) fn told_len(&self, inode: InodeId) -> u64 {
+        let named = self.shard(inode).lock().get(&inode).copied();
+        named.map_or(0, |named| named.len)
     }
 
     /// Whether an answer that names an inode may not have been taken in at `now`.

@@ -2,9 +2,12 @@
 
 use super::crossing::{Asked, AskedNames, Crossing};
 use super::device::{Delivery, Device};
+use super::session::Session;
 use super::wire::{self, Body, notice};
+use parking_lot::Mutex;
 use perigee_client::fs::KernelCache;
 use perigee_types::{ByteRange, InodeId};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +23,38 @@ pub(crate) struct Kernel {
     /// Set once names had to be forgotten by a kernel that cannot: no name is given for keeps since.
     names_are_asked: AtomicBool,
     crossing: Crossing,
+    /// How many writes to an inode are unanswered.
+    writing: Mutex<HashMap<InodeId, u32>>,
+}
+
+/// An unanswered write of this mount, until it is dropped.
+pub(super) struct Writing {
+    session: Arc<Session>,
+    inode: InodeId,
+}
+
+impl Writing {
+    /// The kernel has asked for a write.
+    pub(super) fn begin(session: &Arc<Session>, inode: InodeId) -> Self {
+        let mut writing = session.kernel.writing.lock();
+        *writing.entry(inode).or_default() += 1;
+        Self {
+            session: Arc::clone(session),
+            inode,
+        }
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let mut writing = self.session.kernel.writing.lock();
+        if let Some(count) = writing.get_mut(&self.inode) {
+            *count -= 1;
+            if *count == 0 {
+                writing.remove(&self.inode);
+            }
+        }
+    }
 }
 
 /// The first pause before a notice is given again, and the longest.
@@ -32,6 +67,7 @@ impl Kernel {
             has_epochs,
             names_are_asked: AtomicBool::new(false),
             crossing: Crossing::default(),
+            writing: Mutex::default(),
         }
     }
 
@@ -54,6 +90,16 @@ impl Kernel {
     /// The kernel has given so many references to an inode back, or did not take them.
     pub(super) fn forgets(&self, inode: InodeId, references: u64) {
         self.crossing.forgets(inode, references);
+    }
+
+    /// The kernel is about to be told that a file is `len` long.
+    pub(super) fn tells_len(&self, inode: InodeId, len: u64) {
+        self.crossing.tells_len(inode, len);
+    }
+
+    /// How long the kernel was told that a file is; zero of one that it does not know.
+    pub(super) fn told_len(&self, inode: InodeId) -> u64 {
+        self.crossing.told_len(inode)
     }
 
     /// How long the kernel may keep a name that the file system would give for `ttl`.
@@ -132,7 +178,6 @@ impl KernelCache for Kernel {
         self.invalidate(inode, &body, "attributes");
     }
 
-    /// Waits for reads and writes of these pages that the kernel has sent and that are unanswered.
     fn forget_data(&self, inode: InodeId, range: ByteRange) {
         if range.is_empty() {
             return self.forget_attr(inode);
@@ -157,6 +202,10 @@ impl KernelCache for Kernel {
             std::thread::sleep(at.saturating_duration_since(Instant::now()));
             self.next_epoch();
         }
+    }
+
+    fn is_writing(&self, inode: InodeId) -> bool {
+        self.writing.lock().contains_key(&inode)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::locks::Admitted;
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
+use crate::sessions::Whom;
 use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::Turn;
 use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
@@ -338,19 +339,14 @@ impl Container {
         committed
     }
 
-    /// Makes this node's mounts forget. Their kernels may wait for reads that only this runtime's threads, and those of the
-    /// mounts, can answer: none of these may wait for them.
+    /// Makes this node's mounts forget.
     async fn tell_mounts(&self, all_but: Option<SessionId>, touched: &[Touched]) {
         let Some(except) = all_but else {
             return;
         };
-        let (env, touched) = (self.env.clone(), touched.to_vec());
-        let told = self
-            .env
-            .runtime
-            .spawn_blocking(move || env.sessions.revoke_others(except, &touched));
-        if let Err(failed) = told.await {
-            error!(container = %self.id, %failed, "mounts were not told of a change");
+        let whom = Whom::AllBut(except);
+        if let Err(failed) = crate::router::revoke(&self.env, whom, touched.to_vec()).await {
+            error!(container = %self.id, ?failed, "mounts were not told of a change");
         }
     }
 
@@ -364,7 +360,9 @@ impl Container {
         };
         let told = async {
             if holder.node() == self.env.me {
-                return crate::router::revoke(&self.env, revoke).await.is_ok();
+                let whom = Whom::One(holder);
+                let revoked = crate::router::revoke(&self.env, whom, revoke.touched);
+                return revoked.await.is_ok();
             }
             let ask = self
                 .env

@@ -19,6 +19,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, error};
 
+/// How often a read is done again because of what came while its bytes were put on all members.
+const READS_MAX: u32 = 2;
+
 /// How long a write goes on taking back what other sessions keep.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -34,7 +37,7 @@ pub(crate) struct WriteRequest {
 }
 
 /// What a write changes for others.
-fn touched(request: &WriteRequest) -> Vec<Touched> {
+pub(super) fn touched(request: &WriteRequest) -> Vec<Touched> {
     vec![Touched::Attr(request.inode), Touched::Data(request.inode)]
 }
 
@@ -411,6 +414,10 @@ impl Container {
             self.record_writes(&mut st, now, inode);
         }
         self.owe_written(&mut st, now, request, &mut owed);
+        if !local {
+            // Its own kernel keeps what it has written.
+            st.leases.note_reader(inode, request.session);
+        }
         Ok((range, owed, seq))
     }
 
@@ -503,14 +510,19 @@ impl Container {
         let local = session.node() == self.env.me;
         if local {
             let now = self.env.clock.now();
-            let reign = Self::reign(&self.state.lock(), now);
+            let (reign, inherited) = {
+                let st = self.state.lock();
+                (Self::reign(&st, now), st.inherited.of(inode))
+            };
             if let Err(elsewhere) = reign {
                 return answer(Err(elsewhere.into()));
             }
-            let bytes = self.read_object(inode, offset, len);
-            // Asked after the read: a write that it may have met had begun before.
-            if !self.abroad.has(inode) {
-                return answer(bytes.map(|bytes| (bytes, Span::ZERO)));
+            if inherited.is_none() {
+                let bytes = self.read_object(inode, offset, len);
+                // Asked after the read: a write that it may have met had begun before.
+                if !self.abroad.has(inode) {
+                    return answer(bytes.map(|bytes| (bytes, Span::ZERO)));
+                }
             }
         }
         let me = self.clone();
@@ -531,15 +543,24 @@ impl Container {
     ) -> Result<(Bytes, Span), Failed> {
         self.state.lock().leases.note_reader(inode, session);
         self.take_in_unseen(inode).await?;
-        let me = self.clone();
-        let read = self.env.runtime.spawn_blocking(move || {
-            let read = me.read_object(inode, offset, len)?;
-            me.pass_changes(inode)?;
-            Ok::<_, Failed>(read)
-        });
-        let read = read.await.map_err(|_| Errno::EIO)??;
-        // Settled after the read: it may have met a write that had no record then.
-        self.settle_writes(inode).await?;
+        let mut read = self.read_past_changes(inode, offset, len).await?;
+        // What it has met may not be on every member yet. What comes while that is settled is shown too, if it can be: an
+        // answer that is older than the file's known length would end in zeros.
+        for round in 1.. {
+            if self.is_settled(inode) {
+                break;
+            }
+            self.settle_writes(inode).await?;
+            if round == READS_MAX {
+                break;
+            }
+            let again = self.read_past_changes(inode, offset, len).await?;
+            let same = again == read;
+            read = again;
+            if same {
+                break;
+            }
+        }
         let mut ttl = Span::ZERO;
         if grant {
             let now = self.env.clock.now();
@@ -550,7 +571,7 @@ impl Container {
             // copy lacks.
             let member = |view: &ChainView| view.lists(session.node());
             if st.dirty.get(inode).is_none()
-                && !st.data_last.contains_key(&inode)
+                && st.data_through(inode).is_none()
                 && st.chain.view().is_some_and(member)
             {
                 let limit = st.leases.limit(now, session, until);
@@ -558,6 +579,22 @@ impl Container {
             }
         }
         Ok((read, ttl))
+    }
+
+    /// This node's copy, after every write that the read may have met has failed, or waits for its record.
+    async fn read_past_changes(
+        self: &Arc<Self>,
+        inode: InodeId,
+        offset: u64,
+        len: u32,
+    ) -> Result<Bytes, Failed> {
+        let me = self.clone();
+        let read = self.env.runtime.spawn_blocking(move || {
+            let read = me.read_object(inode, offset, len)?;
+            me.pass_changes(inode)?;
+            Ok(read)
+        });
+        read.await.map_err(|_| Errno::EIO)?
     }
 
     /// Waits until the writes that are on their way into the file have failed, or wait for their record. Blocks.
@@ -594,6 +631,26 @@ impl Container {
             .map_err(|error| self.read_failed(inode, &error))?;
         let read = file.object.read_bytes(offset, len as usize);
         read.map_err(|error| self.read_failed(inode, &error))
+    }
+
+    /// Finds data or a hole at the owner, for another host: what it is told is on every member.
+    pub(crate) async fn seek_for_other(
+        self: &Arc<Self>,
+        inode: InodeId,
+        offset: u64,
+        whence: Whence,
+    ) -> Result<u64, Failed> {
+        let me = self.clone();
+        let sought = self.env.runtime.spawn_blocking(move || {
+            let found = me.seek(inode, offset, whence);
+            me.pass_changes(inode)?;
+            found
+        });
+        let found = sought.await.map_err(|_| Errno::EIO)?;
+        if !self.is_settled(inode) {
+            self.settle_writes(inode).await?;
+        }
+        found
     }
 
     /// Finds data or a hole at the owner.

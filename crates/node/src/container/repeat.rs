@@ -6,7 +6,7 @@
 use super::dirty::{Effect, Taken};
 use super::drive::decode_batch;
 use super::execute::Owed;
-use super::io::WriteRequest;
+use super::io::{WriteRequest, touched};
 use super::{Container, Elsewhere, Failed, File, State};
 use perigee_meta::Seen;
 use perigee_replica::RegionMap;
@@ -86,8 +86,17 @@ impl Container {
         let parts = if st.own.contains(&version.epoch) {
             Vec::new()
         } else {
+            // A write of this reign may be there in its place, and have no record yet.
+            self.record_writes(st, now, request.inode);
+            if st.dirty.get(request.inode).is_some() {
+                return Err(Elsewhere::NotReady.into());
+            }
             self.unproven(st, request.inode, before)?
         };
+        let touched = touched(request);
+        if !parts.is_empty() && st.leases.is_kept(now, request.session, &touched) {
+            return Err(Elsewhere::NotReady.into());
+        }
         for &part in &parts {
             info!(container = %self.id, inode = %request.inode, %part, "a repeat brings the bytes of a write again");
             let from = (part.start - range.start) as usize;
@@ -114,10 +123,13 @@ impl Container {
                 .ok_or(Errno::ESTALE)?
         };
         self.hurry(st);
-        let owed = Owed {
+        let mut owed = Owed {
             commit: Some(st.chain.version_at(seq)),
             ..Owed::default()
         };
+        if !parts.is_empty() {
+            self.owe_leases(st, now, request.session, touched, &mut owed);
+        }
         Ok((range, owed, Some(seq)))
     }
 

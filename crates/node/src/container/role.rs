@@ -201,6 +201,7 @@ impl Container {
                 }
             }
         }
+        st.inherited = super::Inherited::up_to(st.chain.last().seq);
         st.leases.clear();
         st.lock_queue.clear();
         self.restore_transactions(st);
@@ -269,6 +270,7 @@ impl Container {
         st.lock_queue.clear();
         st.foreign.clear();
         st.data_last.clear();
+        st.inherited = super::Inherited::default();
         st.orphans.clear();
         st.unsent_since = None;
         st.own.clear();

@@ -27,14 +27,20 @@ impl Container {
         }
     }
 
+    /// Whether every write to the file is known to be on every member.
+    pub(super) fn is_settled(&self, inode: InodeId) -> bool {
+        let st = self.state.lock();
+        st.dirty.get(inode).is_none() && st.data_through(inode).is_none()
+    }
+
     /// Waits until every write to the file that was acknowledged so far is on every member.
     pub(super) async fn settle_writes(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
         let waits = {
             let st = self.state.lock();
-            let last = st.data_last.get(&inode);
-            last.map(|seq| st.chain.version_at(*seq))
+            let last = st.data_through(inode);
+            last.map(|seq| st.chain.version_at(seq))
         };
         if let Some(record) = waits {
             self.committed(record).await?;
@@ -55,6 +61,7 @@ impl Container {
         if st.data_last.get(&inode) == Some(&seq) {
             st.data_last.remove(&inode);
         }
+        st.inherited.on_settled(inode, seq);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! [`two_mounts`] coherence between two hosts · [`kill_write`] what fsync promised, through a crash ·
 //! [`crash_names`] the same for names · [`tree`] a real tree in and out · [`model`] random operations
 //! against a local directory · [`latency`] how long small calls take · [`cuts`] reads beside truncations of other hosts ·
-//! [`renames`] calls beside renames between directories of several owners ·
+//! [`renames`] calls beside renames between directories of several owners · [`pages`] parts of the same pages written by several mounts ·
 //! [`shown`] nobody is shown less than another host was.
 
 pub mod crash_names;
@@ -11,6 +11,7 @@ pub mod cuts;
 pub mod kill_write;
 pub mod latency;
 pub mod model;
+pub mod pages;
 pub mod renames;
 pub mod shown;
 pub mod tree;

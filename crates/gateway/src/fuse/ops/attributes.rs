@@ -1,11 +1,13 @@
 //! Attributes, extended attributes and the space of the file system.
 
-use super::{Call, node_attr};
+use super::Call;
 use crate::fuse::wire::{Body, SetattrRequest, StatfsReply};
 use perigee_client::fs::{Done, Entry, SetAttr};
 use perigee_meta::SetTime;
 use perigee_types::limits::NAME_LEN_MAX;
 use perigee_types::{Errno, WallTime};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Bits of `SETATTR` that say what is set.
 mod valid {
@@ -24,12 +26,12 @@ mod valid {
 impl Call<'_> {
     pub(super) fn getattr(self) {
         let (fs, inode) = (&self.session.fs, self.inode);
-        fs.getattr(inode, self.when_attr());
+        fs.getattr(inode, self.when_attr(|entry| entry.ttl));
     }
 
     pub(super) fn statx(self) {
-        let reply = self.reply;
-        let answer = |entry: Entry| Body::statx(entry.ttl, &node_attr(&entry.attr));
+        let (reply, session) = (self.reply, Arc::clone(self.session));
+        let answer = move |entry: Entry| Body::statx(entry.ttl, &session.told(&entry.attr));
         let done: Done<Entry> = Box::new(move |result| reply.body_or_error(result.map(answer)));
         self.session.fs.getattr(self.inode, done);
     }
@@ -37,12 +39,15 @@ impl Call<'_> {
     pub(super) fn setattr(self, request: &SetattrRequest) {
         let (fs, caller, inode) = (&self.session.fs, self.caller, self.inode);
         let handle = (request.valid & valid::HANDLE != 0).then_some(request.handle);
-        fs.setattr(caller, inode, set_attr(request), handle, self.when_attr());
+        // The kernel takes these whatever it was told to forget since it asked.
+        let done = self.when_attr(|_| Duration::ZERO);
+        fs.setattr(caller, inode, set_attr(request), handle, done);
     }
 
-    fn when_attr(self) -> Done<Entry> {
-        let reply = self.reply;
-        let answer = |entry: Entry| Body::attr(entry.ttl, &node_attr(&entry.attr));
+    /// `ttl`: how long the kernel may keep them.
+    fn when_attr(self, ttl: fn(&Entry) -> Duration) -> Done<Entry> {
+        let (reply, session) = (self.reply, Arc::clone(self.session));
+        let answer = move |entry: Entry| Body::attr(ttl(&entry), &session.told(&entry.attr));
         Box::new(move |result| reply.body_or_error(result.map(answer)))
     }
 

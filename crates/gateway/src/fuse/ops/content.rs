@@ -1,13 +1,14 @@
 //! Open files and their bytes.
 
-use super::{Call, node_attr};
+use super::Call;
 use crate::fuse::crossing::Asked;
 use crate::fuse::device::Delivery;
-use crate::fuse::notify::node_of;
+use crate::fuse::notify::{Writing, node_of};
 use crate::fuse::open_modes::Mode;
 use crate::fuse::reply::Reply;
 use crate::fuse::session::Session;
 use crate::fuse::wire::{self, Body, OpenReply};
+use bytes::Bytes;
 use perigee_client::fs::{Allocate, Entry, OpenFlags, Opened, Seek};
 use perigee_types::{ByteRange, Errno, InodeId};
 use std::sync::Arc;
@@ -45,29 +46,28 @@ impl Call<'_> {
     }
 
     pub(super) fn read(self, handle: u64, offset: u64, len: u32) {
-        let reply = self.reply;
-        self.session.fs.read(
-            self.inode,
+        let read = Read {
+            inode: self.inode,
             handle,
             offset,
             len,
-            Box::new(move |result| match result {
-                Ok(data) => reply.data(&data),
-                Err(error) => reply.error(error),
-            }),
-        );
+        };
+        read.answer(self.session, self.reply, READS_MAX);
     }
 
     pub(super) fn write(self, handle: u64, offset: u64, flags: u32, data: &[u8]) {
         let kill_privileges = flags & wire::WRITE_KILL_PRIVILEGES != 0;
-        let reply = self.reply;
+        let (reply, under_way) = (self.reply, Writing::begin(self.session, self.inode));
         self.session.fs.write(
             self.inode,
             handle,
             offset,
             data,
             kill_privileges,
-            Box::new(move |result| reply.body_or_error(result.map(Body::count))),
+            Box::new(move |result| {
+                reply.body_or_error(result.map(Body::count));
+                drop(under_way);
+            }),
         );
     }
 
@@ -157,6 +157,45 @@ impl Call<'_> {
     }
 }
 
+/// How often a read is done at most whose bytes end before the file does.
+const READS_MAX: u32 = 4;
+
+/// One request for bytes.
+struct Read {
+    inode: InodeId,
+    handle: u64,
+    offset: u64,
+    len: u32,
+}
+
+impl Read {
+    /// The kernel fills up with zeros what is missing to the length that it knows. When that has grown since the bytes were
+    /// read, they are read again.
+    fn answer(self, session: &Arc<Session>, reply: Reply, times: u32) {
+        let Self {
+            inode,
+            handle,
+            offset,
+            len,
+        } = self;
+        let again = Arc::clone(session);
+        let done = move |result: Result<Bytes, Errno>| match result {
+            Ok(data) => {
+                let read = data.len() as u64;
+                let end = again.kernel.told_len(inode);
+                let ends_early = read < u64::from(len) && offset + read < end;
+                if ends_early && times > 1 {
+                    return self.answer(&again, reply, times - 1);
+                }
+                reply.data(&data);
+            }
+            Err(error) => reply.error(error),
+        };
+        let fs = &session.fs;
+        fs.read(inode, handle, offset, len, Box::new(done));
+    }
+}
+
 impl Session {
     fn give_open(&self, reply: Reply, inode: InodeId, opened: &Opened) {
         let open = match self.place(inode, opened) {
@@ -176,7 +215,7 @@ impl Session {
         };
         let name_ttl = self.kernel.name_ttl(entry.ttl);
         let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
-        let attr = node_attr(&entry.attr);
+        let attr = self.told(&entry.attr);
         let body = Body::create(node_of(inode), ttl, name_ttl, &attr, open);
         if reply.body(&body) == Delivery::Gone {
             self.take_back(inode, opened.handle);

@@ -188,10 +188,16 @@ impl Session {
         let inode = entry.attr.inode;
         let name_ttl = self.kernel.name_ttl(entry.ttl);
         let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
-        let body = Body::entry(node_of(inode), name_ttl, ttl, &node_attr(&entry.attr));
+        let body = Body::entry(node_of(inode), name_ttl, ttl, &self.told(&entry.attr));
         if reply.body(&body) == Delivery::Gone {
             self.forget(inode, 1);
         }
+    }
+
+    /// Attributes as the kernel takes them, which it is about to be told. Of an inode that is named with them, after that.
+    fn told(&self, attr: &Attr) -> NodeAttr {
+        self.kernel.tells_len(attr.inode, attr.size);
+        node_attr(attr)
     }
 
     /// The kernel has given so many references to an inode back, or did not take them.
