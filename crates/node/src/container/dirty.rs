@@ -1,6 +1,6 @@
 //! Writes that the owner has taken and not yet put into a record: one record covers many of them.
 
-use perigee_types::{ByteRange, InodeId, Span, Tick, WallTime};
+use perigee_types::{ByteRange, InodeId, OpId, SessionId, Span, Tick, WallTime};
 use std::collections::BTreeMap;
 
 /// For how long writes that only replace what a file has may wait for their record, while nobody asks for it: what is
@@ -25,6 +25,8 @@ pub(crate) struct Written {
     pub(crate) mtime: WallTime,
     /// Set-id bits go.
     pub(crate) kill_privileges: bool,
+    /// Writes of other hosts: their answers go with the record.
+    pub(crate) answers: Vec<Pending>,
     /// When the first of the writes was taken, and the last.
     since: Tick,
     last: Tick,
@@ -66,9 +68,20 @@ pub(crate) enum Effect {
     Grew,
 }
 
+/// A write that may be asked for again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) session: SessionId,
+    pub(crate) op: OpId,
+    /// Where it went.
+    pub(crate) range: ByteRange,
+}
+
 /// One write, as it was taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
+    /// None of a program of this host.
+    pub(crate) answer: Option<Pending>,
     pub(crate) range: ByteRange,
     pub(crate) effect: Effect,
     pub(crate) mtime: WallTime,
@@ -96,6 +109,7 @@ impl Dirty {
             size_at_least: 0,
             mtime: write.mtime,
             kill_privileges: false,
+            answers: Vec::new(),
             since: write.now,
             last: write.now,
             bytes: 0,
@@ -108,6 +122,7 @@ impl Dirty {
         written.size_at_least = written.size_at_least.max(write.range.end);
         written.mtime = written.mtime.max(write.mtime);
         written.kill_privileges |= write.kill_privileges;
+        written.answers.extend(write.answer);
         if write.effect == Effect::Grew {
             written.effect = Effect::Grew;
         }
@@ -133,6 +148,13 @@ impl Dirty {
 
     pub(crate) fn get(&self, inode: InodeId) -> Option<&Written> {
         self.files.get(&inode)
+    }
+
+    /// Whether a write is among those that have no record yet.
+    pub(crate) fn has(&self, inode: InodeId, session: SessionId, op: OpId) -> bool {
+        let written = self.files.get(&inode).into_iter();
+        let mut answers = written.flat_map(|written| &written.answers);
+        answers.any(|pending| (pending.session, pending.op) == (session, op))
     }
 
     /// Whether whoever reads `range` of a file sees something of its writes: their bytes, or how long they made it.
@@ -199,6 +221,7 @@ mod tests {
         let mut dirty = Dirty::default();
         let mut write = |start, end, effect| {
             let taken = Taken {
+                answer: None,
                 range: ByteRange::new(start, end),
                 effect,
                 mtime: WallTime::default(),
@@ -222,6 +245,7 @@ mod tests {
             InodeId::new(perigee_types::ContainerId::ROOT, index)
         };
         let write = |start, len, effect, now| Taken {
+            answer: None,
             range: ByteRange::with_len(start, len),
             effect,
             mtime: WallTime::default(),
@@ -251,5 +275,30 @@ mod tests {
             &write(0, REPLACED_BYTES_MAX, Effect::Replaced, now.0),
         );
         assert_eq!(dirty.due(now), [inode(5), inode(7)]);
+    }
+
+    #[test]
+    fn a_write_that_waits_for_its_record_is_known_until_it_has_one() {
+        let inode = InodeId(7);
+        let (session, op) = (SessionId(9), OpId(3));
+        let range = ByteRange::new(0, 10);
+        let mut dirty = Dirty::default();
+        let answer = Some(Pending { session, op, range });
+        dirty.add(
+            inode,
+            &Taken {
+                answer,
+                range,
+                effect: Effect::Grew,
+                mtime: WallTime::default(),
+                now: Tick(0),
+                kill_privileges: false,
+            },
+        );
+        assert!(dirty.has(inode, session, op));
+        assert!(!dirty.has(inode, session, OpId(4)));
+        let written = dirty.take(inode);
+        assert_eq!(written.map(|written| written.answers.len()), Some(1));
+        assert!(!dirty.has(inode, session, op));
     }
 }

@@ -1,6 +1,6 @@
 //! Reading, writing and syncing files at the owner.
 
-use super::dirty::{self, Effect, RECORD_RANGES_MAX, Taken};
+use super::dirty::{self, Effect, Pending, RECORD_RANGES_MAX, Taken};
 use super::execute::Owed;
 use super::view::{Foreign, owner_view};
 use super::{Answer, Container, Elsewhere, Failed, State, store_errno};
@@ -12,8 +12,7 @@ use perigee_replica::{ChainView, Role};
 use perigee_store::StoreError;
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{
-    Batch, ByteRange, DataCommand, Errno, InodeId, Mutation, OpId, Seq, SessionId, Span, Tick,
-    Version,
+    Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -114,25 +113,14 @@ impl Container {
         }
     }
 
-    /// Makes records of an inode's writes; gives back the last one.
+    /// Makes records of an inode's writes, the last with the answers of other hosts' ones; gives back that one. Without the
+    /// right to order at `now` the writes stay without a record: the lease may come back, and if it does not, the end of the
+    /// reign sees to them.
     pub(super) fn record_writes(&self, st: &mut State, now: Tick, inode: InodeId) -> Option<Seq> {
-        self.record_writes_with(st, now, inode, |_, _| Vec::new())
-    }
-
-    /// The same; the last record has `more`, which is told its version. Without the right to order at `now` the writes
-    /// stay without a record: the lease may come back, and if it does not, the end of the reign sees to them.
-    pub(super) fn record_writes_with(
-        &self,
-        st: &mut State,
-        now: Tick,
-        inode: InodeId,
-        more: impl FnOnce(&mut State, Version) -> Vec<Mutation>,
-    ) -> Option<Seq> {
         if st.transactions.holds_inode(inode) || Self::reign(st, now).is_err() {
             return None;
         }
         let written = st.dirty.take(inode)?;
-        let mut more = Some(more);
         let mut left = written.ranges.len().div_ceil(RECORD_RANGES_MAX);
         let mut last = None;
         for ranges in written.ranges.chunks(RECORD_RANGES_MAX) {
@@ -156,12 +144,13 @@ impl Container {
             };
             let mut batch = outcome.batches.into_values().next().unwrap_or_default();
             if left == 0
-                && let (Some(more), Role::Owner { epoch }) = (more.take(), st.role)
+                && let Role::Owner { epoch } = st.role
             {
                 let seq = st.chain.last().seq.next();
-                batch
-                    .mutations
-                    .append(&mut more(st, Version { epoch, seq }));
+                let version = Version { epoch, seq };
+                for pending in &written.answers {
+                    Self::remember_write(st, pending, version, &mut batch);
+                }
             }
             match self.order(st, now, &batch, false) {
                 Ok(seq) => last = Some(seq),
@@ -402,9 +391,7 @@ impl Container {
         let mut owed = Owed::default();
         let mut seq = None;
         if !local {
-            seq = self.record_writes_with(&mut st, now, inode, |st, version| {
-                Self::remember_write(st, request, range, version)
-            });
+            seq = self.record_writes(&mut st, now, inode);
             if seq.is_none() {
                 return Err(self.unrecorded(&mut st, now, request));
             }
@@ -457,6 +444,13 @@ impl Container {
         }
     }
 
+    /// What goes with the record of a write that went to `range`, if another host may ask for it again.
+    pub(super) fn pending(&self, request: &WriteRequest, range: ByteRange) -> Option<Pending> {
+        let session = request.session;
+        let op = request.op.filter(|_| session.node() != self.env.me);
+        op.map(|op| Pending { session, op, range })
+    }
+
     /// Makes bytes that are in the backing file the file's content, where this node may order at `now`; distrusts them
     /// where it may not. Says whether the dirty ranges want to be recorded.
     fn take(
@@ -474,6 +468,7 @@ impl Container {
             return Err(elsewhere);
         }
         let taken = Taken {
+            answer: self.pending(request, range),
             range,
             effect,
             mtime: self.env.clock.wall(),

@@ -3,14 +3,14 @@
 //! The record of such a write holds its answer, and is on every member before its bytes are. If the owner dies in
 //! between, its successor finds the answer, and bytes that nobody has: the repeat brings them again.
 
-use super::dirty::{Effect, Taken};
+use super::dirty::{Effect, Pending, Taken};
 use super::drive::decode_batch;
 use super::execute::Owed;
 use super::io::{WriteRequest, touched};
 use super::{Container, Elsewhere, Failed, File, State};
 use perigee_meta::Seen;
 use perigee_replica::RegionMap;
-use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, Mutation, OpId, Seq, Version};
+use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, Version};
 use serde::{Deserialize, Serialize};
 use tracing::{error, info};
 
@@ -33,6 +33,10 @@ impl Container {
         let Some(op) = request.op else {
             return Ok(None);
         };
+        if st.dirty.has(request.inode, request.session, op) {
+            // It is in place, and waits for its record.
+            return Err(Elsewhere::NotReady.into());
+        }
         match self.seen(st, request.session, op)? {
             Seen::Never => Ok(None),
             Seen::Running => Err(Elsewhere::NotReady.into()),
@@ -51,19 +55,15 @@ impl Container {
     /// Keeps a write's answer with its record.
     pub(super) fn remember_write(
         st: &mut State,
-        request: &WriteRequest,
-        range: ByteRange,
+        write: &Pending,
         version: Version,
-    ) -> Vec<Mutation> {
-        let Some(op) = request.op else {
-            return Vec::new();
-        };
-        let mut batch = Batch::default();
+        batch: &mut Batch,
+    ) {
+        let range = write.range;
         let answer = perigee_proto::encode(&WroteBefore { range, version });
         let none = OpId::default();
         st.answers
-            .keep(request.session, op, none, &answer, &mut batch);
-        batch.mutations
+            .keep(write.session, write.op, none, &answer, batch);
     }
 
     /// The answer to a repeat. Bytes that may have gone with an earlier owner are written again, but for those that a
@@ -106,6 +106,7 @@ impl Container {
                 .write(part.start, bytes)
                 .map_err(|error| self.write_failed(st, request.inode, &error))?;
             let taken = Taken {
+                answer: self.pending(request, range),
                 range: part,
                 effect: Effect::Replaced,
                 mtime: self.env.clock.wall(),
@@ -117,9 +118,7 @@ impl Container {
         let seq = if parts.is_empty() {
             st.chain.last().seq
         } else {
-            let remember =
-                |st: &mut State, version| Self::remember_write(st, request, range, version);
-            self.record_writes_with(st, now, request.inode, remember)
+            self.record_writes(st, now, request.inode)
                 .ok_or(Errno::ESTALE)?
         };
         self.hurry(st);
@@ -197,6 +196,7 @@ fn not_replaced(inode: InodeId, range: ByteRange, later: &[Batch]) -> Vec<ByteRa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perigee_types::Mutation;
 
     const FILE: InodeId = InodeId(7);
 

@@ -189,6 +189,7 @@ impl Container {
             }
             for range in changed {
                 let taken = Taken {
+                    answer: None,
                     range: *range,
                     effect: Effect::Grew,
                     mtime: self.env.clock.wall(),
