@@ -259,6 +259,19 @@ impl Leases {
         }
     }
 
+    /// Hosts that are gone hold nothing: nobody reads there, or whoever does asks for attributes first.
+    pub fn hosts_are_gone(&mut self, gone: impl Fn(NodeId) -> bool) {
+        self.readers.retain(|_, readers| {
+            readers.retain(|reader| !gone(reader.node()));
+            !readers.is_empty()
+        });
+    }
+
+    /// `inode` is no more.
+    pub fn removed(&mut self, inode: InodeId) {
+        self.readers.remove(&inode);
+    }
+
     /// Takes the other sessions that may hold pages of `inode`: each is to be told of a change,
     /// once, since it asks again before it has new ones.
     fn take_readers(&mut self, inode: InodeId, session: SessionId) -> Vec<SessionId> {
@@ -458,6 +471,24 @@ mod tests {
         leases.changing(inode(), session(1));
         assert_eq!(leases.grant(Tick(0), inode(), other, far), Span::ZERO);
         assert_ne!(leases.grant(Tick(0), inode(), session(1), far), Span::ZERO);
+    }
+
+    #[test]
+    fn nobody_waits_for_hosts_that_are_gone_or_about_what_is_removed() {
+        let mut leases = leases();
+        let other = InodeId::new(ContainerId(2), InodeIndex(10));
+        leases.note_reader(inode(), session(2));
+        leases.note_reader(inode(), session(3));
+        leases.note_reader(other, session(3));
+        leases.hosts_are_gone(|node| node == NodeId(2));
+        leases.removed(other);
+        let told = |leases: &mut Leases, inode| {
+            let touched = [Touched::Data(inode)];
+            let holders = leases.in_the_way(Tick(0), session(4), &touched).into_iter();
+            holders.map(|holder| holder.session).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&mut leases, inode()), [session(3)]);
+        assert_eq!(told(&mut leases, other), []);
     }
 
     #[test]

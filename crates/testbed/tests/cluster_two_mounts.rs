@@ -16,17 +16,18 @@ use std::time::Duration;
 /// The seed of the random operations; another one is given by `PERIGEE_TEST_SEED`.
 const SEED: u64 = 20_261_121;
 
-/// How long programs write to parts of the same pages, and what none of these writes may take.
+/// How long programs write to parts of the same pages, and what 99 of 100 of these writes may take at most: less than
+/// the term of a lease.
 const PAGES_FOR: Duration = Duration::from_secs(8);
-const PAGES_LIMIT: Duration = Duration::from_secs(5);
+const PAGES_LIMIT: Duration = Duration::from_millis(1_500);
 
 /// How long programs write and read numbers that only rise.
 const SHOWN_FOR: Duration = Duration::from_secs(20);
 
-/// How long programs rename between directories of three owners, and what none of their calls may take: they take 0.5 s
-/// here beside other work, and 2 to 3 s when changes wait for kernels for nothing.
+/// How long programs rename between directories of three owners, and what 99 of 100 of their calls may take at most: 0.2 s
+/// here, and 2 s when changes wait for kernels for nothing.
 const RENAMES_FOR: Duration = Duration::from_secs(20);
-const RENAMES_LIMIT: Duration = Duration::from_millis(1_900);
+const RENAMES_LIMIT: Duration = Duration::from_millis(1_500);
 
 #[test]
 fn what_one_host_did_the_other_sees_at_once() {
@@ -67,7 +68,7 @@ fn no_change_waits_for_a_kernel_that_has_forgotten_what_changes() {
     let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
     let felt = renames::run(&mounts, SEED, RENAMES_FOR).unwrap();
     println!("calls beside renames between owners: {felt}");
-    assert!(felt.worst < RENAMES_LIMIT, "{felt}");
+    assert!(felt.p99 < RENAMES_LIMIT, "{felt}");
     for node in [1, 2, 3] {
         cluster.umount(node).unwrap();
     }
@@ -90,7 +91,7 @@ fn writes_to_the_same_pages_do_not_wait_for_each_other() {
     ] {
         let felt = pages::run(&mounts, SEED + mounts.len() as u64, PAGES_FOR).unwrap();
         println!("writes to the same pages, {what}: {felt}");
-        assert!(felt.worst < PAGES_LIMIT, "{what}: {felt}");
+        assert!(felt.p99 < PAGES_LIMIT, "{what}: {felt}");
     }
     cluster.command(&["umount", &words]).unwrap();
     for node in [1, 2, 3] {

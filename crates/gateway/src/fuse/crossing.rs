@@ -128,6 +128,13 @@ impl Crossing {
         }
     }
 
+    /// The kernel is about to be told that a write ended at `end`: the file is as long for it.
+    pub(super) fn grows(&self, inode: InodeId, end: u64) {
+        if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
+            named.len = named.len.max(end);
+        }
+    }
+
     /// How long the kernel was told that a file is; zero of one that it does not know.
     pub(super) fn told_len(&self, inode: InodeId) -> u64 {
         let named = self.shard(inode).lock().get(&inode).copied();

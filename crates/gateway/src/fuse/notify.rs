@@ -23,39 +23,77 @@ pub(crate) struct Kernel {
     /// Set once names had to be forgotten by a kernel that cannot: no name is given for keeps since.
     names_are_asked: AtomicBool,
     crossing: Crossing,
-    /// How many writes to an inode are unanswered.
-    writing: Mutex<HashMap<InodeId, u32>>,
+    /// Writes that are unanswered.
+    writing: Mutex<HashMap<InodeId, Vec<Locked>>>,
 }
 
 /// An unanswered write of this mount, until it is dropped.
 pub(super) struct Writing {
     session: Arc<Session>,
     inode: InodeId,
+    unique: u64,
+}
+
+/// Pages that the kernel may keep locked until a write has its answer.
+#[derive(Debug, Clone, Copy)]
+struct Locked {
+    unique: u64,
+    pages: ByteRange,
+    /// They are to be dropped after that.
+    dropped: bool,
 }
 
 impl Writing {
-    /// The kernel has asked for a write.
-    pub(super) fn begin(session: &Arc<Session>, inode: InodeId) -> Self {
+    /// The kernel has asked for a write to `range`, in a request with this number.
+    pub(super) fn begin(
+        session: &Arc<Session>,
+        inode: InodeId,
+        range: ByteRange,
+        unique: u64,
+    ) -> Self {
         let mut writing = session.kernel.writing.lock();
-        *writing.entry(inode).or_default() += 1;
+        writing.entry(inode).or_default().push(Locked {
+            unique,
+            pages: range.align_out(PAGE),
+            dropped: false,
+        });
         Self {
             session: Arc::clone(session),
             inode,
+            unique,
         }
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        let mut writing = self.session.kernel.writing.lock();
-        if let Some(count) = writing.get_mut(&self.inode) {
-            *count -= 1;
-            if *count == 0 {
-                writing.remove(&self.inode);
-            }
+        let (session, inode) = (Arc::clone(&self.session), self.inode);
+        let Some(ended) = session.kernel.answered(inode, self.unique) else {
+            return;
+        };
+        if ended.dropped {
+            // Another write may have locked them meanwhile, and this thread may be the one that answers it.
+            std::thread::spawn(move || session.kernel.forget_data(inode, ended.pages));
         }
     }
 }
+
+/// The parts of a file outside of `locked`, in order.
+fn outside(mut locked: Vec<ByteRange>) -> Vec<ByteRange> {
+    locked.sort_unstable();
+    let (mut parts, mut from) = (Vec::new(), 0);
+    for pages in locked {
+        if pages.start > from {
+            parts.push(ByteRange::new(from, pages.start));
+        }
+        from = from.max(pages.end);
+    }
+    parts.push(ByteRange::new(from, u64::MAX));
+    parts
+}
+
+/// The least that a kernel locks: where its pages are larger, it is waited for in vain ([`KernelCache::is_writing`]).
+const PAGE: u64 = 4_096;
 
 /// The first pause before a notice is given again, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
@@ -97,6 +135,11 @@ impl Kernel {
         self.crossing.tells_len(inode, len);
     }
 
+    /// The kernel is about to be told that a write ended at `end`: the file is as long for it.
+    pub(super) fn grows(&self, inode: InodeId, end: u64) {
+        self.crossing.grows(inode, end);
+    }
+
     /// How long the kernel was told that a file is; zero of one that it does not know.
     pub(super) fn told_len(&self, inode: InodeId) -> u64 {
         self.crossing.told_len(inode)
@@ -123,6 +166,39 @@ impl Kernel {
             Duration::MAX
         } else {
             Duration::ZERO
+        }
+    }
+
+    /// A write has its answer: gives what was locked for it.
+    fn answered(&self, inode: InodeId, unique: u64) -> Option<Locked> {
+        let mut writing = self.writing.lock();
+        let of_inode = writing.get_mut(&inode)?;
+        let at = of_inode.iter().position(|locked| locked.unique == unique)?;
+        let ended = of_inode.swap_remove(at);
+        if of_inode.is_empty() {
+            writing.remove(&inode);
+        }
+        Some(ended)
+    }
+
+    /// Drops pages, but for those that are locked for writes: these are dropped when the writes have their answers.
+    fn forget_pages(&self, inode: InodeId, range: ByteRange) {
+        let mut locked = Vec::new();
+        if let Some(of_inode) = self.writing.lock().get_mut(&inode) {
+            for one in of_inode {
+                one.dropped |= one.pages.overlaps(range);
+                locked.push(one.pages);
+            }
+        }
+        for part in outside(locked) {
+            let Some(part) = part.intersect(range) else {
+                continue;
+            };
+            let offset = i64::try_from(part.start).unwrap_or(i64::MAX);
+            // Zero means "to the end of the file".
+            let len = i64::try_from(part.len()).unwrap_or(0);
+            let body = Body::inval_inode(node_of(inode), offset, len);
+            self.invalidate(inode, &body, "data");
         }
     }
 
@@ -182,11 +258,7 @@ impl KernelCache for Kernel {
         if range.is_empty() {
             return self.forget_attr(inode);
         }
-        let offset = i64::try_from(range.start).unwrap_or(i64::MAX);
-        // Zero means "to the end of the file".
-        let len = i64::try_from(range.len()).unwrap_or(0);
-        let body = Body::inval_inode(node_of(inode), offset, len);
-        self.invalidate(inode, &body, "data");
+        self.forget_pages(inode, range);
     }
 
     /// The kernel does not ask for a name again, but drops it when it is next used: what is mounted
@@ -216,6 +288,15 @@ fn report_epoch(error: &io::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_that_are_locked_for_writes_are_left_out() {
+        let range = ByteRange::new;
+        assert_eq!(outside(vec![]), [range(0, u64::MAX)]);
+        let locked = vec![range(8_192, 12_288), range(0, 4_096), range(8_192, 16_384)];
+        let parts = [range(4_096, 8_192), range(16_384, u64::MAX)];
+        assert_eq!(outside(locked), parts);
+    }
 
     #[test]
     fn only_the_root_changes_its_number() {

@@ -70,12 +70,6 @@ pub(super) fn log_key(seq: Seq) -> [u8; 8] {
 }
 
 impl State {
-    /// The record up to which a file's data may not be on all members.
-    pub(super) fn data_through(&self, inode: InodeId) -> Option<Seq> {
-        let of_this_reign = self.data_last.get(&inode).copied();
-        of_this_reign.or_else(|| self.inherited.of(inode))
-    }
-
     /// The record that must be on every member before a session is told what goes up to `seq`; one at home need not wait.
     pub(super) fn before_telling(&self, local: bool, seq: Seq) -> Option<Version> {
         (!local && seq > self.chain.committed()).then(|| self.chain.version_at(seq))
@@ -344,7 +338,7 @@ impl Container {
 
     /// Forgets which files' data may not be on all members, where every member has said it is.
     pub(super) fn forget_settled(&self, st: &mut State) {
-        if st.data_last.is_empty() && st.inherited.through.is_none() {
+        if st.data_last.is_empty() {
             return;
         }
         let me = self.env.me;
@@ -357,7 +351,6 @@ impl Container {
             .min()
             .unwrap_or(st.chain.committed());
         st.data_last.retain(|_, seq| *seq > through);
-        st.inherited.on_all_settled(through);
     }
 
     /// Sends, applies and times what is due, until the node stops.

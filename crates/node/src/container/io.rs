@@ -186,6 +186,7 @@ impl Container {
                 }
                 DataCommand::Removed { inode } => {
                     self.forget_file(*inode);
+                    st.leases.removed(*inode);
                     self.env.remove_later(*inode);
                 }
             }
@@ -505,19 +506,14 @@ impl Container {
         let local = session.node() == self.env.me;
         if local {
             let now = self.env.clock.now();
-            let (reign, inherited) = {
-                let st = self.state.lock();
-                (Self::reign(&st, now), st.inherited.of(inode))
-            };
+            let reign = Self::reign(&self.state.lock(), now);
             if let Err(elsewhere) = reign {
                 return answer(Err(elsewhere.into()));
             }
-            if inherited.is_none() {
-                let bytes = self.read_object(inode, offset, len);
-                // Asked after the read: a write that it may have met had begun before.
-                if !self.abroad.has(inode) {
-                    return answer(bytes.map(|bytes| (bytes, Span::ZERO)));
-                }
+            let bytes = self.read_object(inode, offset, len);
+            // Asked after the read: a write that it may have met had begun before.
+            if !self.abroad.has(inode) {
+                return answer(bytes.map(|bytes| (bytes, Span::ZERO)));
             }
         }
         let me = self.clone();
@@ -542,7 +538,7 @@ impl Container {
         // What it has met may not be on every member yet. What comes while that is settled is shown too, if it can be: an
         // answer that is older than the file's known length would end in zeros.
         for round in 1.. {
-            if self.is_settled(inode) {
+            if self.is_settled(inode)? {
                 break;
             }
             self.settle_writes(inode).await?;
@@ -566,7 +562,7 @@ impl Container {
             // copy lacks.
             let member = |view: &ChainView| view.lists(session.node());
             if st.dirty.get(inode).is_none()
-                && st.data_through(inode).is_none()
+                && !st.data_last.contains_key(&inode)
                 && st.chain.view().is_some_and(member)
             {
                 let limit = st.leases.limit(now, session, until);
@@ -642,7 +638,7 @@ impl Container {
             found
         });
         let found = sought.await.map_err(|_| Errno::EIO)?;
-        if !self.is_settled(inode) {
+        if !self.is_settled(inode)? {
             self.settle_writes(inode).await?;
         }
         found

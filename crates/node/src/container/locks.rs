@@ -180,7 +180,11 @@ impl Container {
     /// Ends the locks of sessions that are no more: their host is gone, or its daemon is another.
     pub(crate) async fn end_lost_sessions(self: Arc<Self>, live: BTreeSet<NodeId>) {
         let holders = match self.lock_sessions() {
-            Ok(holders) => holders,
+            Ok(holders) => {
+                let mut st = self.state.lock();
+                st.leases.hosts_are_gone(|node| !live.contains(&node));
+                holders
+            }
             Err(error) => return debug!(container = %self.id, ?error, "locks not looked at"),
         };
         let mut by_node: BTreeMap<NodeId, Vec<SessionId>> = BTreeMap::new();

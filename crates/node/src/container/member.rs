@@ -206,8 +206,7 @@ impl Container {
                     self.record_all_writes(&mut st);
                     self.forget_settled(&mut st);
                     self.step_locked(&mut st, Input::Announce, &mut after);
-                    let settled = st.data_last.is_empty() && st.inherited.through.is_none();
-                    if st.dirty.inodes().is_empty() && settled {
+                    if st.dirty.inodes().is_empty() && st.data_last.is_empty() {
                         self.step_locked(&mut st, Input::HandOver, &mut after);
                     }
                 }

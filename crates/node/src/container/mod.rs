@@ -154,8 +154,6 @@ pub(crate) struct State {
     changes_from: Tick,
     /// The last record with a data command, by inode, while it may not be on all members yet.
     data_last: BTreeMap<InodeId, Seq>,
-    /// What earlier reigns have left.
-    inherited: Inherited,
     /// Sessions of other nodes that have worked here in this reign.
     foreign: BTreeSet<SessionId>,
     /// Operations of other nodes' sessions whose answers are kept for repeats.
@@ -204,43 +202,6 @@ pub(crate) struct State {
     receiving: bool,
     /// Inodes that lost their last name while somebody may have them open.
     orphans: BTreeSet<InodeId>,
-}
-
-/// Data of records before this reign: who ordered them knew which of it was on all members.
-#[derive(Debug, Default)]
-struct Inherited {
-    /// The last of them, while data up to there may not be on all members.
-    through: Option<Seq>,
-    /// Files of which it is.
-    settled: BTreeSet<InodeId>,
-}
-
-impl Inherited {
-    fn up_to(through: Seq) -> Self {
-        Self {
-            through: Some(through),
-            settled: BTreeSet::new(),
-        }
-    }
-
-    /// Up to where a file's may not be.
-    fn of(&self, inode: InodeId) -> Option<Seq> {
-        self.through.filter(|_| !self.settled.contains(&inode))
-    }
-
-    /// A file's data is on all members up to `seq`.
-    fn on_settled(&mut self, inode: InodeId, seq: Seq) {
-        if self.through.is_some_and(|through| through <= seq) {
-            self.settled.insert(inode);
-        }
-    }
-
-    /// All data is on all members up to `through`.
-    fn on_all_settled(&mut self, through: Seq) {
-        if self.through.is_some_and(|last| last <= through) {
-            *self = Self::default();
-        }
-    }
 }
 
 /// One container on this node.
@@ -338,27 +299,5 @@ pub(crate) fn store_errno(error: &perigee_store::StoreError) -> Errno {
         perigee_store::StoreError::NoSpace => Errno::ENOSPC,
         perigee_store::StoreError::ReadOnly { .. } => Errno::EROFS,
         _ => Errno::EIO,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use perigee_types::InodeIndex;
-
-    #[test]
-    fn what_an_earlier_reign_left_is_shown_when_it_is_everywhere() {
-        let file = |index| InodeId::new(ContainerId::ROOT, InodeIndex(index));
-        let mut inherited = Inherited::up_to(Seq(7));
-        assert_eq!(inherited.of(file(1)), Some(Seq(7)));
-        inherited.on_settled(file(1), Seq(6));
-        assert_eq!(inherited.of(file(1)), Some(Seq(7)), "not all of it");
-        inherited.on_settled(file(1), Seq(7));
-        assert_eq!(inherited.of(file(1)), None);
-        assert_eq!(inherited.of(file(2)), Some(Seq(7)));
-        inherited.on_all_settled(Seq(6));
-        assert_eq!(inherited.of(file(2)), Some(Seq(7)));
-        inherited.on_all_settled(Seq(7));
-        assert_eq!(inherited.of(file(2)), None);
     }
 }

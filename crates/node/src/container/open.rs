@@ -96,7 +96,6 @@ impl Container {
             losses_noted: false,
             changes_from,
             data_last: BTreeMap::new(),
-            inherited: super::Inherited::default(),
             foreign: BTreeSet::new(),
             answers: Answers::default(),
             mark: None,

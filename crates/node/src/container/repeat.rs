@@ -88,7 +88,8 @@ impl Container {
         } else {
             // A write of this reign may be there in its place, and have no record yet.
             self.record_writes(st, now, request.inode);
-            if st.dirty.get(request.inode).is_some() {
+            let held = st.transactions.holds_inode(request.inode);
+            if held || st.dirty.get(request.inode).is_some() {
                 return Err(Elsewhere::NotReady.into());
             }
             self.unproven(st, request.inode, before)?

@@ -188,20 +188,23 @@ impl Container {
         st.losses_noted = false;
         st.mark = None;
         st.reset_overlay();
-        for entry in st.chain.entries(st.extracted.next(), st.chain.last().seq) {
+        // Who ordered the records knew whose data was on all members; here it is so when they have said it.
+        let retained = st.chain.base().seq.next();
+        for entry in st.chain.entries(retained, st.chain.last().seq) {
             match decode_batch(&entry.payload) {
                 Ok(batch) => {
                     for command in &batch.data {
                         st.data_last.insert(command.inode(), entry.version.seq);
                     }
-                    st.overlay.apply(entry.version.seq, &batch);
+                    if entry.version.seq > st.extracted {
+                        st.overlay.apply(entry.version.seq, &batch);
+                    }
                 }
                 Err(error) => {
                     error!(container = %self.id, version = %entry.version, %error, "record unreadable");
                 }
             }
         }
-        st.inherited = super::Inherited::up_to(st.chain.last().seq);
         st.leases.clear();
         st.lock_queue.clear();
         self.restore_transactions(st);
@@ -270,7 +273,6 @@ impl Container {
         st.lock_queue.clear();
         st.foreign.clear();
         st.data_last.clear();
-        st.inherited = super::Inherited::default();
         st.orphans.clear();
         st.unsent_since = None;
         st.own.clear();

@@ -27,10 +27,11 @@ impl Container {
         }
     }
 
-    /// Whether every write to the file is known to be on every member.
-    pub(super) fn is_settled(&self, inode: InodeId) -> bool {
+    /// Whether every write to the file is known to be on every member. Whoever does not own knows nothing of that.
+    pub(super) fn is_settled(&self, inode: InodeId) -> Result<bool, Elsewhere> {
         let st = self.state.lock();
-        st.dirty.get(inode).is_none() && st.data_through(inode).is_none()
+        Self::reign(&st, self.env.clock.now())?;
+        Ok(st.dirty.get(inode).is_none() && !st.data_last.contains_key(&inode))
     }
 
     /// Waits until every write to the file that was acknowledged so far is on every member.
@@ -39,8 +40,8 @@ impl Container {
         self.recorded(inode).await?;
         let waits = {
             let st = self.state.lock();
-            let last = st.data_through(inode);
-            last.map(|seq| st.chain.version_at(seq))
+            let last = st.data_last.get(&inode);
+            last.map(|seq| st.chain.version_at(*seq))
         };
         if let Some(record) = waits {
             self.committed(record).await?;
@@ -61,7 +62,6 @@ impl Container {
         if st.data_last.get(&inode) == Some(&seq) {
             st.data_last.remove(&inode);
         }
-        st.inherited.on_settled(inode, seq);
         Ok(())
     }
 

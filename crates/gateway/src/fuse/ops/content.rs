@@ -57,7 +57,9 @@ impl Call<'_> {
 
     pub(super) fn write(self, handle: u64, offset: u64, flags: u32, data: &[u8]) {
         let kill_privileges = flags & wire::WRITE_KILL_PRIVILEGES != 0;
-        let (reply, under_way) = (self.reply, Writing::begin(self.session, self.inode));
+        let (reply, session, inode) = (self.reply, Arc::clone(self.session), self.inode);
+        let range = ByteRange::with_len(offset, data.len() as u64);
+        let under_way = Writing::begin(&session, inode, range, self.unique);
         self.session.fs.write(
             self.inode,
             handle,
@@ -65,6 +67,10 @@ impl Call<'_> {
             data,
             kill_privileges,
             Box::new(move |result| {
+                if let Ok(written) = result {
+                    let end = offset.saturating_add(u64::from(written));
+                    session.kernel.grows(inode, end);
+                }
                 reply.body_or_error(result.map(Body::count));
                 drop(under_way);
             }),
