@@ -211,13 +211,19 @@ impl Container {
             Ok((range, owed, Some(seq))) => {
                 let me = self.clone();
                 self.env.runtime.spawn(async move {
-                    let paid = me.pay(owed).await;
-                    let everywhere = match paid {
-                        Ok(()) => me.data_everywhere(request.inode, seq).await,
-                        Err(elsewhere) => Err(elsewhere.into()),
+                    let record = owed.commit;
+                    // At once: members install what they fetch when they hear of the commit, and a kernel that is to
+                    // forget may wait for a read that waits for them.
+                    let everywhere = async {
+                        if let Some(record) = record {
+                            me.committed(record).await?;
+                        }
+                        me.data_everywhere(request.inode, seq).await
                     };
+                    let (paid, everywhere) = tokio::join!(me.pay(owed), everywhere);
                     drop(under_way);
-                    answer(everywhere.map(|()| range));
+                    let done = paid.map_err(Failed::from).and(everywhere);
+                    answer(done.map(|()| range));
                 });
             }
         }
