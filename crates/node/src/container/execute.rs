@@ -132,6 +132,14 @@ impl Container {
         })
     }
 
+    /// Whether an answer says how long a file is that another host is writing to.
+    fn is_abroad(&self, reply: &Reply) -> bool {
+        match reply {
+            Reply::Attr(attr) | Reply::Entry(attr) => self.abroad.has(attr.inode),
+            _ => false,
+        }
+    }
+
     /// Runs an operation under the lock as far as this container alone can.
     fn run(
         self: &Arc<Self>,
@@ -217,6 +225,7 @@ impl Container {
             }
             Turn::Answer(Ok(outcome)) | Turn::Alone(outcome) => outcome,
         };
+        let local = local && !self.is_abroad(&outcome.reply);
         let done = self.conclude(st, now, until, request, local, latest, outcome, after);
         Ok(Ran::Done(done.result, done.ttl, done.owed))
     }

@@ -1,6 +1,6 @@
 //! Small files that several hosts write and read: nobody is shown what is older than what another host was shown before.
 //!
-//! Programs of the writer's own host see a write before it has returned, and nobody else need have it then.
+//! Programs of the writer's own host may see a write before it has returned, when nobody else need have it, or only then.
 
 use crate::ensure;
 use crate::error::{Call, CheckError, Checked};
@@ -22,7 +22,9 @@ const PAUSE: Duration = Duration::from_millis(15);
 /// One number in a file, which only rises.
 struct Number {
     name: String,
-    /// The last that was written, or that another host than the writer's was shown.
+    /// The last whose write has returned.
+    written: AtomicU64,
+    /// The last that another host than the writer's was shown.
     shown: AtomicU64,
 }
 
@@ -37,8 +39,11 @@ pub fn run(mounts: &[PathBuf], seed: u64, time: Duration) -> Checked<u64> {
     for file in 0..FILES {
         let name = format!("shown-{file}");
         std::fs::write(first.join(&name), [0; 8]).call(|| format!("write {name}"))?;
-        let shown = AtomicU64::new(0);
-        numbers.push(Number { name, shown });
+        numbers.push(Number {
+            name,
+            written: AtomicU64::new(0),
+            shown: AtomicU64::new(0),
+        });
     }
     let until = Instant::now() + time;
     let numbers = &numbers;
@@ -79,7 +84,7 @@ fn write(
             }
             let wrote = file.write_all_at(&u64::to_le_bytes(value), 0);
             wrote.call(|| format!("write {value} to {}", number.name))?;
-            number.shown.fetch_max(value, Ordering::SeqCst);
+            number.written.store(value, Ordering::SeqCst);
             thread::sleep(PAUSE);
         }
     }
@@ -103,7 +108,11 @@ impl Reader<'_> {
             let most = rng.below(FILES as u64) + 1;
             let at = rng.below(most) as usize;
             let (file, number) = (&files[at], &numbers[at]);
-            let floor = number.shown.load(Ordering::SeqCst);
+            let at_home = at % self.hosts == self.host;
+            let mut floor = number.written.load(Ordering::SeqCst);
+            if !at_home {
+                floor = floor.max(number.shown.load(Ordering::SeqCst));
+            }
             let mut value = [0; 8];
             file.read_exact_at(&mut value, 0)
                 .call(|| format!("read {}", number.name))?;
@@ -114,7 +123,7 @@ impl Reader<'_> {
                 number.name,
                 self.mount.display()
             );
-            if at % self.hosts != self.host {
+            if !at_home {
                 number.shown.fetch_max(value, Ordering::SeqCst);
             }
             reads += 1;
