@@ -50,12 +50,19 @@ impl Container {
         Ok(())
     }
 
-    /// Waits until every member has a file's bytes up to `seq` on its disk.
+    /// Waits until every member, and this owner, has a file's bytes up to `seq` on its disk: if all of them have lost what
+    /// comes later, what this owner starts again with must not be older than what was shown.
     pub(super) async fn data_everywhere(
         self: &Arc<Self>,
         inode: InodeId,
         seq: Seq,
     ) -> Result<(), Failed> {
+        let (here, there) = tokio::join!(self.sync_here(inode), self.members_have(inode, seq));
+        here.and(there)
+    }
+
+    /// Waits until every other member has a file's bytes up to `seq` on its disk.
+    async fn members_have(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
         self.announce();
         self.sync_members(inode, seq).await?;
         let mut st = self.state.lock();
@@ -88,7 +95,7 @@ impl Container {
         let there = async {
             self.committed(last).await?;
             if kind == Kind::File {
-                self.data_everywhere(inode, last.seq).await
+                self.members_have(inode, last.seq).await
             } else {
                 Ok(())
             }
