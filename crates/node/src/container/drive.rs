@@ -336,20 +336,23 @@ impl Container {
         receiver.await.unwrap_or(Err(Elsewhere::NotReady))
     }
 
-    /// Forgets which files' data may not be on all members, where every member has said it is.
-    pub(super) fn forget_settled(&self, st: &mut State) {
-        if st.data_last.is_empty() {
-            return;
-        }
+    /// Up to which record every other member has said that all data is on its disk.
+    pub(super) fn data_of_members(&self, st: &State) -> Seq {
         let me = self.env.me;
         let counted = st.chain.member_progress().into_iter().filter(|member| {
             use perigee_replica::Standing::{Admitting, Member};
             member.node != me && matches!(member.standing, Member | Admitting { .. })
         });
-        let through = counted
-            .map(|member| member.data)
-            .min()
-            .unwrap_or(st.chain.committed());
+        let data = counted.map(|member| member.data).min();
+        data.unwrap_or(st.chain.committed())
+    }
+
+    /// Forgets which files' data may not be on every disk, where the members and this node's own store have said it is.
+    pub(super) fn forget_settled(&self, st: &mut State) {
+        if st.data_last.is_empty() {
+            return;
+        }
+        let through = self.data_of_members(st).min(st.synced);
         st.data_last.retain(|_, seq| *seq > through);
     }
 

@@ -204,9 +204,10 @@ impl Container {
                 let reigns = Self::reign(&st, now).is_ok();
                 if reigns {
                     self.record_all_writes(&mut st);
-                    self.forget_settled(&mut st);
                     self.step_locked(&mut st, Input::Announce, &mut after);
-                    if st.dirty.inodes().is_empty() && st.data_last.is_empty() {
+                    let through = self.data_of_members(&st);
+                    let everywhere = st.data_last.values().all(|seq| *seq <= through);
+                    if st.dirty.inodes().is_empty() && everywhere {
                         self.step_locked(&mut st, Input::HandOver, &mut after);
                     }
                 }

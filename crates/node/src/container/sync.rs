@@ -57,19 +57,20 @@ impl Container {
         inode: InodeId,
         seq: Seq,
     ) -> Result<(), Failed> {
-        let (here, there) = tokio::join!(self.sync_here(inode), self.members_have(inode, seq));
-        here.and(there)
+        self.announce();
+        let there = self.sync_members(inode, seq);
+        let (here, there) = tokio::join!(self.sync_here(inode), there);
+        here.and(there)?;
+        self.settled(inode, seq);
+        Ok(())
     }
 
-    /// Waits until every other member has a file's bytes up to `seq` on its disk.
-    async fn members_have(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
-        self.announce();
-        self.sync_members(inode, seq).await?;
+    /// A file's bytes up to `seq` are on every disk.
+    fn settled(&self, inode: InodeId, seq: Seq) {
         let mut st = self.state.lock();
         if st.data_last.get(&inode) == Some(&seq) {
             st.data_last.remove(&inode);
         }
-        Ok(())
     }
 
     /// Members hear at once what is committed, since somebody waits for their data.
@@ -95,13 +96,15 @@ impl Container {
         let there = async {
             self.committed(last).await?;
             if kind == Kind::File {
-                self.members_have(inode, last.seq).await
+                self.announce();
+                self.sync_members(inode, last.seq).await
             } else {
                 Ok(())
             }
         };
         let (here, there) = tokio::join!(here, there);
         here.and(there)?;
+        self.settled(inode, last.seq);
         if self.state.lock().lost_unsynced.remove(&inode) {
             // Members do not wait for what nobody has: whoever asks first hears that it is gone.
             return Err(Errno::EIO.into());
