@@ -73,7 +73,11 @@ impl Drop for Writing {
         };
         if ended.dropped {
             // Another write may have locked them meanwhile, and this thread may be the one that answers it.
-            std::thread::spawn(move || session.kernel.forget_data(inode, ended.pages));
+            let drops = move || session.kernel.forget_data(inode, ended.pages);
+            let begun = std::thread::Builder::new().spawn(drops);
+            if let Err(error) = begun {
+                warn!(%error, "pages are dropped when their file is asked about");
+            }
         }
     }
 }

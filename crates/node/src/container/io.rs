@@ -586,12 +586,23 @@ impl Container {
         len: u32,
     ) -> Result<Bytes, Failed> {
         let me = self.clone();
-        let read = self.env.runtime.spawn_blocking(move || {
-            let read = me.read_object(inode, offset, len)?;
+        let read = move || me.read_object(inode, offset, len);
+        self.look_past_changes(inode, read).await
+    }
+
+    /// What is seen of a file, after every write that the look may have met has failed, or waits for its record.
+    async fn look_past_changes<T: Send + 'static>(
+        self: &Arc<Self>,
+        inode: InodeId,
+        look: impl FnOnce() -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Failed> {
+        let me = self.clone();
+        let seen = self.env.runtime.spawn_blocking(move || {
+            let seen = look();
             me.pass_changes(inode)?;
-            Ok(read)
+            seen
         });
-        read.await.map_err(|_| Errno::EIO)?
+        seen.await.map_err(|_| Errno::EIO)?
     }
 
     /// Waits until the writes that are on their way into the file have failed, or wait for their record. Blocks.
@@ -638,12 +649,8 @@ impl Container {
         whence: Whence,
     ) -> Result<u64, Failed> {
         let me = self.clone();
-        let sought = self.env.runtime.spawn_blocking(move || {
-            let found = me.seek(inode, offset, whence);
-            me.pass_changes(inode)?;
-            found
-        });
-        let found = sought.await.map_err(|_| Errno::EIO)?;
+        let seek = move || me.seek(inode, offset, whence);
+        let found = self.look_past_changes(inode, seek).await;
         if !self.is_settled(inode)? {
             self.settle_writes(inode).await?;
         }

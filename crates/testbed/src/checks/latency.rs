@@ -28,6 +28,20 @@ pub struct Felt {
     pub worst: Duration,
 }
 
+impl Felt {
+    /// Of calls that took so long each.
+    #[must_use]
+    pub fn of(mut took: Vec<Duration>) -> Self {
+        took.sort_unstable();
+        Self {
+            calls: took.len(),
+            median: percentile(&took, 50),
+            p99: percentile(&took, 99),
+            worst: took.last().copied().unwrap_or_default(),
+        }
+    }
+}
+
 impl fmt::Display for Felt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -87,13 +101,7 @@ pub fn feel(dir: &Path, seed: u64, mut over: impl FnMut() -> bool) -> Checked<Fe
         crate::ensure!(found == piece, "{} has other bytes at {at}", path.display());
         time("stat", &mut || fs::metadata(&path).map(drop))?;
     }
-    took.sort_unstable();
-    Ok(Felt {
-        calls: took.len(),
-        median: percentile(&took, 50),
-        p99: percentile(&took, 99),
-        worst: took.last().copied().unwrap_or_default(),
-    })
+    Ok(Felt::of(took))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! A kernel keeps a page that it does not know under lock while a part of it is written, and whoever is told to drop that
 //! page waits for the write.
 
-use super::latency::{Felt, percentile};
+use super::latency::Felt;
 use crate::ensure;
 use crate::error::{Call, CheckError, Checked};
 use perigee_types::Rng;
@@ -59,13 +59,7 @@ pub fn run(mounts: &[PathBuf], seed: u64, time: Duration) -> Checked<Felt> {
             }
         }
     }
-    took.sort_unstable();
-    Ok(Felt {
-        calls: took.len(),
-        median: percentile(&took, 50),
-        p99: percentile(&took, 99),
-        worst: took.last().copied().unwrap_or_default(),
-    })
+    Ok(Felt::of(took))
 }
 
 fn work(

@@ -3,7 +3,7 @@
 //!
 //! Inodes come and go in every kernel all the time here, while other hosts change them and tell these kernels.
 
-use super::latency::{Felt, percentile};
+use super::latency::Felt;
 use crate::error::{Call, CheckError, Checked};
 use perigee_types::Rng;
 use std::fs::{self, File};
@@ -52,14 +52,7 @@ pub fn run(mounts: &[PathBuf], seed: u64, time: Duration) -> Checked<Felt> {
         });
         ended.collect()
     });
-    let mut took = took?.concat();
-    took.sort_unstable();
-    Ok(Felt {
-        calls: took.len(),
-        median: percentile(&took, 50),
-        p99: percentile(&took, 99),
-        worst: took.last().copied().unwrap_or_default(),
-    })
+    Ok(Felt::of(took?.concat()))
 }
 
 fn work(mount: &Path, directories: u64, mut rng: Rng, until: Instant) -> Checked<Vec<Duration>> {
