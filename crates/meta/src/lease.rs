@@ -68,6 +68,8 @@ pub struct Leases {
     /// Sessions of other nodes that have read an inode's content, and whose kernels may hold pages
     /// of it for longer than any lease: a mapped page is never asked about again.
     readers: BTreeMap<InodeId, Vec<SessionId>>,
+    /// The hosts of all that are or were among them: who looks for hosts that are gone looks here first.
+    readers_of: BTreeSet<NodeId>,
     contended: BTreeMap<InodeId, Tick>,
     /// Inodes whose content is about to change, and whose changes these are.
     changing: BTreeMap<InodeId, Vec<SessionId>>,
@@ -81,6 +83,7 @@ impl Leases {
             me,
             grants: BTreeMap::new(),
             readers: BTreeMap::new(),
+            readers_of: BTreeSet::new(),
             contended: BTreeMap::new(),
             changing: BTreeMap::new(),
         }
@@ -253,6 +256,7 @@ impl Leases {
 
     /// `session` of another node is given content of `inode`.
     pub fn note_reader(&mut self, inode: InodeId, session: SessionId) {
+        self.readers_of.insert(session.node());
         let readers = self.readers.entry(inode).or_default();
         if !readers.contains(&session) {
             readers.push(session);
@@ -261,6 +265,11 @@ impl Leases {
 
     /// Hosts that are gone hold nothing: nobody reads there, or whoever does asks for attributes first.
     pub fn hosts_are_gone(&mut self, gone: impl Fn(NodeId) -> bool) {
+        let known = self.readers_of.len();
+        self.readers_of.retain(|node| !gone(*node));
+        if self.readers_of.len() == known {
+            return;
+        }
         self.readers.retain(|_, readers| {
             readers.retain(|reader| !gone(reader.node()));
             !readers.is_empty()
@@ -325,6 +334,7 @@ impl Leases {
     pub fn clear(&mut self) {
         self.grants.clear();
         self.readers.clear();
+        self.readers_of.clear();
         self.contended.clear();
     }
 }
