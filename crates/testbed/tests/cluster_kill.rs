@@ -11,7 +11,8 @@ use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a dead owner's successor: its lease has ended within 5 s; the rest is for a busy
@@ -125,6 +126,79 @@ fn an_owner_that_comes_back_at_once_has_what_other_hosts_were_promised() {
         }
         cluster.settle().unwrap();
     }
+}
+
+/// What other hosts were shown of small files is on the disk of the owner that wrote them, too: when nobody has what came
+/// last, it goes on with what it has.
+#[test]
+fn an_owner_that_comes_back_at_once_shows_what_it_had_shown() {
+    const FILES: usize = 8;
+    /// How often each file is read before the owner dies.
+    const READS: u64 = 5;
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (second, third) = (cluster.mount(2).unwrap(), cluster.mount(3).unwrap());
+    let names: Vec<String> = (0..FILES).map(|file| format!("f{file}")).collect();
+    for round in 0..6 {
+        let first = cluster.mount(1).unwrap();
+        let written: Vec<fs::File> = names
+            .iter()
+            .map(|name| {
+                fs::write(first.join(name), [0; 8]).unwrap();
+                fs::File::options()
+                    .write(true)
+                    .open(first.join(name))
+                    .unwrap()
+            })
+            .collect();
+        let shown: Vec<AtomicU64> = names.iter().map(|_| AtomicU64::new(0)).collect();
+        let (reads, dead) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut values = (1_u64..).flat_map(|value| [value; FILES]);
+                let mut files = written.iter().cycle();
+                while !dead.load(Ordering::SeqCst)
+                    && let (Some(file), Some(value)) = (files.next(), values.next())
+                {
+                    // The last one meets the end of its daemon.
+                    _ = file.write_all_at(&value.to_le_bytes(), 0);
+                }
+            });
+            scope.spawn(|| {
+                while !dead.load(Ordering::SeqCst) {
+                    for (name, shown) in names.iter().zip(&shown) {
+                        shown.fetch_max(number(&second.join(name)), Ordering::SeqCst);
+                    }
+                    reads.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            let read = wait::until("the files are read", SERVICE_GOES_ON, || {
+                Ok((reads.load(Ordering::SeqCst) >= READS).then_some(()))
+            });
+            let killed = cluster.kill(1, Signal::KILL);
+            dead.store(true, Ordering::SeqCst);
+            read.unwrap();
+            killed.unwrap();
+            cluster.up().unwrap();
+        });
+        for (name, shown) in names.iter().zip(&shown) {
+            let (now, shown) = (number(&third.join(name)), shown.load(Ordering::SeqCst));
+            assert!(
+                now >= shown,
+                "{name} holds {now} after {shown} was shown, in round {round}"
+            );
+        }
+        cluster.settle().unwrap();
+    }
+}
+
+/// What a file of eight bytes holds.
+#[expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+fn number(path: &Path) -> u64 {
+    let content = fs::read(path).unwrap();
+    u64::from_le_bytes(content.try_into().unwrap())
 }
 
 /// Writes that replaced bytes, got to their own host's disk and had no record yet when its daemon died: the files are
