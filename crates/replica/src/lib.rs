@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chain;
+pub mod chunk;
 mod log;
 pub mod message;
 pub mod notes;
@@ -36,6 +37,7 @@ pub mod region;
 pub mod timing;
 
 pub use chain::{Chain, Config, FIRST_EPOCH, Limits};
+pub use chunk::{Chunk, Hold, Holding};
 pub use message::{
     CasOutcome, ChainView, Entry, Fault, HardState, Holds, Input, LogWrite, MemberProgress,
     Message, NotOwner, Output, PersistId, Refusal, Role, Standing,

@@ -118,14 +118,15 @@ impl Notes {
         ended
     }
 
-    /// Nothing here is without a record any more: gives the notes that go with that.
+    /// Nothing of this owner is without a record any more: gives the notes that go with that. `waits` says in which files
+    /// there are writes of chunks that this node holds.
     #[must_use]
-    pub fn forget_all(&mut self) -> Vec<Note> {
+    pub fn forget_all(&mut self, waits: impl Fn(InodeId) -> bool) -> Vec<Note> {
         self.recorded.clear();
         let inodes: BTreeSet<InodeId> = self.noted.iter().map(|note| note.inode).collect();
         let mut ended = Vec::new();
         for inode in inodes {
-            if !self.under_way.contains_key(&inode) {
+            if !self.under_way.contains_key(&inode) && !waits(inode) {
                 self.forget(inode, &mut ended);
             }
         }

@@ -46,5 +46,17 @@ perigee_types::plants! {
     OwnWriteFetchedOver = "bytes that an owner fetches are put over what it has written since, and has no record yet";
     LostWriteTrusted = "an owner that is replaced trusts what it has written and has no record";
     OlderAfterLost = "a member that heard that nobody has a block goes back to an older one when it owns";
+    LateFlushTaken = "what a holder sends counts after its row was removed";
+    FlushesDisordered = "what a holder has sent counts after what it has sent later";
+    HolderNotAsked = "a chunk is read without a word to who holds it";
+    RightNotAwaited = "a chunk is taken back from who does not answer while its right lasts";
+    RightTooLong = "a holder writes for longer than its owner waits";
+    GivenUnrecorded = "a chunk is given away while its owner's own writes have no record";
+    FlushUnfenced = "what a holder sends to one owner counts for the next";
+    FlushUnreplicated = "a holder hears that what it has sent is safe when one node has it";
+    UnsentTrusted = "who holds a chunk no more trusts what it did not send";
+    KeptGivenOut = "a holder gives out bytes that have no record";
+    OwnRecordFetchedOver = "a holder fetches what it has sent over what it has written since";
+    CallUnheeded = "a holder says that it has stopped, and writes on";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

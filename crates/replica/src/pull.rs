@@ -14,6 +14,7 @@
 //!
 //! A command of another node's write is applied to the map when it is committed, like the rest of the log.
 
+use crate::chunk::Holding;
 use crate::message::Holds;
 use crate::region::RegionMap;
 use perigee_types::limits::BLOCK_LEN;
@@ -306,8 +307,14 @@ impl Pull {
         });
     }
 
-    /// Everything up to `through` is committed.
+    /// Everything up to `through` is committed, on a node that holds no chunk.
     pub fn on_committed(&mut self, through: Seq) {
+        self.on_committed_beside(through, &Holding::default());
+    }
+
+    /// The same on a node that may hold chunks: what it keeps of them is here
+    /// ([H6](crate::chunk)).
+    pub fn on_committed_beside(&mut self, through: Seq, holding: &Holding) {
         while let Some(first) = self.pending.front()
             && first.version.seq <= through
         {
@@ -315,7 +322,7 @@ impl Pull {
                 return;
             };
             self.uncount(&pending);
-            self.apply(&pending);
+            self.apply(&pending, holding);
         }
     }
 
@@ -585,10 +592,11 @@ impl Pull {
         }
     }
 
-    /// Whether there is anything in place of `range` that is nobody's content: for a member's answer to a fetch.
+    /// Whether anything of what is missing in `range` may have been here, and was spoiled: for a member's answer to a fetch.
     #[must_use]
-    pub fn is_spoiled(&self, inode: InodeId, range: ByteRange) -> bool {
-        !self.spoiled(inode, range).is_empty()
+    pub fn is_unreadable(&self, inode: InodeId, range: ByteRange) -> bool {
+        let missing = self.missing(inode, range);
+        missing.unreadable(range).next().is_some()
     }
 
     /// The parts of `range` in whose place there is nothing that could be the content, in order.
@@ -679,7 +687,7 @@ impl Pull {
         self.forget_if_valid(inode);
     }
 
-    fn apply(&mut self, pending: &Pending) {
+    fn apply(&mut self, pending: &Pending, holding: &Holding) {
         let (inode, range) = touched(&pending.command);
         let version = pending.version;
         match (pending.origin, &pending.command) {
@@ -693,8 +701,15 @@ impl Pull {
                     object.invalid.drop_range(range);
                 }
             }
-            (Origin::Remote, DataCommand::Written { .. })
-            | (
+            // Bytes are installed once their record is committed here, so none of this one's are in place, but for a
+            // holder's own.
+            (Origin::Remote, DataCommand::Written { .. }) => {
+                let object = self.objects.entry(inode).or_default();
+                for (part, _) in holding.lacking(inode, range, version).iter() {
+                    object.invalid.replace(part, version);
+                }
+            }
+            (
                 Origin::Unsynced,
                 DataCommand::Written { .. }
                 | DataCommand::Resized { .. }

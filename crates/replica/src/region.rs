@@ -27,12 +27,26 @@ struct Lack {
 }
 
 /// What is in place where content is missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Leftover {
     /// Older content, or that of a write whose record was lost: when nobody has newer, it may be the content.
     Older,
-    /// What was never the content: it must not pass for it, whatever becomes of the newer.
+    /// What was never the content: it must not pass for it, whatever becomes of the newer. What was there before may have
+    /// been the newest.
     Nothing,
+    /// The same, and what was there before was older than what is missing.
+    NothingNew,
+}
+
+impl Leftover {
+    /// Of a place of which both are said.
+    fn join(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Nothing, _) | (_, Self::Nothing) => Self::Nothing,
+            (Self::NothingNew, _) | (_, Self::NothingNew) => Self::NothingNew,
+            (Self::Older, Self::Older) => Self::Older,
+        }
+    }
 }
 
 impl Lack {
@@ -44,7 +58,7 @@ impl Lack {
         Self {
             needed: self.needed.max(other.needed),
             since,
-            leftover: self.leftover.max(other.leftover),
+            leftover: self.leftover.join(other.leftover),
         }
     }
 }
@@ -75,6 +89,18 @@ impl RegionMap {
     /// later version already, that one stays.
     pub fn invalidate(&mut self, range: ByteRange, needed: Version) {
         self.invalidate_since(range, needed, needed);
+    }
+
+    /// The same, of the record of `needed`, which replaces what was here or was missing: nothing here is of it.
+    pub fn replace(&mut self, range: ByteRange, needed: Version) {
+        for (part, lack) in self.cut(range) {
+            let leftover = match lack.leftover {
+                Leftover::Nothing => Leftover::NothingNew,
+                other => other,
+            };
+            self.insert(part, Lack { leftover, ..lack });
+        }
+        self.invalidate(range, needed);
     }
 
     /// The same, where the bytes of records from `since` on are missing.
@@ -143,6 +169,11 @@ impl RegionMap {
 
     /// The invalid parts of `range` in whose place there is nothing that could be the content, in order.
     pub fn spoiled(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
+        self.parts(range, |lack| lack.leftover != Leftover::Older)
+    }
+
+    /// Those of them in whose place there may have been what is missing.
+    pub fn unreadable(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
         self.parts(range, |lack| lack.leftover == Leftover::Nothing)
     }
 

@@ -392,13 +392,14 @@ impl World {
     fn old_guard(&mut self, owner: usize, after: u64) {
         self.net.isolate(owner, ControlStore::CutOff);
         let view = self.store.view.clone();
-        self.after(after, Event::Amnesia { owner, view });
+        let sent = self.now;
+        self.after(after, Event::Amnesia { owner, view, sent });
     }
 
     /// See [`Self::old_guard`].
-    pub(crate) fn forget(&mut self, owner: usize, view: &ChainView) {
-        // Nobody hears any more of what a store said that was lost since.
-        if self.calm || view.epoch > self.store.view.epoch {
+    pub(crate) fn forget(&mut self, owner: usize, view: &ChainView, sent: u64) {
+        // Nobody hears any more of what a store said that was lost since: no node ran when it was made anew.
+        if self.calm || sent < self.store.made {
             return;
         }
         self.net.heal();

@@ -4,7 +4,7 @@
 //! find a block that rotted or was torn, one that another one's write went to, and one whose write went elsewhere. What
 //! stands for a checksum is the content that it is of.
 
-use crate::model::{BLOCKS, BLOCKS_PER_FILE, Blocks, FILES, Record, Registers, blocks_of_file};
+use crate::model::{BLOCKS, BLOCKS_PER_FILE, Blocks, FILES, Record, State, blocks_of_file};
 use perigee_replica::{HardState, LogWrite, Note, PersistId, RegionMap};
 use perigee_types::{ByteRange, InodeId, Rng, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -38,8 +38,8 @@ pub enum DiskOp {
     Install {
         /// The last record that it includes.
         base: Version,
-        /// The registers.
-        registers: Registers,
+        /// Registers, and who holds what.
+        state: State,
         /// The invalid regions.
         invalid: BTreeMap<InodeId, RegionMap>,
     },
@@ -60,7 +60,7 @@ pub struct Disk {
     /// The log.
     pub hard: HardState,
     /// The applied state, up to `hard.base`.
-    pub registers: Registers,
+    pub state: State,
     /// The objects' map.
     pub objects: ObjectMap,
     /// The files, as a power failure leaves them.
@@ -112,7 +112,7 @@ impl Disk {
                     // Only committed records are trimmed, and they are on this disk already.
                     for entry in &self.hard.entries {
                         if entry.version.seq <= through {
-                            apply(&mut self.registers, &Record::decode(&entry.payload));
+                            apply(&mut self.state, &Record::decode(&entry.payload));
                         }
                     }
                 }
@@ -128,7 +128,7 @@ impl Disk {
             }
             DiskOp::Install {
                 base,
-                registers,
+                state,
                 invalid,
             } => {
                 self.hard.base = *base;
@@ -136,7 +136,7 @@ impl Disk {
                 self.hard.entries.clear();
                 self.hard.complete = false;
                 self.notes.clear();
-                self.registers = *registers;
+                self.state = *state;
                 self.objects = ObjectMap {
                     through: base.seq,
                     invalid: invalid.clone(),
@@ -260,9 +260,12 @@ pub struct Astray {
     pub takes_sum: bool,
 }
 
-/// Applies a record to the registers.
-pub fn apply(registers: &mut Registers, record: &Record) {
+/// Applies a record to the state.
+pub fn apply(state: &mut State, record: &Record) {
     for (key, value) in &record.puts {
-        registers[usize::from(*key)] = *value;
+        state.registers[usize::from(*key)] = *value;
+    }
+    for (file, hold) in &record.rows {
+        state.rows[usize::from(*file)] = *hold;
     }
 }

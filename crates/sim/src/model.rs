@@ -1,6 +1,7 @@
 //! The simulated container: a few registers and a few files of a few blocks, and the operations on them.
 
 use bytes::Bytes;
+use perigee_replica::{Chunk, Hold};
 use perigee_types::{ByteRange, ContainerId, DataCommand, InodeId, InodeIndex, Version};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,13 @@ pub const BLOCKS: usize = FILES * BLOCKS_PER_FILE;
 const BLOCK_LEN: u64 = 4096;
 
 /// The replicated state.
-pub type Registers = [u64; KEYS];
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct State {
+    /// The registers.
+    pub registers: [u64; KEYS],
+    /// Who holds each file: it is one chunk.
+    pub rows: [Option<Hold>; FILES],
+}
 /// What each block holds: the token of the write that made it; 0 before the first.
 pub type Blocks = [u64; BLOCKS];
 
@@ -32,6 +39,9 @@ pub struct Record {
     pub holes: Vec<(u8, u64)>,
     /// The ranges that a new owner fell back on, if this is such a record.
     pub fallback: Vec<(InodeId, ByteRange)>,
+    /// Files that get another holder, or none. It follows the rest of the payload, if there is any.
+    #[serde(skip)]
+    pub rows: Vec<(u8, Option<Hold>)>,
 }
 
 impl Record {
@@ -41,14 +51,20 @@ impl Record {
     /// Never: a list of numbers always encodes.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let bytes = postcard::to_stdvec(self).expect("a record is plain numbers");
+        let mut bytes = postcard::to_stdvec(self).expect("a record is plain numbers");
+        if !self.rows.is_empty() {
+            let rows = postcard::to_stdvec(&self.rows).expect("rows are plain numbers");
+            bytes.extend(rows);
+        }
         Bytes::from(bytes)
     }
 
     /// The record of a payload; an empty one (the start of an epoch) changes nothing.
     #[must_use]
     pub fn decode(payload: &Bytes) -> Self {
-        postcard::from_bytes(payload).unwrap_or_default()
+        let (mut record, rows) = postcard::take_from_bytes::<Self>(payload).unwrap_or_default();
+        record.rows = postcard::from_bytes(rows).unwrap_or_default();
+        record
     }
 
     /// Its data commands.
@@ -147,6 +163,21 @@ pub fn file_of(block: usize) -> InodeId {
 #[must_use]
 pub const fn inode(file: usize) -> InodeId {
     InodeId::new(ContainerId::ROOT, InodeIndex(10 + file as u64))
+}
+
+/// The chunk that a file is.
+#[must_use]
+pub const fn chunk(file: usize) -> Chunk {
+    Chunk {
+        inode: inode(file),
+        index: 0,
+    }
+}
+
+/// The number of a file.
+#[must_use]
+pub const fn number_of(inode: InodeId) -> usize {
+    inode.index().0 as usize - 10
 }
 
 /// The blocks of a file.

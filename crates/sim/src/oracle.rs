@@ -26,14 +26,18 @@ pub struct Oracle {
     pub acked: Seq,
     /// The content of each block that must not be lost, by the place of the write that made it.
     pub acked_block: [Seq; BLOCKS],
-    /// The record that first carried each token.
-    pub origin: BTreeMap<u64, Version>,
+    /// The records that carried each token: what a holder is not sure to have sent it sends again.
+    pub origin: BTreeMap<u64, Vec<Version>>,
     /// Blocks of which, at some moment, no member had a good copy: they may be lost.
     pub unkept: [bool; BLOCKS],
     /// The content of each block whose last copy was spoiled, by the place of the write that made it.
     pub gone: [Seq; BLOCKS],
     /// What a record of each token would have been when its bytes were put in place.
     pub in_place: BTreeMap<u64, Version>,
+    /// What each token that a holder wrote was put over.
+    pub over: BTreeMap<u64, u64>,
+    /// When a holder wrote it.
+    pub held_at: BTreeMap<u64, u64>,
     /// Which process (node, incarnation) was active in each epoch.
     pub reigns: BTreeMap<Epoch, (usize, u32)>,
     /// The first broken law.
@@ -60,7 +64,7 @@ impl Oracle {
     /// Notes where tokens come from.
     pub fn note_proposed(&mut self, version: Version, record: &Record) {
         for (_, token) in record.blocks().filter(|_| record.fallback.is_empty()) {
-            self.origin.insert(token, version);
+            self.origin.entry(token).or_default().push(version);
         }
     }
 
@@ -68,7 +72,7 @@ impl Oracle {
     pub fn note_fallback(&mut self, version: Version, record: &Record) {
         for &(_, token) in &record.data {
             if self.committed_origin(token).is_none() {
-                self.origin.insert(token, version);
+                self.origin.insert(token, vec![version]);
             }
         }
     }
@@ -80,9 +84,12 @@ impl Oracle {
         if token == 0 {
             return Some(Seq::ZERO);
         }
-        let version = *self.origin.get(&token)?;
-        let found = self.at(version.seq)?;
-        (found.version == version).then_some(version.seq)
+        let mut versions = self.origin.get(&token)?.iter();
+        let committed = |version: &&Version| {
+            let found = self.at(version.seq);
+            found.is_some_and(|found| found.version == **version)
+        };
+        versions.find(committed).map(|version| version.seq)
     }
 }
 
@@ -116,6 +123,14 @@ marks! {
     UnknownOp = "an operation's outcome was unknown";
     Unrecorded = "a write at home waited for its record";
     GivenUp = "a restarted node gave up what was noted";
+    HoldGiven = "a chunk was given to the host that writes";
+    HoldRemoved = "a chunk was taken back";
+    HolderWrote = "a holder wrote";
+    HolderCalled = "a holder was called";
+    Flushed = "an owner took what a holder had written";
+    HoldWaitedOut = "the right of a holder that does not answer was waited out";
+    HeldLost = "what a holder had written was lost";
+    HolderReigns = "a holder with writes of its own became owner";
     Rot = "a block rotted";
     Torn = "a crash tore a block";
     Misdirected = "a block was written to another one's place";

@@ -4,7 +4,7 @@
 use crate::chaos::KILL_SOON_US;
 use crate::model::{BLOCKS, file_of, range_of};
 use crate::node::Running;
-use crate::strike::{ControlStore, Strike};
+use crate::strike::{ControlStore, Strike, Way};
 use crate::world::{SECOND, World, host_of};
 
 /// Of an owner that is killed soon, the writes without a record may have got one, or not.
@@ -97,6 +97,37 @@ impl World {
         let mut dice = self.numbered.rare();
         if dice.rng.chance(1, 8) {
             let after = dice.rng.below(2_000);
+            self.strike(&dice, Strike::KillSoon(owner, after));
+        }
+    }
+
+    /// A host has written to a chunk that it holds: a good moment to end it or its owner, or to part them.
+    pub(crate) fn aim_at_holder(&mut self, holder: usize) {
+        let owner = self.running_ref(holder).owner();
+        let Some(owner) = owner.filter(|owner| *owner != holder && !self.calm) else {
+            return;
+        };
+        let mut dice = self.numbered.rare();
+        if !dice.rng.chance(1, 12) {
+            return;
+        }
+        let span = 300_000 + dice.rng.below(4 * SECOND);
+        let strike = match dice.rng.below(6) {
+            0 => Strike::KillSoon(holder, span / 4),
+            1 => Strike::KillSoon(owner, span / 4),
+            2 => Strike::CutBriefly(holder, owner, span),
+            3 => Strike::CutBriefly(owner, holder, span),
+            4 => Strike::Pause(holder, span),
+            _ => Strike::CutPair(holder, owner, Way::Both),
+        };
+        self.strike(&dice, strike);
+    }
+
+    /// Something that a holder sends comes late: the owner forgets what came after it.
+    pub(crate) fn aim_at_stray(&mut self, owner: usize) {
+        let mut dice = self.numbered.rare();
+        if dice.rng.chance(1, 3) {
+            let after = SECOND + dice.rng.below(3 * SECOND);
             self.strike(&dice, Strike::KillSoon(owner, after));
         }
     }

@@ -108,7 +108,8 @@ impl World {
             |block: &usize| self.may_spoil_alone(node, *block) && self.is_newer(node, *block);
         let block = (0..BLOCKS).find(newer).unwrap_or(block);
         if self.may_spoil_alone(node, block) {
-            let origin = self.oracle.origin.get(&self.content(node, block));
+            let origins = self.oracle.origin.get(&self.content(node, block));
+            let origin = origins.and_then(|origins| origins.first());
             self.oracle.gone[block] = origin.map_or(Seq::ZERO, |version| version.seq);
             let noise = self.noise();
             self.nodes[node].disk.spoil(block, noise);

@@ -14,8 +14,9 @@ use crate::queue::Queue;
 use crate::strike::ControlStore;
 use perigee_history::Recorder;
 use perigee_history::model::register::Registers;
-use perigee_replica::{ChainView, Limits, Plant, Timing};
-use perigee_types::{Epoch, NodeId, Rng, Span};
+use perigee_replica::chunk::FlushNumber;
+use perigee_replica::{ChainView, Chunk, Hold, Limits, Plant, Timing};
+use perigee_types::{Epoch, NodeId, Rng, SessionId, Span};
 use std::collections::BTreeMap;
 
 /// How long after the chaos everything must be well.
@@ -138,6 +139,28 @@ pub(crate) enum Event {
         node: usize,
         id: u64,
     },
+    CallTimeout {
+        node: usize,
+        life: u32,
+        id: u64,
+    },
+    FlushDue {
+        node: usize,
+        life: u32,
+    },
+    Give {
+        node: usize,
+        life: u32,
+        by: SessionId,
+        file: usize,
+    },
+    FlushTimeout {
+        node: usize,
+        life: u32,
+        chunk: Chunk,
+        hold: Hold,
+        number: FlushNumber,
+    },
     RotAlone {
         node: usize,
         block: usize,
@@ -155,6 +178,7 @@ pub(crate) enum Event {
     Amnesia {
         owner: usize,
         view: ChainView,
+        sent: u64,
     },
     HandOver {
         node: usize,
@@ -191,6 +215,8 @@ pub struct World {
     pub(crate) timing: Timing,
     pub(crate) limits: Limits,
     pub(crate) codec: bool,
+    /// Remote writes after which a chunk moves.
+    pub(crate) price: u32,
     pub(crate) calm: bool,
     pub(crate) next_token: u64,
     pub(crate) next_request: u64,
@@ -279,6 +305,16 @@ impl World {
         };
         let members = 1 + rng.below(count as u64);
         let chain = (1..=members).map(|n| NodeId(n as u32)).collect();
+        let price = match options.scenario {
+            Scenario::Chaos => price_of(options.seed),
+            Scenario::StoreAway | Scenario::BadDisks => u32::MAX,
+        };
+        if price < u32::MAX {
+            chaos.think_us = chaos.think_us.min(300_000);
+            // Chunks move where their owner stays for a while.
+            chaos.pause_us = chaos.pause_us.max(1_500_000);
+            chaos.aim = chaos.aim.min(200);
+        }
         let mut net = Network::healthy(count);
         if options.scenario != Scenario::StoreAway {
             chaos.spoil(&mut net, &mut rng, &mut numbered);
@@ -308,6 +344,7 @@ impl World {
             timing,
             limits,
             codec: options.seed.is_multiple_of(8),
+            price,
             calm: false,
             next_token: 0,
             next_request: 0,
@@ -435,6 +472,27 @@ impl World {
             Event::Kill { node, life } => self.if_alive(node, life, Self::kill_now),
             Event::HandOver { node, life } => self.if_alive(node, life, Self::hand_over),
             Event::RecordDue { node, life } => self.if_alive(node, life, Self::record_due),
+            Event::CallTimeout { node, life, id } => {
+                self.if_alive(node, life, |w, n| w.call_timed_out(n, id));
+            }
+            Event::Give {
+                node,
+                life,
+                by,
+                file,
+            } => self.if_alive(node, life, |w, n| w.give(n, by, file)),
+            Event::FlushDue { node, life } => {
+                self.if_alive(node, life, |w, n| w.flush_held(n, None));
+            }
+            Event::FlushTimeout {
+                node,
+                life,
+                chunk,
+                hold,
+                number,
+            } => self.if_alive(node, life, |w, n| {
+                w.flush_timed_out(n, (chunk, hold, number));
+            }),
             Event::Wipe { node } => self.wipe(node),
             Event::RotAlone { node, block } => self.rot_alone(node, block),
             Event::Mend { from, to } => self.net.cut[from][to] = false,
@@ -443,7 +501,7 @@ impl World {
                     self.net.isolate(node, ControlStore::CutOff);
                 }
             }
-            Event::Amnesia { owner, view } => self.forget(owner, &view),
+            Event::Amnesia { owner, view, sent } => self.forget(owner, &view, sent),
             Event::Step { node } => self.client_step(node),
             Event::OpTimeout { node, id } => self.finish(node, id, Outcome::Unknown),
             Event::Chaos => self.wreak(),
@@ -526,6 +584,38 @@ impl World {
             },
         }
     }
+
+    /// Where chunks move, each file has one host that mostly writes to it, for a while; the others look at it now and then.
+    pub(crate) fn favour(&mut self, node: usize, op: Op, rng: &mut Rng) -> Op {
+        use crate::model::{BLOCKS_PER_FILE, FILES, blocks_of_file};
+        if self.price == u32::MAX || rng.chance(1, 12) {
+            return op;
+        }
+        let token = self.fresh_token();
+        // Counted by the session: a pause of its host must not change what it does.
+        let turn = (self.nodes[node].session.turns / 24) as usize;
+        let hosts = self.nodes.len();
+        let writes = |file: &usize| (turn * FILES + file) % hosts == node;
+        let Some(file) = (0..FILES).find(writes) else {
+            let key = 0;
+            let block = rng.below(crate::model::BLOCKS as u64) as u8;
+            return match rng.below(8) {
+                0 => op,
+                1 => Op::Write { block, token },
+                2 | 3 => Op::Read { block },
+                4 => Op::Put { key, value: token },
+                _ => Op::Get { key },
+            };
+        };
+        let first = blocks_of_file(file).start as u64;
+        let block = (first + rng.below(BLOCKS_PER_FILE as u64)) as u8;
+        match rng.below(24) {
+            0 => Op::Punch { block, token },
+            1 => Op::Fsync { file: file as u8 },
+            2..=6 => Op::Read { block },
+            _ => Op::Write { block, token },
+        }
+    }
 }
 
 impl Event {
@@ -542,6 +632,10 @@ impl Event {
             | Self::Refused { node, .. }
             | Self::HandOver { node, .. }
             | Self::RecordDue { node, .. }
+            | Self::CallTimeout { node, .. }
+            | Self::FlushDue { node, .. }
+            | Self::Give { node, .. }
+            | Self::FlushTimeout { node, .. }
             | Self::Step { node } => Some(*node),
             Self::StoreArrive { .. }
             | Self::Start { .. }
@@ -557,6 +651,15 @@ impl Event {
             | Self::Probe { .. }
             | Self::End => None,
         }
+    }
+}
+
+/// Chunks move in each fourth history.
+const fn price_of(seed: u64) -> u32 {
+    match seed % 8 {
+        3 => 1,
+        7 => 2,
+        _ => u32::MAX,
     }
 }
 

@@ -107,7 +107,7 @@ impl Intents {
 
     /// Nothing here is without a record any more.
     pub(super) fn forget_all(&mut self, batch: &mut WriteBatch) {
-        delete(self.notes.forget_all(), batch);
+        delete(self.notes.forget_all(|_| false), batch);
     }
 }
 

@@ -82,7 +82,7 @@ impl Container {
                             return Ok((region, Version::default()));
                         }
                         // The owner's older bytes must not pass for what a disk spoiled here.
-                        None if st.pull.is_spoiled(inode, range) => {
+                        None if st.pull.is_unreadable(inode, range) => {
                             return Ok((Region::Unreadable, Version::default()));
                         }
                         None => return Ok((Region::Missing, Version::default())),

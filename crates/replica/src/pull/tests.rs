@@ -575,13 +575,32 @@ fn older_content_does_not_pass_for_what_a_member_cannot_read() {
 }
 
 #[test]
+fn what_was_spoiled_before_it_was_replaced_is_no_newest_content() {
+    let mut pull = follower(&[]);
+    pull.on_corrupt(FILE, r(0, 100), v(1, 4));
+    assert!(pull.is_unreadable(FILE, r(0, 100)));
+    pull.on_command(v(1, 5), &written(FILE, 50, 100), Origin::Remote);
+    pull.on_committed(Seq(5));
+    assert!(pull.is_unreadable(FILE, r(0, 100)));
+    assert!(!pull.is_unreadable(FILE, r(50, 100)));
+    assert_eq!(pull.spoiled(FILE, r(0, 100)), [r(0, 50), r(50, 100)]);
+    assert!(!pull.has_older(FILE, r(50, 100)));
+    // Of what a restart finds in the log nobody knows whether it had come.
+    let mut pull = follower(&[]);
+    pull.on_corrupt(FILE, r(0, 100), v(1, 4));
+    pull.on_command(v(1, 5), &written(FILE, 0, 100), Origin::Unsynced);
+    pull.on_committed(Seq(5));
+    assert!(pull.is_unreadable(FILE, r(0, 100)));
+}
+
+#[test]
 fn who_heard_that_nobody_has_the_newest_content_does_not_go_back_to_older() {
     // It has what was written before, and came back through the log.
     let mut pull = follower(&[(5, 0, 100)]);
     let fetch = one(&mut pull);
     assert_eq!(pull.on_lost(fetch.id, r(0, 100), v(1, 5)), [r(0, 100)]);
     assert!(pull.has_through(FILE, Seq(5)));
-    assert!(pull.is_spoiled(FILE, r(0, 100)));
+    assert!(pull.is_unreadable(FILE, r(0, 100)));
     let nobody = pull.on_nobody_has(FILE, r(0, 100), NotGiven::NotHere, v(1, 5));
     assert_eq!(nobody, Nobody::Lost(vec![r(0, 100)]));
 }

@@ -25,6 +25,8 @@ pub struct Witness {
     now: Option<Now>,
     /// Writes at home in this reign of its host: the block, and the call.
     unsynced: Vec<(u8, Ticket)>,
+    /// The same, of chunks that this host holds or held.
+    pub(crate) held: Vec<(u8, Ticket)>,
     reign: Option<Epoch>,
 }
 
@@ -40,10 +42,7 @@ enum Now {
 pub(crate) fn on_begun(world: &mut World, node: usize, op: Op) {
     let reign = world.running_ref(node).reign;
     let witness = &mut world.nodes[node].session.witness;
-    if witness.reign != reign {
-        witness.unsynced.clear();
-        witness.reign = reign;
-    }
+    witness.follow(reign);
     let asked = match op {
         Op::Put { key, value } => register::Op::Write(Key::from(key), value),
         Op::Get { key } => register::Op::Read(Key::from(key)),
@@ -66,9 +65,7 @@ pub(crate) fn on_ended(world: &mut World, node: usize, outcome: Outcome) {
     let session = &mut world.nodes[node].session;
     let (witness, home) = (&mut session.witness, session.at_home);
     let now = witness.now.take();
-    if witness.reign != reign {
-        witness.unsynced.clear();
-    }
+    witness.follow(reign);
     let (ticket, op) = match now {
         None => return,
         Some(Now::Call(ticket, op)) => (ticket, op),
@@ -82,6 +79,9 @@ pub(crate) fn on_ended(world: &mut World, node: usize, outcome: Outcome) {
     let changes = matches!(op, Op::Put { .. } | Op::Write { .. } | Op::Punch { .. });
     match (op, outcome) {
         (_, Outcome::Unknown) if changes => {}
+        (Op::Write { block, .. }, Outcome::Ok(_)) if session.as_holder => {
+            witness.held.push((block, ticket));
+        }
         (Op::Write { block, .. } | Op::Punch { block, .. }, Outcome::Ok(_)) if home => {
             witness.unsynced.push((block, ticket));
         }
@@ -92,12 +92,43 @@ pub(crate) fn on_ended(world: &mut World, node: usize, outcome: Outcome) {
     }
 }
 
+/// The file that `node`'s session syncs.
+pub(crate) fn syncs(world: &World, node: usize) -> Option<u8> {
+    match world.nodes[node].session.witness.now {
+        Some(Now::Fsync(file)) => Some(file),
+        Some(Now::Call(..)) | None => None,
+    }
+}
+
 /// What `node`'s session wrote to a file at home has come to stay.
 fn synced(world: &mut World, node: usize, file: u8) {
     let blocks = blocks_of_file(usize::from(file));
-    let unsynced = &mut world.nodes[node].session.witness.unsynced;
-    for (_, write) in unsynced.extract_if(.., |(block, _)| blocks.contains(&usize::from(*block))) {
+    let witness = &mut world.nodes[node].session.witness;
+    let its = |(block, _): &mut (u8, Ticket)| blocks.contains(&usize::from(*block));
+    let unsynced = witness.unsynced.extract_if(.., its);
+    let synced: Vec<(u8, Ticket)> = unsynced.chain(witness.held.extract_if(.., its)).collect();
+    for (_, write) in synced {
         world.calls.answer(write, Answer::Written);
+    }
+}
+
+/// `node`'s session was told that what it wrote to a file as a holder may be lost.
+pub(crate) fn on_told_of_loss(world: &mut World, node: usize, file: u8) {
+    let blocks = blocks_of_file(usize::from(file));
+    let held = &mut world.nodes[node].session.witness.held;
+    held.retain(|(block, _)| !blocks.contains(&usize::from(*block)));
+}
+
+impl Witness {
+    /// What was written in a reign, or came to it, may go with its end.
+    fn follow(&mut self, reign: Option<Epoch>) {
+        if self.reign != reign {
+            self.unsynced.clear();
+            if self.reign.is_some() {
+                self.held.clear();
+            }
+            self.reign = reign;
+        }
     }
 }
 

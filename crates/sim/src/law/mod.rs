@@ -5,6 +5,7 @@ pub mod coherent;
 pub mod control_store;
 pub mod explained;
 pub mod handed_over;
+pub mod held;
 pub mod home;
 pub mod no_wrong_bytes;
 pub mod one_owner;

@@ -27,6 +27,9 @@ impl World {
         if let Some(token) = run.unrecorded.get(&block) {
             return *token;
         }
+        if let Some(token) = run.alone.get(&block) {
+            return *token;
+        }
         let own = run.own.iter().flat_map(|(_, record)| record.blocks());
         let last = own.filter(|(b, _)| usize::from(*b) == block).last();
         last.map_or(run.expected[block], |(_, token)| token)

@@ -153,11 +153,15 @@ fn is_kept(world: &World, node: usize, block: usize, token: u64) -> bool {
     if let Some(origin) = world.oracle.committed_origin(token) {
         return origin >= acked;
     }
+    if let Some(below) = world.oracle.over.get(&token) {
+        // A holder wrote it over what was there.
+        return is_kept(world, node, block, *below);
+    }
     // A later write of this node that is not committed yet; its record is on its own disk, or it has none, and the disk
     // says so.
     let disk = &world.nodes[node].disk;
-    let origin = world.oracle.origin.get(&token);
-    let recorded = origin.is_some_and(|v| v.seq > acked && has_record(disk, *v));
+    let mut origins = world.oracle.origin.get(&token).into_iter().flatten();
+    let recorded = origins.any(|v| v.seq > acked && has_record(disk, *v));
     recorded || is_later(world, token, acked)
 }
 
@@ -171,7 +175,11 @@ fn is_later(world: &World, token: u64, acked: Seq) -> bool {
 fn check_kept(world: &mut World, block: usize, token: u64, how: &str) {
     let acked = world.oracle.acked_block[block];
     let origin = world.oracle.committed_origin(token);
-    let kept = origin.is_some_and(|origin| origin >= acked) || is_later(world, token, acked);
+    let below = std::iter::successors(Some(token), |token| world.oracle.over.get(token).copied());
+    let kept = below.into_iter().any(|token| {
+        let origin = world.oracle.committed_origin(token);
+        origin.is_some_and(|origin| origin >= acked) || is_later(world, token, acked)
+    });
     if acked > Seq::ZERO && !kept {
         let what = format!("{how} of block {block} to {token} ({origin:?}) loses {acked}");
         world.oracle.accuse(world.now, LAW, what);

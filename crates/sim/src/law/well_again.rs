@@ -41,7 +41,7 @@ fn fault(world: &World) -> Option<String> {
         let Some(run) = &world.nodes[node].run else {
             return Some(format!("n{} does not run", node + 1));
         };
-        if run.chain.committed() != first.chain.committed() || run.registers != first.registers {
+        if run.chain.committed() != first.chain.committed() || run.state != first.state {
             return Some(format!("n{} has another state than its owner", node + 1));
         }
         for block in 0..BLOCKS {

@@ -304,8 +304,13 @@ impl World {
         let reigns = run.reign.is_some();
         let as_of = run.chain.content_version();
         let lost = run.pull.lost(inode, range).filter(|_| reigns);
+        let given_out = self.planted(Plant::KeptGivenOut);
+        let kept = !given_out && self.running_ref(node).holding.keeps(inode, range);
+        let run = self.running(node);
         let answer = if as_of < needed || half_way {
             FetchAnswer::NotYet
+        } else if kept && !reigns {
+            FetchAnswer::NotHere
         } else if let Some(part) = lost {
             FetchAnswer::Lost { part, as_of }
         } else if !run.pull.is_valid(inode, range) {
@@ -315,7 +320,7 @@ impl World {
                 let read = |b| Some((b, self.verified(node, b)?));
                 let tokens: Option<Vec<_>> = blocks_in(inode, range).map(read).collect();
                 tokens.map_or(FetchAnswer::Unreadable, FetchAnswer::Older)
-            } else if run.pull.is_spoiled(inode, range) {
+            } else if run.pull.is_unreadable(inode, range) {
                 FetchAnswer::Unreadable
             } else {
                 FetchAnswer::NotHere

@@ -110,13 +110,19 @@ impl World {
     pub(crate) fn end_notes(&mut self, node: usize, log: &LogWrite) -> Vec<Note> {
         let run = self.running(node);
         let mut ended = std::mem::take(&mut run.notes_ended);
+        // Another write may have wanted it since.
+        ended.retain(|note| !run.notes.wants(note));
         if let Some(last) = log.append.last() {
-            let waiting: Vec<InodeId> =
+            let mut waiting: Vec<InodeId> =
                 run.unrecorded.keys().map(|block| file_of(*block)).collect();
+            waiting.extend(run.alone.keys().map(|block| file_of(*block)));
             let recorded = run
                 .notes
                 .on_persist(last.version.seq, |inode| waiting.contains(&inode));
             ended.extend(recorded);
+        }
+        if !ended.is_empty() {
+            self.log(42, node, || format!("with the log {ended:?} end"));
         }
         let dirty = &self.nodes[node].disk.dirty;
         let on_disk = |note: &Note| blocks_in(note.inode, note.range(FILE_LEN)).all(|b| !dirty[b]);
@@ -140,7 +146,8 @@ impl World {
         }
         self.distrust(node, writes.into_keys());
         let run = self.running(node);
-        let ended = run.notes.forget_all();
+        let alone: Vec<InodeId> = run.alone.keys().map(|block| file_of(*block)).collect();
+        let ended = run.notes.forget_all(|inode| alone.contains(&inode));
         run.notes_ended.extend(ended);
     }
 

@@ -164,9 +164,11 @@ impl World {
         for entry in entries {
             let record = Record::decode(&entry.payload);
             law::replicated::on_committed(self, node, entry.version, &record);
+            let rows = record.rows.clone();
             let again = self.planted(Plant::HolesMadeAgain);
+            self.note_below(node, entry.version, &record);
             let run = self.running(node);
-            apply(&mut run.registers, &record);
+            apply(&mut run.state, &record);
             for (block, token) in record.blocks() {
                 run.expected[usize::from(block)] = token;
             }
@@ -176,7 +178,10 @@ impl World {
                 entry.version.seq > run.uncertain_through && !run.done.contains(&entry.version.seq);
             if !own && (sure || again) {
                 for (block, token) in &record.holes {
-                    self.nodes[node].disk.write(usize::from(*block), *token);
+                    let block = usize::from(*block);
+                    if self.lacks(node, block, entry.version) {
+                        self.nodes[node].disk.write(block, *token);
+                    }
                 }
             }
             let run = self.running(node);
@@ -189,12 +194,28 @@ impl World {
                 run.own.pop_front();
             }
             run.stirred = true;
+            if !rows.is_empty() {
+                self.apply_data(node, entry.version.seq);
+                self.rows_changed(node, &rows);
+            }
         }
-        self.running(node).pull.on_committed(through);
+        self.apply_data(node, through);
         self.release_held(node);
         if self.running(node).waiters.iter().any(|w| w.inode.is_some()) {
             self.send(node, node, Packet::Announce);
         }
+    }
+
+    /// Data commands up to `through` are applied.
+    fn apply_data(&mut self, node: usize, through: Seq) {
+        let fetched_over = self.planted(Plant::OwnRecordFetchedOver);
+        let run = self.running(node);
+        if fetched_over {
+            run.pull.on_committed(through);
+        } else {
+            run.pull.on_committed_beside(through, &run.holding);
+        }
+        self.settle_held(node, through);
     }
 
     fn truncated(&mut self, node: usize, entries: &[Entry], needed: Version) {
@@ -251,6 +272,11 @@ impl World {
         let before = self.running(node).reign;
         if reign.is_none() {
             self.distrust_unrecorded(node);
+            self.running(node).holding.on_step_down();
+            self.drop_rows(node);
+            if !matches!(role, Role::Replica { .. }) {
+                self.lose_all_held(node);
+            }
         }
         let run = self.running(node);
         if reign.is_none() {
@@ -259,11 +285,12 @@ impl World {
             run.done.extend(run.own.iter().map(|(seq, _)| *seq));
             run.own.clear();
             run.pull.on_stepped_down();
-            run.newest = run.registers;
+            run.newest = run.state;
             run.stirred = true;
         } else if before.is_none() {
             run.newest = newest(run);
             run.reign = reign;
+            self.take_over_rows(node);
         } else {
             run.reign = reign;
         }
@@ -271,6 +298,8 @@ impl World {
         run.pull.on_source_changed();
         run.pull.look_again();
         run.asking.clear();
+        run.holding.on_source_changed();
+        self.go_on_holding(node);
     }
 
     fn fault(&mut self, node: usize, fault: Fault) {
@@ -319,15 +348,17 @@ impl World {
     fn installed(&mut self, node: usize, base: Version) {
         self.note(Mark::StateTransfer);
         self.log(19, node, || format!("installed state up to {base}"));
-        let registers = self.nodes[node].disk.registers;
+        let state = self.nodes[node].disk.state;
         let run = self.running(node);
-        run.registers = registers;
-        run.newest = registers;
+        run.state = state;
+        run.newest = state;
         run.applied = base.seq;
         run.fed = base.seq;
         run.uncertain_through = base.seq;
         run.done.clear();
         run.installing = false;
+        self.lose_all_held(node);
+        let run = self.running(node);
         run.held.clear();
         run.pull
             .on_state_installed(base, (0..FILES).map(|f| (inode(f), FILE_LEN)));
@@ -382,6 +413,7 @@ impl World {
             self.step(node, Input::StateFailed);
         }
         if owns {
+            self.look_after_rows(node);
             for other in 0..self.nodes.len() {
                 let up = self.nodes[other].run.is_some();
                 let view = self.running(node).chain.view();
@@ -456,17 +488,23 @@ impl World {
                 let run = self.running(to);
                 if run.reign.is_some() {
                     let base = run.chain.committed_version();
-                    let registers = run.registers;
-                    self.send(to, from, Packet::StateIs { base, registers });
+                    let state = run.state;
+                    self.send(to, from, Packet::StateIs { base, state });
                 }
             }
-            Packet::StateIs { base, registers } => self.install(to, base, registers),
-            Packet::Request { id, op } => self.request(to, from, id, op),
+            Packet::StateIs { base, state } => self.install(to, base, state),
+            Packet::Request {
+                id,
+                op,
+                session,
+                numbered,
+            } => self.request(to, from, id, op, (session, numbered)),
+            Packet::Hold(packet) => self.hold_packet(to, from, packet),
             Packet::Reply { id, outcome } => self.finish(to, id, outcome),
         }
     }
 
-    fn install(&mut self, node: usize, base: Version, registers: crate::model::Registers) {
+    fn install(&mut self, node: usize, base: Version, state: crate::model::State) {
         let queued = self.nodes[node].disk.queue.iter();
         let twice = queued
             .into_iter()
@@ -490,7 +528,7 @@ impl World {
             node,
             DiskOp::Install {
                 base,
-                registers,
+                state,
                 invalid,
             },
         );
@@ -498,13 +536,13 @@ impl World {
 }
 
 /// The owner's state with every record of its log.
-fn newest(run: &Running) -> crate::model::Registers {
-    let mut registers = run.registers;
+fn newest(run: &Running) -> crate::model::State {
+    let mut state = run.state;
     let (from, to) = (run.applied.next(), run.chain.last().seq);
     for entry in run.chain.entries(from, to) {
-        apply(&mut registers, &Record::decode(&entry.payload));
+        apply(&mut state, &Record::decode(&entry.payload));
     }
-    registers
+    state
 }
 
 pub(crate) fn brief(message: &Message) -> String {

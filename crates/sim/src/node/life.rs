@@ -4,10 +4,11 @@ use super::Running;
 use super::dirty::give_up;
 use crate::disk::{Disk, apply};
 use crate::law;
-use crate::model::{BLOCKS, Committed, Outcome, Record};
+use crate::model::{BLOCKS, Committed, FILES, Outcome, Record};
 use crate::oracle::Mark;
 use crate::world::{Event, World, id_of};
-use perigee_replica::{Chain, Config, Input, Notes, Origin, Plant, Pull};
+use perigee_replica::chunk::{Habit, Holds};
+use perigee_replica::{Chain, Config, Holding, Input, Notes, Origin, Plant, Pull};
 use perigee_types::{Seq, Version};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -68,6 +69,7 @@ impl World {
         host.disk.crash(&mut self.rng, &torn);
         let tears = torn.iter().zip(host.disk.files);
         let tears = tears.filter(|(torn, left)| **torn == Some(*left)).count();
+        host.session.witness.held.clear();
         if let Some(id) = host.session.waiting_for {
             self.finish(node, id, Outcome::Unknown);
         }
@@ -104,7 +106,7 @@ impl World {
 
 /// The process's memory, made of what the disk holds.
 fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
-    let mut registers = disk.registers;
+    let mut state = disk.state;
     let mut pull = Pull::new();
     for (inode, map) in &disk.objects.invalid {
         let committed = match plant {
@@ -118,7 +120,7 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
     for entry in chain.entries(Seq(1), last) {
         let record = Record::decode(&entry.payload);
         if entry.version.seq <= applied {
-            apply(&mut registers, &record);
+            apply(&mut state, &record);
         }
         let trusted = plant == Some(Plant::UnsyncedTrusted);
         if entry.version.seq > disk.objects.through && !trusted {
@@ -131,8 +133,8 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
     Running {
         chain,
         pull,
-        registers,
-        newest: registers,
+        state,
+        newest: state,
         expected: [0; BLOCKS],
         applied,
         fed: last,
@@ -156,6 +158,15 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         armed: u64::MAX,
         stirred: true,
         data_unsaid: true,
+        holds: Holds::default(),
+        habits: [Habit::default(); FILES],
+        gatherings: Vec::new(),
+        holding: Holding::default().with_plant(plant),
+        alone: BTreeMap::new(),
+        calls: Vec::new(),
+        held_up: Vec::new(),
+        lost_held: std::collections::BTreeSet::new(),
+        asked_at: BTreeMap::new(),
         leaves_until: 0,
         lost_unsynced: std::collections::BTreeSet::new(),
     }

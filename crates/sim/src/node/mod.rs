@@ -4,6 +4,7 @@
 pub mod data;
 pub mod dirty;
 pub mod driver;
+pub mod hold;
 pub mod life;
 pub mod service;
 pub mod store;
@@ -11,9 +12,12 @@ pub mod store;
 use crate::clock::Clock;
 use crate::disk::{Disk, ObjectMap};
 use crate::law::explained::Witness;
-use crate::model::{Blocks, Op, Outcome, Record, Registers};
-use perigee_replica::{Chain, ChainView, FetchId, Message, Note, Notes, Pull};
-use perigee_types::{ByteRange, Epoch, InodeId, Rng, Seq, Version};
+use crate::model::{Blocks, FILES, Op, Outcome, Record, State};
+use perigee_replica::chunk::{Call, Flush, FlushNumber, Habit, Holds, Report};
+use perigee_replica::{
+    Chain, ChainView, Chunk, FetchId, Hold, Holding, Message, Note, Notes, Pull,
+};
+use perigee_types::{ByteRange, Epoch, InodeId, Rng, Seq, SessionId, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What travels between hosts.
@@ -65,8 +69,8 @@ pub enum Packet {
     StateIs {
         /// As of.
         base: Version,
-        /// The registers.
-        registers: Registers,
+        /// The state.
+        state: State,
     },
     /// An operation of a session on another host.
     Request {
@@ -74,13 +78,82 @@ pub enum Packet {
         id: u64,
         /// What to do.
         op: Op,
+        /// Who asks.
+        session: SessionId,
+        /// By which row, and after what, if it is the holder's own change.
+        numbered: Option<(Hold, FlushNumber)>,
     },
+    /// A chunk's holder and its owner.
+    Hold(HoldPacket),
     /// How it ended.
     Reply {
         /// Names the request.
         id: u64,
         /// The end.
         outcome: Outcome,
+    },
+}
+
+/// What a chunk's holder and its owner say to each other.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HoldPacket {
+    /// The holder asks for the right to write.
+    Ask {
+        /// By which row.
+        hold: Hold,
+        /// Of which chunk.
+        chunk: Chunk,
+        /// How often it has asked with this.
+        asked: u64,
+    },
+    /// It has it, or not.
+    Right {
+        /// Of which chunk.
+        chunk: Chunk,
+        /// By which row.
+        hold: Hold,
+        /// Which question.
+        asked: u64,
+        /// Whether it may.
+        granted: bool,
+    },
+    /// What it has written.
+    Flush {
+        /// Where.
+        flush: Flush,
+        /// Blocks and tokens.
+        tokens: Vec<(usize, u64)>,
+        /// For the owner of this epoch.
+        epoch: Epoch,
+    },
+    /// That is on every member, or it does not count.
+    Flushed {
+        /// Of which chunk.
+        chunk: Chunk,
+        /// By which row.
+        hold: Hold,
+        /// Which.
+        number: FlushNumber,
+        /// With the record of this version, or an earlier one.
+        taken: Option<Version>,
+    },
+    /// The owner calls.
+    Call {
+        /// What for.
+        call: Call,
+        /// Names it.
+        id: u64,
+    },
+    /// The holder has sent what it had.
+    Report {
+        /// Of which chunk.
+        chunk: Chunk,
+        /// By which row.
+        hold: Hold,
+        /// Names the call.
+        id: u64,
+        /// What it says.
+        report: Report,
     },
 }
 
@@ -122,6 +195,19 @@ pub enum Waiting {
         node: usize,
         /// Its request.
         id: u64,
+    },
+    /// A holder that has sent what it wrote.
+    Holder {
+        /// The host.
+        node: usize,
+        /// Of which chunk.
+        chunk: Chunk,
+        /// By which row.
+        hold: Hold,
+        /// Which.
+        number: FlushNumber,
+        /// Its record.
+        version: Version,
     },
 }
 
@@ -180,9 +266,9 @@ pub struct Running {
     pub(crate) chain: Chain,
     pub(crate) pull: Pull,
     /// The committed state.
-    pub(crate) registers: Registers,
+    pub(crate) state: State,
     /// The owner's, with what is not committed yet.
-    pub(crate) newest: Registers,
+    pub(crate) newest: State,
     /// What each valid block must hold, by the committed history.
     pub(crate) expected: Blocks,
     /// Applied up to here.
@@ -218,10 +304,50 @@ pub struct Running {
     pub(crate) stirred: bool,
     /// Whether the chain must hear again how much of the data is complete.
     pub(crate) data_unsaid: bool,
+    /// What this owner has given away.
+    pub(crate) holds: Holds,
+    /// Whether each file should move.
+    pub(crate) habits: [Habit; FILES],
+    /// Operations that wait for a holder.
+    pub(crate) gatherings: Vec<Gathering>,
+    /// What this node holds.
+    pub(crate) holding: Holding,
+    /// What it has in place there, and no record that is applied here covers.
+    pub(crate) alone: BTreeMap<usize, u64>,
+    /// Calls that are not answered: from whom, the call, its name, and through which flush.
+    pub(crate) calls: Vec<(usize, Call, u64, FlushNumber)>,
+    /// Files of which something that this host wrote as a holder is lost: the next fsync says so.
+    pub(crate) lost_held: BTreeSet<InodeId>,
+    /// Own operations that wait for the right, or until all is sent.
+    pub(crate) held_up: Vec<(u64, Op, HeldUp)>,
+    /// When each question was asked.
+    pub(crate) asked_at: BTreeMap<(Chunk, u64), Tick>,
     /// This node is to leave the chain: until then it takes no changes and tries to hand over.
     pub(crate) leaves_until: u64,
     /// Files of which blocks were lost: the next fsync says so.
     pub(crate) lost_unsynced: BTreeSet<InodeId>,
+}
+
+/// What an operation of this host's session waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldUp {
+    /// The right to write.
+    Right,
+    /// That the owner has what was written before.
+    Flush,
+}
+
+/// An operation at the owner that waits for a holder.
+#[derive(Debug, Clone)]
+pub struct Gathering {
+    pub(crate) who: Waiting,
+    pub(crate) id: u64,
+    pub(crate) op: Op,
+    pub(crate) session: SessionId,
+    pub(crate) began_at: u64,
+    pub(crate) passed: Vec<Chunk>,
+    /// The call, its name, and when it was made.
+    pub(crate) call: (Call, u64, u64),
 }
 
 /// A range that a new owner looks for.
@@ -264,6 +390,10 @@ pub struct Session {
     pub(crate) began_at: u64,
     /// Whether it was executed on this host, and needs no other one's disk.
     pub(crate) at_home: bool,
+    /// Whether that was because it holds the chunk.
+    pub(crate) as_holder: bool,
+    /// Whether it has waited for a holder, or for the right to be one.
+    pub(crate) waited: bool,
     /// What the law of overlapping calls knows of it.
     pub(crate) witness: Witness,
 }
@@ -278,6 +408,8 @@ impl Session {
             waiting_for: None,
             began_at: 0,
             at_home: false,
+            as_holder: false,
+            waited: false,
             witness: Witness::default(),
         }
     }

@@ -1,13 +1,15 @@
 //! Operations: executed at the owner under its lease, answered when what they depend on is safe.
 
-use super::{Packet, Waiter, Waiting};
+use super::hold::Asks;
+use super::{HoldPacket, Packet, Waiter, Waiting};
 use crate::law;
 use crate::model::{Op, Outcome, Record, blocks_of_file, file_of, inode, range_of};
 use crate::numbered::Kind;
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of, id_of};
-use perigee_replica::{Input, Plant, Role};
-use perigee_types::{InodeId, Version};
+use perigee_replica::chunk::FlushNumber;
+use perigee_replica::{Hold, Input, Plant, Role};
+use perigee_types::{InodeId, SessionId, Version};
 use std::collections::BTreeSet;
 
 /// How long a session waits before it calls the outcome unknown.
@@ -28,6 +30,7 @@ impl World {
         let think = 20_000 + rng.below(self.chaos.think_us);
         self.after(think, Event::Step { node });
         let op = self.random_op(&mut rng);
+        let op = self.favour(node, op, &mut rng);
         if self.nodes[node].run.is_none() || self.nodes[node].session.waiting_for.is_some() {
             return;
         }
@@ -38,7 +41,7 @@ impl World {
         }
     }
 
-    fn begin_op(&mut self, node: usize, op: Op) {
+    pub(crate) fn begin_op(&mut self, node: usize, op: Op) {
         self.next_request += 1;
         let id = self.next_request;
         self.log(40, node, || format!("session: {op:?} is request {id}"));
@@ -46,25 +49,62 @@ impl World {
         session.waiting_for = Some(id);
         session.began_at = self.now;
         session.at_home = false;
+        session.as_holder = false;
+        session.waited = false;
         law::explained::on_begun(self, node, op);
         self.after(OP_PATIENCE_US, Event::OpTimeout { node, id });
         let local = self.local(node);
         let run = self.running_ref(node);
         if run.chain.lease_until(local).is_some() {
-            self.execute(node, id, Waiting::Home, op);
-        } else if let Some(owner) = run.owner().filter(|owner| *owner != node) {
-            self.send(node, owner, Packet::Request { id, op });
+            let asks = self.asks(node, None);
+            self.execute(node, id, Waiting::Home, op, asks);
+        } else if self.begin_as_holder(node, id, op) {
+            // Done, or it waits for the right or until all was sent.
+        } else if let Some(owner) = self
+            .running_ref(node)
+            .owner()
+            .filter(|owner| *owner != node)
+        {
+            let session = self.session_of(node);
+            let packet = Packet::Request {
+                id,
+                op,
+                session,
+                numbered: None,
+            };
+            self.send(node, owner, packet);
         } else {
             self.finish(node, id, Outcome::Refused);
         }
     }
 
     /// An operation of another host's session arrives.
-    pub(crate) fn request(&mut self, node: usize, from: usize, id: u64, op: Op) {
-        self.execute(node, id, Waiting::Remote { node: from, id }, op);
+    pub(crate) fn request(
+        &mut self,
+        node: usize,
+        from: usize,
+        id: u64,
+        op: Op,
+        (session, numbered): (SessionId, Option<(Hold, FlushNumber)>),
+    ) {
+        let asks = Asks {
+            session,
+            ..self.asks(from, numbered)
+        };
+        self.execute(node, id, Waiting::Remote { node: from, id }, op, asks);
     }
 
-    fn execute(&mut self, node: usize, id: u64, who: Waiting, op: Op) {
+    /// What the session of a host asks now.
+    fn asks(&self, of: usize, numbered: Option<(Hold, FlushNumber)>) -> Asks {
+        Asks {
+            session: self.session_of(of),
+            began_at: self.nodes[of].session.began_at,
+            passed: Vec::new(),
+            numbered,
+        }
+    }
+
+    pub(crate) fn execute(&mut self, node: usize, id: u64, who: Waiting, op: Op, mut asks: Asks) {
         let local = self.local(node);
         let run = self.running_ref(node);
         let waits = matches!(op, Op::Put { .. } | Op::Write { .. } | Op::Punch { .. })
@@ -89,12 +129,21 @@ impl World {
             self.probes_done += u32::from(self.probing);
             return self.answer(node, who, id, Outcome::Refused);
         }
+        if !self.takes_number(node, op, &mut asks) {
+            return self.answer(node, who, id, Outcome::Refused);
+        }
+        if !self.passes_holders(node, (id, who, op), &asks) {
+            return self.step(node, Input::Flush);
+        }
         law::coherent::check(self, node);
         law::control_store::check(self, node);
+        if let Op::Read { block } = op {
+            law::held::on_read(self, node, usize::from(block), asks.began_at);
+        }
         self.record_before(node, who, op);
         let (value, version) = match op {
             Op::Get { key } => (
-                self.running_ref(node).newest[usize::from(key)],
+                self.running_ref(node).newest.registers[usize::from(key)],
                 self.running_ref(node).chain.last(),
             ),
             Op::Read { block } => (
@@ -116,6 +165,9 @@ impl World {
                 }
             }
         };
+        if asks.passed.is_empty() {
+            self.note_habit(node, who, op, asks.session);
+        }
         self.wait_for(node, (id, who, op), value, version);
         self.step(node, Input::Flush);
     }
@@ -157,7 +209,8 @@ impl World {
         let shown = self.planted(Plant::RemoteReadUnreplicated) && !durable;
         if (who == Waiting::Home && !durable) || shown {
             if who == Waiting::Home {
-                self.nodes[node].session.at_home = true;
+                let session = &mut self.nodes[node].session;
+                session.at_home |= session.waiting_for == Some(id);
             } else {
                 law::replicated::acknowledge(self, node, version, &[]);
             }
@@ -276,7 +329,7 @@ impl World {
         self.step(node, Input::Tick);
     }
 
-    fn answer(&mut self, node: usize, who: Waiting, id: u64, outcome: Outcome) {
+    pub(crate) fn answer(&mut self, node: usize, who: Waiting, id: u64, outcome: Outcome) {
         match who {
             Waiting::Home => {
                 self.note(Mark::HomeOk);
@@ -284,6 +337,22 @@ impl World {
             }
             Waiting::Remote { node: to, id } => {
                 self.send(node, to, Packet::Reply { id, outcome });
+            }
+            Waiting::Holder {
+                node: to,
+                chunk,
+                hold,
+                number,
+                version,
+            } => {
+                let taken = matches!(outcome, Outcome::Ok(_)).then_some(version);
+                let packet = HoldPacket::Flushed {
+                    chunk,
+                    hold,
+                    number,
+                    taken,
+                };
+                self.send(node, to, Packet::Hold(packet));
             }
         }
     }
@@ -295,6 +364,7 @@ impl World {
             return;
         }
         session.waiting_for = None;
+        let outcome = self.tell_of_loss(node, outcome);
         law::home::check(self, node);
         law::explained::on_ended(self, node, outcome);
         law::control_store::check_outcome(self, node, outcome);

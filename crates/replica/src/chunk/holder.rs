@@ -1,0 +1,439 @@
+//! The side of the holder: what it may write without a word, what it has written, and what of that its owner has.
+
+use super::{Chunk, Hold, Terms};
+use crate::chain::planted;
+use crate::region::RegionMap;
+use perigee_types::{ByteRange, InodeId, Seq, SessionId, Tick, Version};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Counts what one holder sends of one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct FlushNumber(pub u64);
+
+/// Whether a session may use this node's copy of a chunk as an owner does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum May {
+    /// It may.
+    Yes,
+    /// When the owner has answered: [`Holding::ask`].
+    Ask,
+    /// The chunk is not its own.
+    No,
+}
+
+/// Written ranges for the owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flush {
+    /// Of which chunk.
+    pub chunk: Chunk,
+    /// By which row.
+    pub hold: Hold,
+    /// Its number.
+    pub number: FlushNumber,
+    /// In order, disjoint.
+    pub ranges: Vec<ByteRange>,
+}
+
+/// The holder's answer to a call, after what it had written then has arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// It goes on writing.
+    Writes,
+    /// It has written nothing since, and writes nothing before it has asked once more.
+    Rests {
+        /// How often it has asked.
+        asked: u64,
+    },
+    /// It writes no more.
+    Stopped,
+}
+
+/// What a holder has in place, and no record covers: it is lost where its row is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsent {
+    /// Of which file.
+    pub inode: InodeId,
+    /// In order, disjoint.
+    pub ranges: Vec<ByteRange>,
+}
+
+#[derive(Debug)]
+struct Held {
+    hold: Hold,
+    /// Until then, by this node's clock.
+    right: Option<Tick>,
+    asked: u64,
+    /// Answers to earlier asks say nothing any more.
+    answers_from: u64,
+    stopping: bool,
+    /// Written since it was last sent. Versions mean nothing in these maps.
+    dirty: RegionMap,
+    sent: Option<Sent>,
+    /// The last that was sent, and the last that arrived. What failed goes with the next.
+    last: FlushNumber,
+    arrived: FlushNumber,
+    /// Taken by the owner in the record of this version, or an earlier one, which is not committed here yet.
+    settling: Vec<(Version, RegionMap)>,
+    /// Became an owner's own.
+    merged: RegionMap,
+}
+
+#[derive(Debug)]
+struct Sent {
+    number: FlushNumber,
+    ranges: RegionMap,
+}
+
+/// The chunks that one node holds, as far as it has heard. No I/O.
+#[derive(Debug, Default)]
+pub struct Holding {
+    held: BTreeMap<Chunk, Held>,
+    #[cfg(feature = "plant")]
+    plant: Option<crate::Plant>,
+}
+
+impl Holding {
+    /// With a deliberate fault.
+    #[cfg(feature = "plant")]
+    #[must_use]
+    pub fn with_plant(mut self, plant: Option<crate::Plant>) -> Self {
+        self.plant = plant;
+        self
+    }
+
+    /// A record is committed here by which `hold` is the row of `chunk`, for a session of this process or somebody else; or
+    /// by which it has none. What was held of it before is not any more: gives what is lost by that (H7).
+    pub fn on_row(&mut self, chunk: Chunk, mine: Option<Hold>) -> Option<Unsent> {
+        let before = self.held.remove(&chunk);
+        if let Some(hold) = mine {
+            self.held.insert(chunk, Held::new(hold));
+        }
+        before.and_then(|held| held.unrecorded(chunk))
+    }
+
+    /// This node has fallen out of the chain, or begins with another state: it holds nothing.
+    pub fn forget_all(&mut self) -> Vec<Unsent> {
+        let held = std::mem::take(&mut self.held).into_iter();
+        held.filter_map(|(chunk, held)| held.unrecorded(chunk))
+            .collect()
+    }
+
+    /// This node is the container's owner now, and the last record of its log leaves these rows. Of each chunk that is still
+    /// its own, what no record covers is an owner's write from now on, that has none yet; it has to have one before its
+    /// row is removed. The rest is lost.
+    pub fn on_reign(&mut self, stands: impl Fn(Chunk, Hold) -> bool) -> (Vec<Unsent>, Vec<Unsent>) {
+        let (mut kept, mut lost) = (Vec::new(), Vec::new());
+        for (&chunk, held) in &mut self.held {
+            let stands = stands(chunk, held.hold);
+            let gone = held.unrecorded(chunk);
+            held.stopping = true;
+            held.right = None;
+            held.clear();
+            if let Some(gone) = gone {
+                let list = if stands { &mut kept } else { &mut lost };
+                if stands {
+                    held.merged = gone.ranges.iter().fold(RegionMap::new(), |mut map, range| {
+                        map.invalidate(*range, Version::default());
+                        map
+                    });
+                }
+                list.push(gone);
+            }
+        }
+        (kept, lost)
+    }
+
+    /// Whether `session` may write and read `range` of a file here.
+    #[must_use]
+    pub fn may(&self, now: Tick, session: SessionId, inode: InodeId, range: ByteRange) -> May {
+        let mut may = May::Yes;
+        let unheeded = planted!(self, CallUnheeded);
+        for chunk in Chunk::touched(inode, range) {
+            let held = self.held.get(&chunk);
+            let goes_on = |held: &&Held| !held.stopping || unheeded;
+            let held = held.filter(|held| held.hold.holder == session);
+            let Some(held) = held.filter(goes_on) else {
+                return May::No;
+            };
+            if held.right.is_none_or(|until| now >= until) {
+                may = May::Ask;
+            }
+        }
+        may
+    }
+
+    /// The row and the number of one more question for the right to write a chunk.
+    pub fn ask(&mut self, chunk: Chunk) -> Option<(Hold, u64)> {
+        let held = self.held.get_mut(&chunk).filter(|held| !held.stopping)?;
+        held.asked += 1;
+        Some((held.hold, held.asked))
+    }
+
+    /// The owner has granted what was asked at `asked_at`, as the `number`th question.
+    pub fn on_right(
+        &mut self,
+        chunk: Chunk,
+        hold: Hold,
+        (number, asked_at): (u64, Tick),
+        terms: Terms,
+    ) {
+        let too_long = planted!(self, RightTooLong);
+        if let Some(held) = self.held.get_mut(&chunk)
+            && held.hold == hold
+            && !held.stopping
+            && number >= held.answers_from
+        {
+            let span = if too_long {
+                terms.waited + terms.held
+            } else {
+                terms.held
+            };
+            held.right = held.right.max(Some(asked_at + span));
+        }
+    }
+
+    /// `range` is about to be written in place, by the right to.
+    pub fn on_write(&mut self, inode: InodeId, range: ByteRange) {
+        for chunk in Chunk::touched(inode, range) {
+            if let (Some(held), Some(part)) =
+                (self.held.get_mut(&chunk), range.intersect(chunk.range()))
+            {
+                held.dirty.invalidate(part, Version::default());
+            }
+        }
+    }
+
+    /// What is to be sent of a chunk now; `None` while there is nothing, or something is on its way.
+    pub fn flush(&mut self, chunk: Chunk) -> Option<Flush> {
+        let held = self.held.get_mut(&chunk)?;
+        if held.sent.is_some() || held.dirty.is_empty() {
+            return None;
+        }
+        held.last = FlushNumber(held.last.0 + 1);
+        let ranges = std::mem::take(&mut held.dirty);
+        let flush = Flush {
+            chunk,
+            hold: held.hold,
+            number: held.last,
+            ranges: ranges.iter().map(|(range, _)| range).collect(),
+        };
+        held.sent = Some(Sent {
+            number: held.last,
+            ranges,
+        });
+        Some(flush)
+    }
+
+    /// The row and the number of a change that the owner is to make to the chunk for its holder, which has nothing to send
+    /// (H8); `None` while it has.
+    pub fn number(&mut self, chunk: Chunk) -> Option<(Hold, FlushNumber)> {
+        let held = self.held.get_mut(&chunk)?;
+        if !held.is_clean() {
+            return None;
+        }
+        held.last = FlushNumber(held.last.0 + 1);
+        held.arrived = held.last;
+        Some((held.hold, held.last))
+    }
+
+    /// This node is no owner any more: what was its own without a record is not the content.
+    pub fn on_step_down(&mut self) {
+        for held in self.held.values_mut() {
+            held.merged = RegionMap::new();
+        }
+    }
+
+    /// Whether the owner has everything of a chunk.
+    #[must_use]
+    pub fn is_clean(&self, chunk: Chunk) -> bool {
+        self.held.get(&chunk).is_none_or(Held::is_clean)
+    }
+
+    /// Who holds a chunk here.
+    #[must_use]
+    pub fn hold(&self, chunk: Chunk) -> Option<Hold> {
+        self.held.get(&chunk).map(|held| held.hold)
+    }
+
+    /// The chunks with something to send.
+    pub fn dirty(&self) -> impl Iterator<Item = Chunk> + '_ {
+        let held = self.held.iter();
+        let dirty = held.filter(|(_, held)| held.sent.is_none() && !held.dirty.is_empty());
+        dirty.map(|(chunk, _)| *chunk)
+    }
+
+    /// What was sent is on every member, with the record of `version` or an earlier one. `committed` is the chain's here.
+    pub fn on_flushed(
+        &mut self,
+        chunk: Chunk,
+        hold: Hold,
+        number: FlushNumber,
+        (version, committed): (Version, Seq),
+    ) {
+        if let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold)
+            && let Some(sent) = held.sent.take_if(|sent| sent.number == number)
+        {
+            held.arrived = number;
+            if version.seq > committed {
+                held.settling.push((version, sent.ranges));
+            }
+        }
+    }
+
+    /// What was sent may not have arrived: it will be sent once more.
+    pub fn on_flush_failed(&mut self, chunk: Chunk, hold: Hold, number: FlushNumber) {
+        if let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold)
+            && let Some(sent) = held.sent.take_if(|sent| sent.number == number)
+        {
+            for (range, version) in sent.ranges.iter() {
+                held.dirty.invalidate(range, version);
+            }
+        }
+    }
+
+    /// The owner that things were sent to is not the owner any more.
+    pub fn on_source_changed(&mut self) {
+        let sent = self.held.iter().filter_map(|(chunk, held)| {
+            let sent = held.sent.as_ref()?;
+            Some((*chunk, held.hold, sent.number))
+        });
+        for (chunk, hold, number) in sent.collect::<Vec<_>>() {
+            self.on_flush_failed(chunk, hold, number);
+        }
+    }
+
+    /// Everything up to `through` is committed here.
+    pub fn on_committed(&mut self, through: Seq) {
+        for held in self.held.values_mut() {
+            held.settling.retain(|(version, _)| version.seq > through);
+        }
+    }
+
+    /// Whether bytes of `range` are this node's alone: others get none of it here (H5).
+    #[must_use]
+    pub fn keeps(&self, inode: InodeId, range: ByteRange) -> bool {
+        self.of(inode).any(|held| held.keeps(range))
+    }
+
+    /// The parts of `range`, which the record of `version` replaces, whose bytes are not in place here (H6).
+    #[must_use]
+    pub fn lacking(&self, inode: InodeId, range: ByteRange, version: Version) -> RegionMap {
+        let mut lacking = RegionMap::new();
+        lacking.invalidate(range, version);
+        for held in self.of(inode) {
+            for kept in held.kept_since(version).chain([&held.merged]) {
+                for (own, _) in kept.overlapping(range) {
+                    lacking.drop_range(own);
+                }
+            }
+        }
+        lacking
+    }
+
+    /// The owner calls. From now on this node does not write where it is to stop. The call is answered by
+    /// [`Holding::report`], when that gives something; what is dirty is to be sent before.
+    pub fn on_call(&mut self, chunk: Chunk, hold: Hold, stop: bool) {
+        let unheeded = planted!(self, CallUnheeded);
+        if let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold)
+            && stop
+        {
+            held.stopping = true;
+            held.right = held.right.filter(|_| unheeded);
+        }
+    }
+
+    /// What a call is answered with, which came when `through` was [`Holding::last_written`]; `None` while some of what was
+    /// written before is on its way, or is to be sent.
+    pub fn report(&mut self, chunk: Chunk, hold: Hold, through: FlushNumber) -> Option<Report> {
+        let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold) else {
+            // Nothing of it is here, and nothing will be.
+            return Some(Report::Stopped);
+        };
+        let clean = held.is_clean();
+        if !clean && (held.stopping || held.arrived < through) {
+            return None;
+        }
+        if held.stopping {
+            return Some(Report::Stopped);
+        }
+        if !clean {
+            return Some(Report::Writes);
+        }
+        held.right = None;
+        held.answers_from = held.asked + 1;
+        Some(Report::Rests { asked: held.asked })
+    }
+
+    /// The flush with which all that is written now will have been sent.
+    #[must_use]
+    pub fn last_written(&self, chunk: Chunk) -> FlushNumber {
+        let held = self.held.get(&chunk);
+        held.map_or(FlushNumber(0), |held| {
+            let next = u64::from(!held.dirty.is_empty());
+            FlushNumber(held.last.0 + next)
+        })
+    }
+
+    fn of(&self, inode: InodeId) -> impl Iterator<Item = &Held> {
+        let held = self.held.range(Chunk::all_of(inode));
+        held.map(|(_, held)| held)
+    }
+}
+
+impl Held {
+    fn new(hold: Hold) -> Self {
+        Self {
+            hold,
+            right: None,
+            asked: 0,
+            answers_from: 0,
+            stopping: false,
+            dirty: RegionMap::new(),
+            sent: None,
+            last: FlushNumber(0),
+            arrived: FlushNumber(0),
+            settling: Vec::new(),
+            merged: RegionMap::new(),
+        }
+    }
+
+    /// Whether the owner has everything.
+    fn is_clean(&self) -> bool {
+        self.sent.is_none() && self.dirty.is_empty()
+    }
+
+    /// What has no record here, or none before that of `version`.
+    fn kept_since(&self, version: Version) -> impl Iterator<Item = &RegionMap> {
+        let sent = self.sent.iter().map(|sent| &sent.ranges);
+        let later = move |(taken, ranges)| (taken >= version).then_some(ranges);
+        let settling = self.settling.iter().map(|(taken, ranges)| (*taken, ranges));
+        let settling = settling.filter_map(later);
+        std::iter::once(&self.dirty).chain(sent).chain(settling)
+    }
+
+    fn keeps(&self, range: ByteRange) -> bool {
+        let mut kept = self.kept_since(Version::default());
+        kept.any(|kept| !kept.is_valid(range))
+    }
+
+    fn clear(&mut self) {
+        self.dirty = RegionMap::new();
+        self.sent = None;
+        self.settling.clear();
+    }
+
+    /// What no record here covers.
+    fn unrecorded(&self, chunk: Chunk) -> Option<Unsent> {
+        let mut all = RegionMap::new();
+        let kept = self.kept_since(Version::default());
+        for (range, version) in kept.flat_map(RegionMap::iter) {
+            all.invalidate(range, version);
+        }
+        let ranges: Vec<ByteRange> = all.iter().map(|(range, _)| range).collect();
+        (!ranges.is_empty()).then_some(Unsent {
+            inode: chunk.inode,
+            ranges,
+        })
+    }
+}

@@ -1,0 +1,151 @@
+//! What the simulator is slow to say: the bookkeeping of one holder and one owner.
+
+use super::*;
+use crate::region::RegionMap;
+use perigee_types::{ContainerId, Epoch, InodeIndex, NodeId, Seq, Tick};
+
+const INODE: InodeId = InodeId::new(ContainerId::ROOT, InodeIndex(7));
+const CHUNK: Chunk = Chunk {
+    inode: INODE,
+    index: 0,
+};
+const TERMS: Terms = Terms {
+    held: Span::from_millis(1_900),
+    waited: Span::from_millis(2_500),
+};
+
+fn version(seq: u64) -> Version {
+    Version {
+        epoch: Epoch(1),
+        seq: Seq(seq),
+    }
+}
+
+fn hold() -> Hold {
+    Hold {
+        holder: SessionId::new(NodeId(2), 9),
+        token: version(5),
+    }
+}
+
+fn holding() -> Holding {
+    let mut holding = Holding::default();
+    assert_eq!(holding.on_row(CHUNK, Some(hold())), None);
+    let (asked, number) = holding.ask(CHUNK).unwrap();
+    assert_eq!(asked, hold());
+    holding.on_right(CHUNK, hold(), (number, Tick(0)), TERMS);
+    holding
+}
+
+fn parts(map: &RegionMap) -> Vec<(u64, u64)> {
+    map.iter()
+        .map(|(range, _)| (range.start, range.end))
+        .collect()
+}
+
+#[test]
+fn a_right_lasts_from_when_it_was_asked_for() {
+    let holding = holding();
+    let may = |at, session| holding.may(Tick(at), session, INODE, ByteRange::new(0, 10));
+    assert_eq!(may(1_899_999, hold().holder), May::Yes);
+    assert_eq!(may(1_900_000, hold().holder), May::Ask);
+    assert_eq!(may(0, SessionId::new(NodeId(2), 8)), May::No);
+    let beyond = ByteRange::with_len(CHUNK.range().end - 1, 2);
+    assert_eq!(holding.may(Tick(0), hold().holder, INODE, beyond), May::No);
+}
+
+#[test]
+fn what_was_written_is_kept_until_its_record_is_here() {
+    let mut holding = holding();
+    holding.on_write(INODE, ByteRange::new(0, 100));
+    let first = holding.flush(CHUNK).unwrap();
+    holding.on_write(INODE, ByteRange::new(50, 60));
+    assert_eq!(holding.flush(CHUNK), None, "one at a time");
+    let lacking = |holding: &Holding, seq| {
+        let range = ByteRange::new(0, 200);
+        parts(&holding.lacking(INODE, range, version(seq)))
+    };
+    // Its record comes before the answer does.
+    assert_eq!(lacking(&holding, 6), [(100, 200)]);
+    holding.on_flushed(CHUNK, hold(), first.number, (version(6), Seq(5)));
+    assert!(holding.keeps(INODE, ByteRange::new(0, 1)));
+    assert_eq!(lacking(&holding, 6), [(100, 200)]);
+    // A later record is not its own, but where it wrote again.
+    assert_eq!(lacking(&holding, 7), [(0, 50), (60, 200)]);
+    holding.on_committed(Seq(6));
+    assert!(!holding.keeps(INODE, ByteRange::new(0, 50)));
+    assert!(holding.keeps(INODE, ByteRange::new(0, 51)));
+    let lost = holding.on_row(CHUNK, None).unwrap();
+    assert_eq!(lost.ranges, [ByteRange::new(50, 60)]);
+}
+
+#[test]
+fn a_call_is_answered_when_all_that_was_written_has_arrived() {
+    let mut holding = holding();
+    holding.on_write(INODE, ByteRange::new(0, 100));
+    let first = holding.flush(CHUNK).unwrap();
+    holding.on_write(INODE, ByteRange::new(50, 60));
+    let through = holding.last_written(CHUNK);
+    holding.on_call(CHUNK, hold(), false);
+    assert_eq!(holding.report(CHUNK, hold(), through), None);
+    holding.on_flush_failed(CHUNK, hold(), first.number);
+    assert_eq!(holding.report(CHUNK, hold(), through), None);
+    let second = holding.flush(CHUNK).unwrap();
+    assert_eq!(second.ranges, [ByteRange::new(0, 100)]);
+    holding.on_write(INODE, ByteRange::new(0, 1));
+    holding.on_flushed(CHUNK, hold(), second.number, (version(6), Seq(6)));
+    let report = holding.report(CHUNK, hold(), through);
+    assert_eq!(report, Some(Report::Writes));
+    // To stop it has to send the rest.
+    holding.on_call(CHUNK, hold(), true);
+    let range = ByteRange::new(0, 10);
+    assert_eq!(holding.may(Tick(0), hold().holder, INODE, range), May::No);
+    assert_eq!(holding.report(CHUNK, hold(), through), None);
+    let third = holding.flush(CHUNK).unwrap();
+    holding.on_flushed(CHUNK, hold(), third.number, (version(7), Seq(7)));
+    let report = holding.report(CHUNK, hold(), through);
+    assert_eq!(report, Some(Report::Stopped));
+}
+
+#[test]
+fn who_rests_asks_again_before_it_writes() {
+    let (mut holding, mut holds) = (holding(), Holds::default());
+    holds.given(CHUNK, hold());
+    let asked = |holds: &mut Holds, number| holds.on_asked(Tick(0), CHUNK, hold(), number, TERMS);
+    assert_eq!(asked(&mut holds, 1), Ok(()));
+    let all = ByteRange::new(0, 10);
+    let need = |holds: &mut Holds, access| holds.need(INODE, all, access, &[]);
+    assert!(matches!(need(&mut holds, Access::Read), Need::Call(_)));
+    let rests = holding.report(CHUNK, hold(), FlushNumber(0)).unwrap();
+    assert_eq!(rests, Report::Rests { asked: 1 });
+    // An answer to what it had asked before gives it nothing.
+    holding.on_right(CHUNK, hold(), (1, Tick(0)), TERMS);
+    assert_eq!(holding.may(Tick(0), hold().holder, INODE, all), May::Ask);
+    let (_, number) = holding.ask(CHUNK).unwrap();
+    assert_eq!(asked(&mut holds, number), Ok(()));
+    // That it rested was said before.
+    holds.on_report(CHUNK, hold(), rests);
+    assert!(matches!(need(&mut holds, Access::Read), Need::Call(_)));
+    holds.on_report(CHUNK, hold(), Report::Rests { asked: number });
+    assert_eq!(need(&mut holds, Access::Read), Need::Nothing);
+    assert_eq!(need(&mut holds, Access::Change), Need::Remove(CHUNK));
+}
+
+#[test]
+fn silence_is_waited_out() {
+    let mut holds = Holds::new([(CHUNK, hold())], Tick(1_000), TERMS);
+    let silence = |holds: &Holds, at| holds.on_silence(Tick(at), CHUNK, hold());
+    assert_eq!(silence(&holds, 2_500_999), Silence::Lasts(Tick(2_501_000)));
+    assert_eq!(silence(&holds, 2_501_000), Silence::Over);
+    assert_eq!(holds.on_flush(CHUNK, hold(), FlushNumber(3)), Ok(()));
+    assert_eq!(
+        holds.on_flush(CHUNK, hold(), FlushNumber(3)),
+        Err(Stale::Overtaken)
+    );
+    holds.removed(CHUNK);
+    assert_eq!(
+        holds.on_flush(CHUNK, hold(), FlushNumber(4)),
+        Err(Stale::Row)
+    );
+    assert_eq!(silence(&holds, 0), Silence::Gone);
+}
