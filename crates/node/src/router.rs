@@ -200,11 +200,8 @@ impl Router {
                 request.clone(),
                 Box::new(move |result| _ = sender.send(result)),
             );
-            match receiver.await.unwrap_or(Err(Elsewhere::NotReady.into())) {
-                Ok((reply, ttl)) => Ok((Ok(reply), ttl)),
-                Err(Failed::Errno(errno)) => Ok((Err(errno), Span::ZERO)),
-                Err(elsewhere) => Err(elsewhere),
-            }
+            let (reply, ttl) = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
+            Ok((Ok(reply), ttl))
         };
         let execute = Execute {
             session: request.session,
@@ -258,10 +255,10 @@ impl Router {
             return self.route_later(request, done);
         };
         let again = request.clone();
-        let me = self.me();
+        let (me, asked) = (self.me(), container.clone());
         container.execute(
             request,
-            Box::new(move |result| match (result, me) {
+            Box::new(move |result| match (asked.or_elsewhere(result), me) {
                 (Err(Failed::Elsewhere(_)), Some(me)) => me.route_later(again, done),
                 (result, me) => {
                     if let Some(me) = me.filter(|_| changes(&again.operation)) {
@@ -580,11 +577,7 @@ impl Backend for Router {
         let env = self.env.clone();
         self.env.runtime.spawn(async move {
             let here = |container: Arc<Container>| async move {
-                match container.seek(inode, offset, whence) {
-                    Err(Failed::Errno(errno)) => Ok(Err(errno)),
-                    Err(elsewhere) => Err(elsewhere),
-                    Ok(at) => Ok(Ok(at)),
-                }
+                container.seek(inode, offset, whence).map(Ok)
             };
             let request = file::Seek {
                 inode,

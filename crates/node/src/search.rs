@@ -64,7 +64,8 @@ where
             Some(node) if node == env.me => {
                 if let Some(container) = env.container(container) {
                     let began = Instant::now();
-                    match here(container).await {
+                    let result = here(container.clone()).await;
+                    match container.or_elsewhere(result) {
                         Err(Failed::Elsewhere(_)) => search.worked_for(began.elapsed()),
                         result => return result,
                     }

@@ -58,11 +58,8 @@ fn reply<R: Rpc>(reply: &R::Reply) -> Handled {
 
 /// A result that is part of the answer, apart from one that sends the caller elsewhere.
 fn inner<T>(container: &Container, result: Result<T, Failed>) -> Result<Result<T, Errno>, Refused> {
-    match result {
+    match container.or_elsewhere(result) {
         Ok(value) => Ok(Ok(value)),
-        Err(Failed::Errno(errno)) if container.leaves_to_others(errno) => {
-            Err(Refused(Code::NotReady, "the disk here fails".to_owned()))
-        }
         Err(Failed::Errno(errno)) => Ok(Err(errno)),
         Err(elsewhere) => Err(elsewhere.into()),
     }

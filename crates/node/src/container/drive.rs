@@ -7,12 +7,13 @@ use perigee_net::{Call, PeerName};
 use perigee_proto::Rpc;
 use perigee_proto::message::chain::Envelope;
 use perigee_replica::Origin;
-use perigee_replica::{Entry, Holds, Input, LogWrite, Message, Output, PersistId};
+use perigee_replica::{Entry, Holds, Input, LogWrite, Message, Output, PersistId, Role};
 use perigee_store::{Space, WriteBatch};
 use perigee_types::{Batch, DataCommand, Epoch, InodeId, NodeId, Seq, Span, Tick, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tracing::error;
 
 /// For how long records of programs on this node gather before they are sent, when nobody waits.
@@ -257,7 +258,7 @@ impl Container {
         }
         st.extracted = st.extracted.max(through);
         st.pull.on_committed(through);
-        self.make_up(st, undone, after);
+        self.make_up(st, undone);
         self.recheck_damaged(st, &damaged);
         self.refill.notify_one();
         self.progress.notify_waiters();
@@ -374,6 +375,9 @@ impl Container {
         let now = self.env.clock.now();
         let next = {
             let mut st = self.state.lock();
+            if self.failing.load(Ordering::Relaxed) && !matches!(st.role, Role::Outside) {
+                self.step_locked(&mut st, Input::PersistFailed, &mut after);
+            }
             if st.chain.next_wakeup() <= now {
                 self.step_locked(&mut st, Input::Tick, &mut after);
             }

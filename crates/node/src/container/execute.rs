@@ -2,7 +2,7 @@
 
 use super::locks::Admitted;
 use super::view::{Foreign, owner_view};
-use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
+use super::{After, Answer, Container, Elsewhere, Failed, State};
 use crate::sessions::Whom;
 use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::Turn;
@@ -95,7 +95,7 @@ impl Container {
         };
         let file = match data.map(|inode| self.file(inode)) {
             Some(Ok(file)) => Some(file),
-            Some(Err(error)) => return answer(Err(store_errno(&error).into())),
+            Some(Err(error)) => return answer(Err(self.store_refused(&error).into())),
             None => None,
         };
         let still = file.as_ref().map(|file| file.still.write());
@@ -196,7 +196,7 @@ impl Container {
                 return Err(Elsewhere::NotReady);
             }
             return Ok(Ran::Done(
-                Err(store_errno(&failed)),
+                Err(self.store_refused(&failed)),
                 Span::ZERO,
                 Owed::default(),
             ));
@@ -255,7 +255,7 @@ impl Container {
                 Self::remember(st, request, &outcome.reply, &mut batch);
             }
             if let Err(error) = self.carry_out(st, &batch) {
-                return Concluded::failed(store_errno(&error));
+                return Concluded::failed(self.store_refused(&error));
             }
             match self.order(st, now, &batch, !local) {
                 Ok(seq) => depends = seq,
@@ -485,7 +485,7 @@ impl Container {
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         let seen = st.answers.seen(&mut view, self.id, session, op);
         if let Some(failed) = view.failed {
-            return Err(store_errno(&failed));
+            return Err(self.store_refused(&failed));
         }
         seen.map_err(|refusal| {
             error!(container = %self.id, %refusal, "kept answer unreadable");

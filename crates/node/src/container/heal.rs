@@ -1,11 +1,11 @@
 //! Blocks that are not what was written: never shown, and fetched from another member (law 7).
 
-use super::{Container, Elsewhere, Failed, State, store_errno};
-use perigee_replica::{Fetch, Input, RegionMap, Role};
+use super::{Container, Elsewhere, Failed, State};
+use perigee_replica::{Fetch, RegionMap, Role};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, Errno, InodeId, Seq, Version};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tracing::{error, warn};
 
 /// How it stands with a file whose bytes here were found corrupt.
@@ -29,47 +29,57 @@ impl Container {
             StoreError::Removed { .. } => Errno::ESTALE.into(),
             other => {
                 error!(container = %self.id, %inode, error = %other, "read failed");
-                store_errno(other).into()
+                self.store_refused(other).into()
             }
         }
     }
 
-    /// A write or a sync here failed. If that is the device's doing, the disk fails.
-    pub(super) fn disk_may_fail(self: &Arc<Self>, failed: &StoreError) {
+    /// The error for a program when this node's own store refused something. If that is the device's doing, this node leaves
+    /// the container, and [`Self::or_elsewhere`] has whoever asked go to the others.
+    pub(super) fn store_refused(&self, failed: &StoreError) -> Errno {
         const HOPELESS: [i32; 4] = [libc::EIO, libc::EROFS, libc::ENODEV, libc::ENXIO];
-        let fails = match failed {
-            StoreError::ReadOnly { .. } => true,
-            StoreError::Io { code, .. } => HOPELESS.contains(code),
-            _ => false,
-        };
-        if fails {
-            self.disk_fails(failed);
+        match failed {
+            StoreError::NoSpace => return Errno::ENOSPC,
+            StoreError::ReadOnly { .. } => {
+                self.disk_fails(failed);
+                return Errno::EROFS;
+            }
+            StoreError::Failed { .. } => self.disk_fails(failed),
+            StoreError::Io { code, .. } if HOPELESS.contains(code) => self.disk_fails(failed),
+            _ => {}
         }
+        Errno::EIO
     }
 
     /// A disk that does not keep what it is given must hold nobody up: this node leaves the container, until it is started
     /// again, and another one takes its place.
-    pub(super) fn disk_fails(self: &Arc<Self>, failed: &StoreError) {
-        if !matches!(self.state.lock().role, Role::Outside) {
+    pub(super) fn disk_fails(&self, failed: &StoreError) {
+        if !self.failing.swap(true, Ordering::Relaxed) {
             error!(container = %self.id, %failed, "the disk here fails: this node leaves the container");
-            self.step(Input::PersistFailed);
         }
+        self.wake.notify_one();
     }
 
-    /// Whether an error is this node's disk failing while others have the container: they go on with it, and whoever asked
-    /// here is to ask them.
-    pub(crate) fn leaves_to_others(&self, failed: Errno) -> bool {
-        if !matches!(failed, Errno::EIO | Errno::EROFS) {
-            return false;
-        }
-        let read_only = self.env.store.read_only(self.id).is_some();
+    /// What whoever asked is told: where this node's disk fails and others have the container, they go on with it, and are to
+    /// be asked.
+    pub(crate) fn or_elsewhere<T>(&self, result: Result<T, Failed>) -> Result<T, Failed> {
+        result.map_err(|failed| match failed {
+            Failed::Errno(Errno::EIO | Errno::EROFS) if self.leaves_to_others() => {
+                Elsewhere::NotReady.into()
+            }
+            failed => failed,
+        })
+    }
+
+    fn leaves_to_others(&self) -> bool {
+        let failing = self.failing.load(Ordering::Relaxed);
         let st = self.state.lock();
-        (read_only || matches!(st.role, Role::Outside)) && !self.listed(&st).is_empty()
+        (failing || matches!(st.role, Role::Outside)) && !self.listed(&st).is_empty()
     }
 
     /// What the log says of the container cannot be read here any more: this node leaves, and when the others have gone on
     /// without it, it drops its copy and gets another one.
-    pub(super) fn keys_rot(self: &Arc<Self>, failed: &StoreError) {
+    pub(super) fn keys_rot(&self, failed: &StoreError) {
         self.env.spoiled.lock().insert(self.id);
         self.disk_fails(failed);
     }

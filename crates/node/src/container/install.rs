@@ -188,7 +188,7 @@ impl Container {
         let installed = prepared.and_then(|()| install(&file, &arrived, &parts));
         drop(installing);
         if let Err(error) = &installed {
-            self.disk_may_fail(error);
+            self.store_refused(error);
         }
         // Asked without the lock, since it asks the disk.
         let lies = matches!(installed, Err(StoreError::NoSpace)) && self.has_plenty_of_room();

@@ -3,7 +3,7 @@
 use super::dirty::{self, Effect, Pending, RECORD_RANGES_MAX, Taken};
 use super::execute::Owed;
 use super::view::{Foreign, owner_view};
-use super::{Answer, Container, Elsewhere, Failed, State, store_errno};
+use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
@@ -74,7 +74,7 @@ impl Container {
         let ran = perigee_meta::execute(op, &context, &mut view);
         if let Some(failed) = view.failed {
             error!(container = %self.id, %failed, "state cannot be read");
-            return Err(store_errno(&failed));
+            return Err(self.store_refused(&failed));
         }
         ran.map_err(|refusal| match refusal {
             Refusal::Errno(errno) => errno,
@@ -134,6 +134,11 @@ impl Container {
             };
             let outcome = match self.run_own(st, &op) {
                 Ok(outcome) => outcome,
+                Err(Errno::EIO) => {
+                    error!(container = %self.id, %inode, "writes lost with the state");
+                    self.lose_writes(st, inode, &written.ranges);
+                    return None;
+                }
                 Err(errno) => {
                     // The file is gone: so are its bytes.
                     debug!(container = %self.id, %inode, %errno, "writes of a removed file dropped");
@@ -156,14 +161,19 @@ impl Container {
                 Ok(seq) => last = Some(seq),
                 Err(elsewhere) => {
                     error!(container = %self.id, %inode, %elsewhere, "writes lost with the ownership");
-                    self.env.losses.note([inode]);
-                    self.distrust_writes(st, inode, &written.ranges);
-                    self.refill.notify_one();
+                    self.lose_writes(st, inode, &written.ranges);
                     return None;
                 }
             }
         }
         last
+    }
+
+    /// Writes that are in place get no record: their programs hear of it, and other members' bytes replace theirs.
+    fn lose_writes(&self, st: &mut State, inode: InodeId, ranges: &[ByteRange]) {
+        self.env.losses.note([inode]);
+        self.distrust_writes(st, inode, ranges);
+        self.refill.notify_one();
     }
 
     /// Carries out at the owner what an operation does to data objects, before it is ordered.
@@ -204,7 +214,7 @@ impl Container {
     ) -> Result<(), Answer<ByteRange>> {
         let local = request.session.node() == self.env.me;
         let under_way = (!local).then(|| self.abroad.begin(request.inode));
-        match self.write_now(&request, data, local) {
+        match self.or_elsewhere(self.write_now(&request, data, local)) {
             Err(Failed::Elsewhere(_)) => return Err(answer),
             Err(failed) => answer(Err(failed)),
             Ok((range, owed, None)) => self.settle(owed, Ok(range), answer),
@@ -282,7 +292,9 @@ impl Container {
         local: bool,
     ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
         let inode = request.inode;
-        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let file = self
+            .file(inode)
+            .map_err(|error| self.store_refused(&error))?;
         let _appending = matches!(request.at, At::End).then(|| file.append.lock());
         let _still = file.still.read();
         let (offset, _changing) = {
@@ -315,7 +327,10 @@ impl Container {
         if range.end > FILE_LEN_MAX {
             return Err(Errno::EFBIG.into());
         }
-        let len = file.object.len().map_err(|error| store_errno(&error))?;
+        let len = file
+            .object
+            .len()
+            .map_err(|error| self.store_refused(&error))?;
         let effect = if range.end > len {
             Effect::Grew
         } else {
@@ -328,7 +343,6 @@ impl Container {
         let replaced = ByteRange::new(offset.min(len), range.end.min(len));
         let _under_way = self.intend(inode, replaced);
         if let Err(error) = file.object.write(offset, data) {
-            self.disk_may_fail(&error);
             if matches!(error, StoreError::NoSpace) && !replaced.is_empty() {
                 self.note_torn(request, replaced);
             }
@@ -519,13 +533,13 @@ impl Container {
             let bytes = self.read_object(inode, offset, len);
             // Asked after the read: a write that it may have met had begun before.
             if !self.abroad.has(inode) {
-                return answer(bytes.map(|bytes| (bytes, Span::ZERO)));
+                return answer(self.or_elsewhere(bytes.map(|bytes| (bytes, Span::ZERO))));
             }
         }
         let me = self.clone();
         self.env.runtime.spawn(async move {
             let result = me.read_for_other(session, inode, offset, len, grant).await;
-            answer(result);
+            answer(me.or_elsewhere(result));
         });
     }
 
@@ -608,7 +622,9 @@ impl Container {
     /// Waits until the writes that are on their way into the file have failed, or wait for their record. Blocks.
     fn pass_changes(&self, inode: InodeId) -> Result<(), Failed> {
         if self.state.lock().leases.has_changes(inode) {
-            let file = self.file(inode).map_err(|error| store_errno(&error))?;
+            let file = self
+                .file(inode)
+                .map_err(|error| self.store_refused(&error))?;
             drop(file.still.write());
         }
         Ok(())
@@ -667,12 +683,14 @@ impl Container {
         if offset >= size {
             return Err(Errno::ENXIO.into());
         }
-        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let file = self
+            .file(inode)
+            .map_err(|error| self.store_refused(&error))?;
         let found = match whence {
             Whence::Data => file.object.seek_data(offset),
             Whence::Hole => file.object.seek_hole(offset),
         };
-        match found.map_err(|error| store_errno(&error))? {
+        match found.map_err(|error| self.store_refused(&error))? {
             Some(at) if at < size => Ok(at),
             _ if whence == Whence::Hole => Ok(size),
             _ => Err(Errno::ENXIO.into()),

@@ -2,7 +2,7 @@
 
 use super::execute::Owed;
 use super::view::{Foreign, owner_view};
-use super::{After, Container, Failed, Request, State, store_errno};
+use super::{After, Container, Failed, Request, State};
 use crate::env::Env;
 use perigee_meta::queue::{Ask, Ticket, Turn};
 use perigee_meta::{HeldLocks, LockKind, Op, Patience, Refusal, Reply, held_locks, lock_sessions};
@@ -220,7 +220,7 @@ impl Container {
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         let sessions = lock_sessions(&mut view, self.id);
         if let Some(failed) = view.failed.take() {
-            return Err(store_errno(&failed).into());
+            return Err(self.store_refused(&failed).into());
         }
         sessions.map_err(|refusal| {
             error!(container = %self.id, %refusal, "locks cannot be read");
@@ -254,7 +254,7 @@ impl Container {
         let held = held_locks(&mut view, inode);
         if let Some(failed) = view.failed.take() {
             error!(container = %self.id, %failed, "state cannot be read");
-            return Err(store_errno(&failed));
+            return Err(self.store_refused(&failed));
         }
         let latest = view.latest;
         match held {

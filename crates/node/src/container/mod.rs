@@ -44,6 +44,7 @@ use perigee_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 
 pub(crate) use execute::{Request, changes, data_inode};
@@ -223,6 +224,8 @@ pub(crate) struct Container {
     unseen: unseen::UnseenWrites,
     abroad: Arc<abroad::WritesFromAbroad>,
     snapshots: Mutex<transfer::Snapshots>,
+    /// What this node keeps of it can be relied on no more: this node leaves it, until it is started again.
+    failing: AtomicBool,
     /// What works for it as long as it is open.
     tasks: Mutex<Vec<tokio::task::AbortHandle>>,
 }
@@ -290,14 +293,5 @@ impl Container {
         let view = st.chain.view().into_iter();
         let listed = view.flat_map(|view| view.chain.iter().copied());
         listed.filter(|node| *node != self.env.me).collect()
-    }
-}
-
-/// The error for a program when this node's own store failed.
-pub(crate) fn store_errno(error: &perigee_store::StoreError) -> Errno {
-    match error {
-        perigee_store::StoreError::NoSpace => Errno::ENOSPC,
-        perigee_store::StoreError::ReadOnly { .. } => Errno::EROFS,
-        _ => Errno::EIO,
     }
 }

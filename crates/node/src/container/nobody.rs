@@ -3,7 +3,7 @@
 
 use super::install::Round;
 use super::refill::piece;
-use super::{Container, Failed, State, store_errno};
+use super::{Container, Failed, State};
 use bytes::Bytes;
 use perigee_proto::message::data::{Fetch as Ask, Region};
 use perigee_replica::{Fetch, Nobody, NotGiven, RegionMap, Role};
@@ -192,9 +192,14 @@ impl Container {
     /// Puts a member's older content where nothing is that could be the content, by a record. Blocks on the disk.
     fn take_older(self: &Arc<Self>, fetch: &Fetch, bytes: &[u8]) -> Result<(), Failed> {
         let inode = fetch.inode;
-        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let file = self
+            .file(inode)
+            .map_err(|error| self.store_refused(&error))?;
         let _still = file.still.write();
-        let len = file.object.len().map_err(|error| store_errno(&error))?;
+        let len = file
+            .object
+            .len()
+            .map_err(|error| self.store_refused(&error))?;
         let mut st = self.state.lock();
         let now = self.env.clock.now();
         Self::reign(&st, now)?;
@@ -224,7 +229,7 @@ impl Container {
         if written.is_empty() {
             return Ok(());
         }
-        let ordered = put.map_err(|error| store_errno(&error).into());
+        let ordered = put.map_err(|error| self.store_refused(&error).into());
         let ordered = ordered.and_then(|()| {
             let mut batch = Batch::default();
             let command = |range: &ByteRange| DataCommand::Written {

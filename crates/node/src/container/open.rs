@@ -14,6 +14,7 @@ use perigee_store::{Space, Store, StoreError, WriteBatch};
 use perigee_types::{Batch, ContainerId, Epoch, Seq, Tick};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -132,6 +133,7 @@ impl Container {
             unseen: super::unseen::UnseenWrites::default(),
             abroad: Arc::default(),
             snapshots: Mutex::new(transfer::Snapshots::default()),
+            failing: AtomicBool::new(false),
             tasks: Mutex::default(),
         });
         container.replay(&entries, stored.data_done);
@@ -180,7 +182,7 @@ impl Container {
                 }
             }
             st.pull.on_committed(applied);
-            self.make_up(&mut st, undone, &mut after);
+            self.make_up(&mut st, undone);
             let committed = st.chain.committed();
             if committed > applied {
                 self.note_committed(&mut st, committed, &mut after);

@@ -4,7 +4,7 @@ use super::drive::decode_batch;
 use super::gentle::{self, Gentle, REQUESTS_MAX};
 use super::install::Round;
 use super::nobody::Without;
-use super::{After, Container, Elsewhere, Failed, State};
+use super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -155,12 +155,7 @@ impl Container {
     }
 
     /// What records should have done to the data here, and did not, is another member's to give. They are committed.
-    pub(super) fn make_up(
-        self: &Arc<Self>,
-        st: &mut State,
-        undone: Vec<Undone>,
-        after: &mut After,
-    ) {
+    pub(super) fn make_up(&self, st: &mut State, undone: Vec<Undone>) {
         for Undone {
             version,
             command,
@@ -174,8 +169,7 @@ impl Container {
                 let range = ByteRange::new(range.start.min(end), end);
                 self.distrust_range(st, inode, range, version);
             }
-            let me = self.clone();
-            after.push(move || me.disk_may_fail(&error));
+            self.store_refused(&error);
         }
     }
 
@@ -547,7 +541,7 @@ impl Container {
         for group in inodes.chunks(SYNC_TOGETHER_MAX) {
             if group.len() >= SYNC_TOGETHER_MIN {
                 if let Err(error) = self.sync_group(group).await {
-                    self.disk_may_fail(&error);
+                    self.store_refused(&error);
                     debug!(container = %self.id, %error, "not synced");
                     failed.extend_from_slice(group);
                 }

@@ -171,7 +171,7 @@ impl Container {
             perigee_store::StoreError::Corrupt { .. } if !st.damaged.contains_key(&inode) => {
                 Elsewhere::NotReady.into()
             }
-            failed => super::store_errno(failed).into(),
+            failed => self.store_refused(failed).into(),
         }
     }
 }

@@ -52,7 +52,7 @@ impl Container {
         }
         let file = self
             .file(inode)
-            .map_err(|error| super::store_errno(&error))?;
+            .map_err(|error| self.store_refused(&error))?;
         let _alone = file.still.write();
         let version = {
             let mut st = self.state.lock();

@@ -1,6 +1,6 @@
 //! Putting what was written on the disks of all members: for fsync, and before another host is shown it.
 
-use super::{Container, Elsewhere, Failed, store_errno};
+use super::{Container, Elsewhere, Failed};
 use bytes::Bytes;
 use perigee_meta::Kind;
 use perigee_proto::message::data::SyncData;
@@ -114,7 +114,9 @@ impl Container {
 
     /// Puts this node's copy on its disk.
     pub(super) async fn sync_here(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
-        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let file = self
+            .file(inode)
+            .map_err(|error| self.store_refused(&error))?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let synced = self.env.runtime.spawn_blocking(move || {
             // The receiver may have gone: then nobody wants to know.
@@ -126,8 +128,7 @@ impl Container {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 error!(%inode, %error, "sync failed");
-                self.disk_may_fail(&error);
-                Err(store_errno(&error).into())
+                Err(self.store_refused(&error).into())
             }
             Err(_) => Err(Errno::EIO.into()),
         }

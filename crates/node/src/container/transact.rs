@@ -4,7 +4,7 @@
 
 use super::execute::{Owed, Request, changes, data_inode};
 use super::view::{Foreign, owner_view};
-use super::{After, Answer, Container, Elsewhere, Failed, State, store_errno};
+use super::{After, Answer, Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use perigee_meta::tx::{
     Count, Intent, Known, Plan, Step, Tell, Transactions, Turn, Verdict, Vote, When,
@@ -163,7 +163,10 @@ impl Container {
     ) -> Result<Next, Failed> {
         let mut after = After::default();
         let file = match data_inode(&request.operation) {
-            Some(inode) => Some(self.file(inode).map_err(|error| store_errno(&error))?),
+            Some(inode) => Some(
+                self.file(inode)
+                    .map_err(|error| self.store_refused(&error))?,
+            ),
             None => None,
         };
         let still = file.as_ref().map(|file| file.still.write());
@@ -204,7 +207,7 @@ impl Container {
         let ran = perigee_meta::execute(&request.operation, &context, &mut view);
         let (latest, reads) = (view.latest, view.reads.take().unwrap_or_default());
         if let Some(failed) = view.failed.take() {
-            return Err(store_errno(&failed).into());
+            return Err(self.store_refused(&failed).into());
         }
         let owed = Owed {
             commit: st.before_telling(local, latest),
@@ -293,7 +296,7 @@ impl Container {
             };
             Self::remember(&mut st, request, &outcome.reply, &mut batch);
             self.carry_out(&mut st, &batch)
-                .map_err(|error| store_errno(&error))?;
+                .map_err(|error| self.store_refused(&error))?;
             let seq = self.order(&mut st, now, &batch, true)?;
             let step = st.transactions.decided(now, plan.tx);
             let touched = outcome.touched.clone();
@@ -387,7 +390,7 @@ impl Container {
         }
         let (latest, reads) = (view.latest, view.reads.take().unwrap_or_default());
         if let Some(failed) = view.failed.take() {
-            return Err(store_errno(&failed).into());
+            return Err(self.store_refused(&failed).into());
         }
         if st.transactions.hides(&reads) {
             return Ok(None);
@@ -458,7 +461,7 @@ impl Container {
         let mut view = owner_view(self.id, overlay, &self.env.store, &mut foreign);
         let decided = decide(transactions, &mut view);
         if let Some(failed) = view.failed {
-            return Err(store_errno(&failed).into());
+            return Err(self.store_refused(&failed).into());
         }
         decided.map_err(|refusal| {
             error!(container = %self.id, %refusal, "record of a transaction unreadable");
@@ -483,7 +486,7 @@ impl Container {
             let mut seq = st.chain.last().seq;
             if let Some(record) = &step.record {
                 self.carry_out(&mut st, record)
-                    .map_err(|error| store_errno(&error))?;
+                    .map_err(|error| self.store_refused(&error))?;
                 seq = self.order(&mut st, now, record, true)?;
             }
             st.transactions.ended(tx);

@@ -52,7 +52,7 @@ impl Container {
         };
         let rows = snapshot
             .scan(Space::State(self.id), &from, None, PAGE_ROWS)
-            .map_err(|error| super::store_errno(&error))?;
+            .map_err(|error| self.store_refused(&error))?;
         let full = rows.len() == PAGE_ROWS;
         let mut page = Vec::new();
         let mut bytes = 0;
@@ -95,7 +95,7 @@ impl Container {
             self.env
                 .store
                 .snapshot()
-                .map_err(|error| super::store_errno(&error))?,
+                .map_err(|error| self.store_refused(&error))?,
         );
         let base = match snapshot.get(Space::Local(self.id), super::drive::HARD) {
             Ok(Some(bytes)) => {
@@ -103,7 +103,7 @@ impl Container {
                 stored.applied
             }
             Ok(None) => return Err(Elsewhere::NotReady.into()),
-            Err(error) => return Err(super::store_errno(&error).into()),
+            Err(error) => return Err(self.store_refused(&error).into()),
         };
         snapshots.next += 1;
         let number = snapshots.next;

@@ -7,7 +7,7 @@
 //! when the program has let go of it.
 
 use super::dirty::{Effect, Taken};
-use super::{Container, Failed, File, State, store_errno};
+use super::{Container, Failed, File, State};
 use parking_lot::Mutex;
 use perigee_meta::{Attr, Kind, Touched};
 use perigee_store::StoreError;
@@ -82,7 +82,9 @@ impl Container {
 
     /// A program may have a shared map of the backing file from now on.
     pub(crate) fn map_writer_comes(&self, session: SessionId, inode: InodeId) -> Result<(), Errno> {
-        let file = self.file(inode).map_err(|error| store_errno(&error))?;
+        let file = self
+            .file(inode)
+            .map_err(|error| self.store_refused(&error))?;
         let entry = {
             let mut files = self.unseen.files.lock();
             let entry = files.entry(inode).or_insert_with(|| {
@@ -104,7 +106,7 @@ impl Container {
         drop(entry);
         begun.map_err(|error| {
             self.unseen.tidy(inode);
-            store_errno(&error)
+            self.store_refused(&error)
         })
     }
 
@@ -174,7 +176,7 @@ impl Container {
             Err(StoreError::Removed { .. }) => Ok(()),
             Err(error) => {
                 error!(%inode, %error, "the file cannot be compared with its checksums");
-                Err(store_errno(&error))
+                Err(self.store_refused(&error))
             }
         }
     }

@@ -102,7 +102,8 @@ impl Holds {
         };
         Self {
             rows: rows.into_iter().map(row).collect(),
-            ..Self::default()
+            #[cfg(feature = "plant")]
+            plant: None,
         }
     }
 
