@@ -126,8 +126,7 @@ impl Object {
                 };
                 let part = ByteRange::new(at, whole);
                 let (here, more) = rest.split_at_mut(part.len() as usize);
-                read_padded(file, at, here).map_err(|e| self.io("read", &e))?;
-                check_blocks(body, at, here, &mut bad);
+                self.read_whole(body, file, at, here, &mut bad)?;
                 rest = more;
                 part
             };
@@ -140,6 +139,34 @@ impl Object {
         Err(self.corrupt(bad))
     }
 
+    /// Reads from the start of the block at `start`. A block that the device cannot read is as one that rotted: another copy has
+    /// it, and what is written in its place can be read.
+    fn read_whole(
+        &self,
+        body: &Body,
+        file: &dyn DiskFile,
+        start: u64,
+        out: &mut [u8],
+        bad: &mut Vec<ByteRange>,
+    ) -> Result<(), StoreError> {
+        match read_padded(file, start, out) {
+            Ok(()) => check_blocks(body, start, out, bad),
+            Err(error) if error.raw_os_error() != Some(libc::EIO) => {
+                return Err(self.io("read", &error));
+            }
+            Err(_) if out.len() <= BLOCK => {
+                push_block(bad, ByteRange::with_len(start, out.len() as u64));
+            }
+            // Where they cannot be read as a whole, some of them may still be.
+            Err(_) => {
+                for (at, block) in (start..).step_by(BLOCK).zip(out.chunks_mut(BLOCK)) {
+                    self.read_whole(body, file, at, block, bad)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn read_edge(
         &self,
         body: &Body,
@@ -150,8 +177,8 @@ impl Object {
         bad: &mut Vec<ByteRange>,
     ) -> Result<(), StoreError> {
         let mut scratch = [0; BLOCK];
-        let content = read_block(file, block, &mut scratch).map_err(|e| self.io("read", &e))?;
-        check_blocks(body, block.start, content, bad);
+        let content = &mut scratch[..block.len() as usize];
+        self.read_whole(body, file, block.start, content, bad)?;
         let from = (part.start - block.start) as usize;
         out.copy_from_slice(&content[from..from + out.len()]);
         Ok(())

@@ -192,22 +192,22 @@ fn a_sync_that_found_no_room_for_its_checksums_is_not_forgotten() {
 }
 
 #[test]
-fn an_unreadable_sector_is_an_error_and_found_by_scrub() {
+fn an_unreadable_sector_is_as_one_that_rotted() {
     let bench = Bench::new();
     let object = bench.object(1);
     object.write(0, &pattern(1, 5000)).unwrap();
     bench.disk.set(|faults| faults.unreadable = true);
-    let error = object.read(0, &mut [0; 10]).unwrap_err();
-    assert!(
-        matches!(
+    for (len, blocks) in [(10, r(0, 4096)), (5000, r(0, 5000))] {
+        let error = object.read(0, &mut vec![0; len]).unwrap_err();
+        let ranges = vec![blocks];
+        assert_eq!(
             error,
-            StoreError::Io {
-                code: libc::EIO,
-                ..
+            StoreError::Corrupt {
+                inode: object.inode(),
+                ranges
             }
-        ),
-        "{error}"
-    );
+        );
+    }
     assert_eq!(object.verify(), Ok(vec![r(0, 5000)]));
     bench.disk.set(|faults| faults.unreadable = false);
     assert_eq!(object.verify(), Ok(vec![]));
