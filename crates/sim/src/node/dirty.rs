@@ -6,7 +6,7 @@
 //! then or not. When notes come and go is decided by [`perigee_replica::Notes`], in both. Files that grow or are cut, and
 //! maps, are not simulated.
 
-use crate::disk::{Disk, DiskOp};
+use crate::disk::Disk;
 use crate::model::{BLOCKS, BLOCKS_PER_FILE, FILE_LEN, Record, blocks_in, file_of, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, World};
@@ -28,14 +28,9 @@ impl World {
         let version = self.next_version(node);
         for &(block, token) in blocks {
             let (inode, range) = (file_of(block), range_of(block));
-            let host = &mut self.nodes[node];
-            let Some(run) = &mut host.run else { return };
-            let notes = run.notes.note(inode, range);
-            if !notes.is_empty() {
-                // On the disk with whatever goes there next.
-                host.disk.queue.push_back(DiskOp::Note(notes));
-            }
-            host.disk.write(block, token);
+            let Some(run) = self.nodes[node].put_noted(block, token) else {
+                return;
+            };
             if self.plant != Some(Plant::OwnWriteFetchedOver) {
                 run.pull.on_own_write(inode, range);
             }

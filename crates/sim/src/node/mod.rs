@@ -10,9 +10,9 @@ pub mod service;
 pub mod store;
 
 use crate::clock::Clock;
-use crate::disk::{Disk, ObjectMap};
+use crate::disk::{Disk, DiskOp, ObjectMap};
 use crate::law::explained::Witness;
-use crate::model::{Blocks, FILES, Op, Outcome, Record, State};
+use crate::model::{Blocks, FILES, Op, Outcome, Record, State, file_of, range_of};
 use perigee_replica::chunk::{Call, Flush, FlushNumber, Habit, Holds, Report};
 use perigee_replica::{
     Chain, ChainView, Chunk, FetchId, Hold, Holding, Message, Note, Notes, Pull,
@@ -377,6 +377,19 @@ pub struct Node {
     pub(crate) fail_next_write: bool,
     pub(crate) disk_free_at: u64,
     pub(crate) session: Session,
+}
+
+impl Node {
+    /// Puts bytes without a record in place; the note of them is on the disk with whatever goes there next.
+    pub(crate) fn put_noted(&mut self, block: usize, token: u64) -> Option<&mut Running> {
+        let run = self.run.as_mut()?;
+        let notes = run.notes.note(file_of(block), range_of(block));
+        if !notes.is_empty() {
+            self.disk.queue.push_back(DiskOp::Note(notes));
+        }
+        self.disk.write(block, token);
+        Some(run)
+    }
 }
 
 /// The session of a host: one operation at a time.

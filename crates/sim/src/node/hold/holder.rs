@@ -2,7 +2,6 @@
 
 use super::super::{HeldUp, HoldPacket, Packet};
 use super::{blocks_of, file_wanted, wanted};
-use crate::disk::DiskOp;
 use crate::law;
 use crate::model::{Op, Outcome, Record, blocks_in, chunk, file_of, inode, number_of, range_of};
 use crate::oracle::Mark;
@@ -92,13 +91,9 @@ impl World {
         let below = self.written(node, block);
         self.oracle.over.insert(token, below);
         self.oracle.held_at.insert(token, self.now);
-        let host = &mut self.nodes[node];
-        let Some(run) = &mut host.run else { return };
-        let notes = run.notes.note(inode, range);
-        if !notes.is_empty() {
-            host.disk.queue.push_back(DiskOp::Note(notes));
-        }
-        host.disk.write(block, token);
+        let Some(run) = self.nodes[node].put_noted(block, token) else {
+            return;
+        };
         run.pull.on_own_write(inode, range);
         run.holding.on_write(inode, range);
         run.alone.insert(block, token);
