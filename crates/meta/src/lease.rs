@@ -107,6 +107,12 @@ impl Leases {
         }
     }
 
+    /// Whether no such change of any inode is under way.
+    #[must_use]
+    pub fn has_no_changes(&self) -> bool {
+        self.changing.is_empty()
+    }
+
     /// Whether any such change is under way.
     #[must_use]
     pub fn has_changes(&self, inode: InodeId) -> bool {

@@ -18,8 +18,15 @@ struct Done {
     worst: Duration,
 }
 
-/// Appends numbers until told to stop, with an fsync now and then; every call must succeed.
-fn append(path: &Path, stop: &AtomicBool) -> Done {
+/// When a program has its file put on the disks.
+#[derive(Clone, Copy)]
+enum Sync {
+    NowAndThen,
+    AtTheEnd,
+}
+
+/// Appends numbers until told to stop; every call must succeed.
+fn append(path: &Path, sync: Sync, stop: &AtomicBool) -> Done {
     let mut log = fs::File::options()
         .create(true)
         .append(true)
@@ -29,7 +36,7 @@ fn append(path: &Path, stop: &AtomicBool) -> Done {
     while !stop.load(Ordering::SeqCst) {
         let began = Instant::now();
         log.write_all(format!("{lines:09}\n").as_bytes()).unwrap();
-        if lines % 64 == 0 {
+        if matches!(sync, Sync::NowAndThen) && lines % 64 == 0 {
             log.sync_all().unwrap();
         }
         worst = worst.max(began.elapsed());
@@ -66,17 +73,22 @@ fn a_node_is_drained_under_load_and_removed() {
     fs::write(first.join("replaced"), vec![b'0'; 1 << 20]).unwrap();
 
     let stop = AtomicBool::new(false);
-    let logs = [first.join("log"), second.join("there/log")];
+    // Whatever the moment at which the owner leaves, the third has then written what no fsync has covered.
+    let logs = [
+        (first.join("log"), Sync::NowAndThen),
+        (second.join("there/log"), Sync::NowAndThen),
+        (first.join("unsynced"), Sync::AtTheEnd),
+    ];
     let done = scope(|scope| {
         let writers = logs
             .each_ref()
-            .map(|path| scope.spawn(|| append(path, &stop)));
+            .map(|(path, sync)| scope.spawn(|| append(path, *sync, &stop)));
         fs::write(first.join("replaced"), vec![b'1'; 1 << 20]).unwrap();
         cluster.perigee(&["drain", "node-1"]).unwrap();
         stop.store(true, Ordering::SeqCst);
         writers.map(|writer| writer.join().unwrap())
     });
-    for (Done { lines, worst }, name) in done.iter().zip(["log", "there/log"]) {
+    for (Done { lines, worst }, name) in done.iter().zip(["log", "there/log", "unsynced"]) {
         eprintln!("{name}: {lines} lines, longest call {worst:?}");
         assert!(*worst < SERVICE_GOES_ON, "a call took {worst:?}");
         for mount in [&first, &second] {

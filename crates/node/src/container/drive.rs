@@ -337,15 +337,20 @@ impl Container {
         receiver.await.unwrap_or(Err(Elsewhere::NotReady))
     }
 
-    /// Up to which record every other member has said that all data is on its disk.
-    pub(super) fn data_of_members(&self, st: &State) -> Seq {
+    /// Up to which record every other member has said that all data is on its disk; without one, what is on this node's.
+    fn data_of_members(&self, st: &State) -> Seq {
         let me = self.env.me;
         let counted = st.chain.member_progress().into_iter().filter(|member| {
             use perigee_replica::Standing::{Admitting, Member};
             member.node != me && matches!(member.standing, Member | Admitting { .. })
         });
         let data = counted.map(|member| member.data).min();
-        data.unwrap_or(st.chain.committed())
+        data.unwrap_or(st.chain.committed().min(st.synced))
+    }
+
+    /// Takes note of what the members have said of their data.
+    pub(super) fn hear_of_data(&self, st: &mut State) {
+        st.data_elsewhere = st.data_elsewhere.max(self.data_of_members(st));
     }
 
     /// Forgets which files' data may not be on every disk, where the members and this node's own store have said it is.
@@ -353,7 +358,8 @@ impl Container {
         if st.data_last.is_empty() {
             return;
         }
-        let through = self.data_of_members(st).min(st.synced);
+        self.hear_of_data(st);
+        let through = st.data_elsewhere.min(st.synced);
         st.data_last.retain(|_, seq| *seq > through);
     }
 

@@ -170,7 +170,7 @@ impl Container {
     }
 
     /// Writes that are in place get no record: their programs hear of it, and other members' bytes replace theirs.
-    fn lose_writes(&self, st: &mut State, inode: InodeId, ranges: &[ByteRange]) {
+    pub(super) fn lose_writes(&self, st: &mut State, inode: InodeId, ranges: &[ByteRange]) {
         self.env.losses.note([inode]);
         self.distrust_writes(st, inode, ranges);
         self.refill.notify_one();

@@ -22,7 +22,9 @@ const JUST_GONE: Span = Span::from_millis(8_000);
 /// How long a member has to say that it has what was committed at one moment, before another moment is taken.
 const MARK: Span = Span::from_millis(3_000);
 /// For how long changes wait for a hand-over: members say within a second what they have.
-const HAND_OVER: Span = Span::from_millis(5_000);
+const HAND_OVER: Span = Span::from_millis(6_000);
+/// How much of that is kept for the control store's answer.
+const HAND_OVER_ANSWER: Span = Span::from_millis(1_500);
 /// How long programs are left alone after a hand-over that came to nothing.
 const HAND_OVER_AGAIN: Span = Span::from_millis(30_000);
 /// How often an owner that leaves looks whether it may.
@@ -184,13 +186,18 @@ impl Container {
 
     /// Leaves the container to the next member. Takes no changes until that is done, or has taken too long.
     async fn hand_over(self: Arc<Self>) {
-        let until = {
+        {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             if now < st.hands_over_from || now < st.changes_from {
                 return;
             }
-            let until = now + HAND_OVER;
+            st.hands_over_from = now + HAND_OVER_AGAIN;
+        }
+        self.take_in_all_unseen().await;
+        let until = {
+            let mut st = self.state.lock();
+            let until = self.env.clock.now() + HAND_OVER;
             st.hands_over_from = until + HAND_OVER_AGAIN;
             st.changes_from = until;
             until
@@ -205,9 +212,12 @@ impl Container {
                 if reigns {
                     self.record_all_writes(&mut st);
                     self.step_locked(&mut st, Input::Announce, &mut after);
-                    let through = self.data_of_members(&st);
-                    let everywhere = st.data_last.values().all(|seq| *seq <= through);
-                    if st.dirty.inodes().is_empty() && everywhere {
+                    self.hear_of_data(&mut st);
+                    let everywhere = st.data_last.values().all(|seq| *seq <= st.data_elsewhere);
+                    let recorded = st.dirty.inodes().is_empty() && st.leases.has_no_changes();
+                    // While the answer of the control store may come: what is written after it goes with the reign.
+                    let in_time = now + HAND_OVER_ANSWER < until;
+                    if recorded && everywhere && in_time {
                         self.step_locked(&mut st, Input::HandOver, &mut after);
                     }
                 }

@@ -97,6 +97,7 @@ impl Container {
             losses_noted: false,
             changes_from,
             data_last: BTreeMap::new(),
+            data_elsewhere: Seq::ZERO,
             foreign: BTreeSet::new(),
             answers: Answers::default(),
             mark: None,

@@ -186,6 +186,7 @@ impl Container {
     fn begin_reign(self: &Arc<Self>, st: &mut State) {
         st.reigns_from = self.env.clock.now();
         st.losses_noted = false;
+        st.data_elsewhere = Seq::ZERO;
         st.mark = None;
         st.reset_overlay();
         // Who ordered the records knew whose data was on all members; here it is so when they have said it.
@@ -228,14 +229,16 @@ impl Container {
     }
 
     /// Programs of this node are to hear that what they did and nobody else has may be lost: writes without a record,
-    /// records that are not committed, bytes that may not be on every member. Once for each reign, or they would hear
+    /// records that are not committed, bytes that may not be on every other member. Once for each reign, or they would hear
     /// twice of the same.
     fn note_losses(&self, st: &mut State) {
         if std::mem::replace(&mut st.losses_noted, true) {
             return;
         }
         let mut inodes: BTreeSet<InodeId> = st.dirty.inodes().into_iter().collect();
-        inodes.extend(st.data_last.keys());
+        let here_alone = |(_, seq): &(_, &Seq)| **seq > st.data_elsewhere;
+        let unsynced = st.data_last.iter().filter(here_alone);
+        inodes.extend(unsynced.map(|(inode, _)| *inode));
         let (from, to) = (st.chain.committed().next(), st.chain.last().seq);
         for entry in st.chain.entries(from, to) {
             match decode_batch(&entry.payload) {

@@ -149,6 +149,16 @@ impl Container {
         Ok(taken.await.map_err(|_| Errno::EIO)??)
     }
 
+    /// The same for all files. What maps change from here on is dropped with the reign, and the next fsync says so.
+    pub(super) async fn take_in_all_unseen(self: &Arc<Self>) {
+        let inodes: Vec<InodeId> = self.unseen.files.lock().keys().copied().collect();
+        for inode in inodes {
+            if let Err(error) = self.take_in_unseen(inode).await {
+                warn!(container = %self.id, %inode, ?error, "stores through a map are not taken in");
+            }
+        }
+    }
+
     fn find_unseen(
         self: &Arc<Self>,
         inode: InodeId,
@@ -217,7 +227,6 @@ impl Container {
             container = %self.id, %inode,
             "stores through a map are dropped: another node owns the file now"
         );
-        self.distrust_writes(st, inode, changed);
-        self.refill.notify_one();
+        self.lose_writes(st, inode, changed);
     }
 }
