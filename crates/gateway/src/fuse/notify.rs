@@ -206,6 +206,14 @@ impl Kernel {
         }
     }
 
+    /// A rename to another directory is about to be answered: the kernel moves its entry together with the time that it may
+    /// be kept, which was given for the directory that it leaves. No listing of either is under way.
+    pub(super) fn forget_moved(&self) {
+        if self.has_epochs {
+            self.next_epoch();
+        }
+    }
+
     fn next_epoch(&self) {
         match self.device.notify(notice::INC_EPOCH, &[]) {
             Ok(Delivery::Taken | Delivery::Gone) => {}

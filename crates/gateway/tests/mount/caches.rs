@@ -71,6 +71,34 @@ fn attributes_are_kept_until_they_are_forgotten() {
 }
 
 #[test]
+fn a_name_that_moved_to_another_directory_is_asked_for_there() {
+    let Some(rig) = Rig::new() else { return };
+    let inode = |name| rig.fs.inode(name);
+    for dir in ["from", "to"] {
+        fs::create_dir(rig.path(dir)).unwrap();
+    }
+    let (to, moved) = (inode("to"), rig.path("to/b"));
+    let gone_elsewhere = |name: &[u8]| {
+        rig.fs
+            .change_elsewhere(|tree| tree.unlink(to, name, LATER))
+            .unwrap();
+    };
+    fs::write(rig.path("from/a"), "x").unwrap();
+    fs::metadata(rig.path("from/a")).unwrap();
+    fs::rename(rig.path("from/a"), &moved).unwrap();
+    gone_elsewhere(b"b");
+    assert_eq!(errno(fs::metadata(&moved)), Some(libc::ENOENT));
+    // Within a directory one lease has both names.
+    fs::write(rig.path("to/c"), "x").unwrap();
+    fs::metadata(rig.path("to/c")).unwrap();
+    let lookups = || rig.fs.seen.lookups.load(Ordering::SeqCst);
+    fs::rename(rig.path("to/c"), &moved).unwrap();
+    let before = lookups();
+    fs::metadata(&moved).unwrap();
+    assert_eq!(lookups(), before, "answered by the kernel");
+}
+
+#[test]
 fn nothing_is_kept_without_time_to_live() {
     let Some(rig) = Rig::new() else { return };
     rig.fs.set_ttl(Duration::ZERO);

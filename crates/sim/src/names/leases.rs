@@ -7,7 +7,7 @@ use super::world::{Event, Names};
 use crate::law;
 use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::When;
-use perigee_meta::{Op, Plant, Reply, Touched};
+use perigee_meta::{Op, Plant, RenameMode, Reply, Touched};
 use perigee_types::{ContainerId, Errno, InodeId, Seq, SessionId, Span, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +34,12 @@ pub struct Cache {
     pub(crate) names: BTreeMap<Name, Kept>,
     /// How often the session was told to forget: an answer that was asked for earlier may be older than that.
     pub(crate) revision: u64,
+}
+
+impl Kept {
+    fn leads_somewhere(&self) -> bool {
+        matches!(self.shown.0, Ok(Reply::Entry(_) | Reply::Leads(_)))
+    }
 }
 
 impl Cache {
@@ -121,11 +127,40 @@ impl Names {
     }
 
     /// A session is told how its own change went: its kernel has that in place of what it kept of the names, or looks them
-    /// up again.
-    pub(super) fn own_change(&mut self, host: usize, session: usize, operation: &Op) {
-        let names = &mut self.process(host).sessions[session].cache.names;
-        for name in names_of(operation) {
-            names.remove(&name);
+    /// up again. What it keeps of a name that was moved it keeps as long as before.
+    pub(super) fn own_change(
+        &mut self,
+        host: usize,
+        session: usize,
+        request: &Request,
+        done: bool,
+        home: bool,
+    ) {
+        let place = self.history.place_of(request.session, request.op);
+        let careless = self.planted(Plant::MovedNameKept);
+        let cache = &mut self.process(host).sessions[session].cache;
+        let mut names = names_of(&request.operation).into_iter();
+        let kept = |name: &Name, cache: &mut Cache| cache.names.remove(name);
+        let (from, to) = (names.next(), names.next());
+        let left = from.as_ref().and_then(|name| kept(name, cache));
+        let replaced = to.as_ref().and_then(|name| kept(name, cache));
+        let (Op::Rename { mode, .. }, Some(from), Some(to), Some(place)) =
+            (&request.operation, from, to, place.filter(|_| done))
+        else {
+            return;
+        };
+        let back = replaced.filter(|_| matches!(mode, RenameMode::Exchange));
+        for (name, kept) in [(&to, left), (&from, back)] {
+            let Some(mut kept) = kept.filter(Kept::leads_somewhere) else {
+                continue;
+            };
+            kept.place = place;
+            kept.shown.1 |= home;
+            cache.names.insert(name.clone(), kept);
+        }
+        // The lease is on the directory that it was looked up in.
+        if from.0 != to.0 && !careless {
+            cache.forget_all();
         }
     }
 

@@ -15,6 +15,8 @@ use perigee_types::{ContainerId, Errno, InodeId, NodeId, OpId, Rng, SessionId, S
 
 /// Names that the sessions fight for.
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+/// One in so many operations, while a session keeps names, moves one of those, as kernels do that look up what they move.
+const MOVES: u64 = 6;
 /// Inodes that sessions remember.
 const REMEMBERED: usize = 6;
 
@@ -123,7 +125,13 @@ impl Names {
             return;
         }
         let id = this.id;
-        let next = self.any_operation(&mut rng);
+        let kept = this.cache.names.keys();
+        let kept: Vec<Name> = kept.cloned().collect();
+        let mut next = self.any_operation(&mut rng);
+        if !kept.is_empty() && rng.chance(1, MOVES) {
+            let from = kept[rng.below(kept.len() as u64) as usize].clone();
+            next.0 = self.random_rename(from, &mut rng);
+        }
         let what = || format!("{id}: {:?}", next.0);
         if self
             .numbered
@@ -222,7 +230,8 @@ impl Names {
         let Some((result, asking, ttl)) = answer else {
             return self.note(Mark::Unknown);
         };
-        self.own_change(host, session, &request.operation);
+        let home = asking.owner == Some(host);
+        self.own_change(host, session, &request, result.is_ok(), home);
         self.keep_name(host, session, &request, asking, (ttl, &result));
         if let Ok(reply) = &result {
             self.remember(&request.operation, reply);
@@ -234,7 +243,6 @@ impl Names {
         if let Some(done) = done.cloned() {
             law::cached::on_answered(self, &done);
         }
-        let home = asking.owner == Some(host);
         self.history
             .heard
             .push(Heard::Told(self.history.told.len()));
@@ -316,7 +324,10 @@ impl Names {
         match roll {
             0..=2 => make(NewNode::File),
             3..=6 => make(NewNode::Directory),
-            7..=12 => self.random_rename(rng),
+            7..=12 => {
+                let from = self.any_place(rng);
+                self.random_rename(from, rng)
+            }
             13 | 14 => Op::Link {
                 inode: match self.files.len() as u64 {
                     0 => InodeId::ROOT,
@@ -338,8 +349,7 @@ impl Names {
         }
     }
 
-    fn random_rename(&self, rng: &mut Rng) -> Op {
-        let (parent, name) = self.any_place(rng);
+    fn random_rename(&self, (parent, name): Name, rng: &mut Rng) -> Op {
         Op::Rename {
             parent,
             name,

@@ -79,6 +79,14 @@ impl Call<'_> {
             _ => return self.reply.error(Errno::EINVAL),
         };
         let (fs, caller, parent) = (&self.session.fs, self.caller, self.inode);
+        let session = Arc::clone(self.session);
+        let done = self.when_done();
+        let told = move |result: Result<(), Errno>| {
+            if result.is_ok() && new_parent != parent {
+                session.kernel.forget_moved();
+            }
+            done(result);
+        };
         fs.rename(
             caller,
             parent,
@@ -86,7 +94,7 @@ impl Call<'_> {
             new_parent,
             new_name,
             mode,
-            self.when_done(),
+            Box::new(told),
         );
     }
 
