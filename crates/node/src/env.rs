@@ -49,6 +49,8 @@ pub(crate) struct Env {
     pub(crate) pace: Pace,
     /// This node stops, and changes no chain any more: those that do not answer may be stopping with it.
     pub(crate) stopping: AtomicBool,
+    /// The key-value engine takes nothing more: this node leaves all containers, until it is started again.
+    pub(crate) engine_failed: AtomicBool,
     /// Containers whose keys have rotted here: their copies are to be replaced.
     pub(crate) spoiled: Mutex<BTreeSet<ContainerId>>,
     /// Containers of which a state came here in part: what is left is no copy.
@@ -106,6 +108,7 @@ impl Env {
             losses: Losses::default(),
             pace: Pace::default(),
             stopping: AtomicBool::new(false),
+            engine_failed: AtomicBool::new(false),
             spoiled: Mutex::default(),
             torn: Mutex::default(),
             freeing: Mutex::default(),

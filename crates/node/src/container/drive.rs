@@ -207,6 +207,7 @@ impl Container {
             match result {
                 Err(error) => {
                     error!(container = %self.id, %error, "log cannot be written");
+                    self.store_refused(&error);
                     self.step_locked(&mut st, Input::PersistFailed, &mut after);
                 }
                 Ok(()) => {

@@ -58,6 +58,17 @@ impl Container {
             error!(container = %self.id, %failed, "the disk here fails: this node leaves the container");
         }
         self.wake.notify_one();
+        if let StoreError::Failed { .. } = failed
+            && !self.env.engine_failed.swap(true, Ordering::Relaxed)
+        {
+            // All containers are in the one engine: one that nobody writes to must not count this node as a member either.
+            let (env, failed) = (self.env.clone(), failed.clone());
+            self.env.runtime.spawn(async move {
+                for container in env.all_containers() {
+                    container.disk_fails(&failed);
+                }
+            });
+        }
     }
 
     /// What whoever asked is told: where this node's disk fails and others have the container, they go on with it, and are to

@@ -13,6 +13,7 @@ pub(crate) fn check(world: &mut World, node: usize, view: &ChainView) {
         return;
     }
     world.note(Mark::HandOver);
+    let moves = world.price < u32::MAX;
     let last = world.running_ref(node).chain.last();
     for member in view.chain.iter().copied().map(host_of) {
         let disk = &world.nodes[member].disk;
@@ -26,8 +27,8 @@ pub(crate) fn check(world: &mut World, node: usize, view: &ChainView) {
             .last()
             .map_or(disk.hard.base, |e| e.version);
         let lacks = (0..BLOCKS).find(|block| {
-            let map = disk.objects.invalid.get(&file_of(*block));
-            map.is_some_and(|map| !map.is_valid(range_of(*block)))
+            // A holder that ended since it was asked gives up what it wrote: the others have what was before.
+            lacks(world, member, *block) && !(moves && others_have(world, view, member, *block))
         });
         let behind = disk.objects.through < last.seq;
         if has < last || behind || lacks.is_some() {
@@ -40,4 +41,15 @@ pub(crate) fn check(world: &mut World, node: usize, view: &ChainView) {
             return world.oracle.accuse(world.now, "handed over", what);
         }
     }
+}
+
+/// Whether a node's disk says that a block is not there.
+fn lacks(world: &World, node: usize, block: usize) -> bool {
+    let map = world.nodes[node].disk.objects.invalid.get(&file_of(block));
+    map.is_some_and(|map| !map.is_valid(range_of(block)))
+}
+
+fn others_have(world: &World, view: &ChainView, member: usize, block: usize) -> bool {
+    let mut others = view.chain.iter().copied().map(host_of);
+    others.any(|other| other != member && !lacks(world, other, block))
 }
