@@ -121,6 +121,15 @@ pub enum Seek {
     Hole,
 }
 
+/// What a kernel may do with a name that it has moved. By itself it keeps the name for the time that it was given before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// It may: the file system will say when the name changes where it is now.
+    Keep,
+    /// It has to ask before it uses the name.
+    Ask,
+}
+
 /// The operations. Inode numbers are Perigee's own; a gateway translates the root.
 #[allow(
     clippy::too_many_arguments,
@@ -171,7 +180,7 @@ pub trait FileSystem: Send + Sync {
     fn unlink(&self, caller: Caller, parent: InodeId, name: &[u8], done: Done<()>);
     /// Removes an empty directory.
     fn rmdir(&self, caller: Caller, parent: InodeId, name: &[u8], done: Done<()>);
-    /// Moves a name.
+    /// Moves a name. What is given back is of both names where they change places.
     fn rename(
         &self,
         caller: Caller,
@@ -180,7 +189,7 @@ pub trait FileSystem: Send + Sync {
         new_parent: InodeId,
         new_name: &[u8],
         mode: RenameMode,
-        done: Done<()>,
+        done: Done<Moved>,
     );
     /// Gives `inode` one more name.
     fn link(

@@ -3,12 +3,13 @@
 use crate::backend::{At, Found, MapWriter};
 use crate::copy::Copy;
 use crate::fs::{
-    Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, LockKind, NewNode, OpenFlags,
-    OpenMode, Opened, RenameMode, Seek, SetAttr, Space,
+    Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, LockKind, Moved, NewNode,
+    OpenFlags, OpenMode, Opened, RenameMode, Seek, SetAttr, Space,
 };
 use crate::locks::{self, Attempt};
 use crate::session::{Session, credential, expect_attr, unexpected};
 use bytes::Bytes;
+use perigee_meta::lease::TERM_AT_HOME;
 use perigee_meta::{Attr, Kind, Op, Patience, Reply, Touched, WaitId};
 use perigee_types::limits::{FILE_LEN_MAX, IO_LEN_MAX};
 use perigee_types::{ByteRange, Errno, InodeId, WallTime};
@@ -189,7 +190,7 @@ impl FileSystem for Session {
         new_parent: InodeId,
         new_name: &[u8],
         mode: RenameMode,
-        done: Done<()>,
+        done: Done<Moved>,
     ) {
         let op = Op::Rename {
             parent,
@@ -199,7 +200,16 @@ impl FileSystem for Session {
             mode,
             cred: credential(caller),
         };
-        self.execute_done(op, done);
+        let within = parent == new_parent;
+        let told = move |result: Result<(Reply, Duration), Errno>| {
+            // No name is kept longer than that under the lease on a directory.
+            let leased = |ttl: Duration| ttl >= TERM_AT_HOME.as_duration();
+            done(result.map(|(_, ttl)| match within || leased(ttl) {
+                true => Moved::Keep,
+                false => Moved::Ask,
+            }));
+        };
+        self.execute(op, Box::new(told));
     }
 
     fn link(

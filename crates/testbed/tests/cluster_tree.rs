@@ -80,3 +80,50 @@ fn a_tree_outlives_down_and_up() {
         tree::compare(&source, &mount.join("tree")).unwrap();
     }
 }
+
+/// A file system that is mounted until it is dropped.
+struct Tmpfs(std::path::PathBuf);
+
+impl Tmpfs {
+    fn mount(at: &Path) -> Self {
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "none"])
+            .arg(at)
+            .status()
+            .unwrap();
+        assert!(mounted.success());
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        // It may be gone already: then the test says so.
+        _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// The kernel forgets names by dropping what it knows of them, and with it what is mounted there.
+#[test]
+fn a_move_at_home_leaves_what_is_mounted_below_alone() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: mounting a file system needs root");
+    }
+    let mut cluster = Cluster::start(2).unwrap();
+    let here = cluster.mount(1).unwrap().join("work");
+    for folder in ["", "from", "to", "below"] {
+        std::fs::create_dir(here.join(folder)).unwrap();
+    }
+    // Of a directory that nothing is moved in: who is asked looks there, and gets leases of its own.
+    assert_eq!(cluster.owner(&here).unwrap(), 1);
+    let below = here.join("below");
+    let _mounted = Tmpfs::mount(&below);
+    std::fs::write(below.join("f"), "there").unwrap();
+    std::fs::write(here.join("from/f"), "moves").unwrap();
+    std::fs::rename(here.join("from/f"), here.join("to/f")).unwrap();
+    assert_eq!(std::fs::read_to_string(below.join("f")).unwrap(), "there");
+    assert_eq!(std::fs::read_to_string(here.join("to/f")).unwrap(), "moves");
+}

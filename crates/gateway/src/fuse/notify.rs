@@ -206,8 +206,8 @@ impl Kernel {
         }
     }
 
-    /// A rename to another directory is about to be answered: the kernel moves its entry together with the time that it may
-    /// be kept, which was given for the directory that it leaves. No listing of either is under way.
+    /// A rename is about to be answered, whose name the kernel has to ask for: it moves its entry together with the time that
+    /// this may be kept, which was given for the directory that it leaves. No listing of either directory is under way.
     pub(super) fn forget_moved(&self) {
         if self.has_epochs {
             self.next_epoch();

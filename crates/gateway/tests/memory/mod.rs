@@ -8,8 +8,8 @@ use bytes::Bytes;
 use locks::Locks;
 use parking_lot::Mutex;
 use perigee_client::fs::{
-    Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, NewNode, OpenFlags, OpenMode,
-    Opened, RenameMode, Seek, SetAttr, Space,
+    Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, Moved, NewNode, OpenFlags,
+    OpenMode, Opened, RenameMode, Seek, SetAttr, Space,
 };
 use perigee_types::{ByteRange, Errno, InodeId, WallTime};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -279,13 +279,17 @@ impl FileSystem for MemoryFs {
         new_parent: InodeId,
         new_name: &[u8],
         mode: RenameMode,
-        done: Done<()>,
+        done: Done<Moved>,
     ) {
+        let moved = match parent == new_parent {
+            true => Moved::Keep,
+            false => Moved::Ask,
+        };
         let result = self
             .tree
             .lock()
             .rename((parent, name), (new_parent, new_name), mode, now());
-        done(result);
+        done(result.map(|()| moved));
     }
 
     fn link(

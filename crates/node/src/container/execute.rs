@@ -400,7 +400,14 @@ impl Container {
         reply: &Reply,
     ) -> Span {
         let session = request.session;
+        let local = session.node() == self.env.me;
         let dir = match &request.operation {
+            // Elsewhere a lease is too short to cover what a kernel keeps of the name.
+            Op::Rename {
+                parent, new_parent, ..
+            } if local && parent != new_parent && new_parent.container() == self.id => {
+                Some(*new_parent)
+            }
             Op::Lookup { parent, .. } | Op::Make { parent, .. } => Some(*parent),
             Op::Link { new_parent, .. } => Some(*new_parent),
             Op::ReadDir { inode, .. } => Some(*inode),
@@ -423,6 +430,7 @@ impl Container {
                 }
             }
             Reply::Absent | Reply::Leads(_) => {}
+            Reply::Renamed { .. } if dir.is_some() => {}
             _ => return Span::ZERO,
         }
         if let Some(dir) = dir {

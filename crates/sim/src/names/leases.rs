@@ -2,10 +2,10 @@
 
 use super::calls::{Origin, Request};
 use super::host::{Packet, Then};
-use super::session::names_of;
+use super::session::{names_of, session_host};
 use super::world::{Event, Names};
 use crate::law;
-use perigee_meta::lease::{Holder, leased_by};
+use perigee_meta::lease::{Holder, TERM_AT_HOME, leased_by};
 use perigee_meta::tx::When;
 use perigee_meta::{Op, Plant, RenameMode, Reply, Touched};
 use perigee_types::{ContainerId, Errno, InodeId, Seq, SessionId, Span, Tick, Version};
@@ -77,10 +77,16 @@ impl Debt {
 }
 
 impl Names {
-    /// Gives a session a lease on the names of a directory that it has looked into; says for how long.
+    /// Gives a session a lease on the names of a directory that it has looked into, or moved a name to at home; says for
+    /// how long.
     pub(super) fn grant(&mut self, host: usize, container: ContainerId, request: &Request) -> Span {
-        let Op::Lookup { parent, .. } = &request.operation else {
-            return Span::ZERO;
+        let home = session_host(request.session) == host;
+        let parent = match &request.operation {
+            Op::Lookup { parent, .. } => parent,
+            Op::Rename {
+                parent, new_parent, ..
+            } if home && parent != new_parent && new_parent.container() == container => new_parent,
+            _ => return Span::ZERO,
         };
         let now = self.local(host);
         let member = self.member(host, container);
@@ -133,33 +139,31 @@ impl Names {
         host: usize,
         session: usize,
         request: &Request,
-        done: bool,
-        home: bool,
+        asked: Asking,
+        (ttl, result): (Span, &Result<Reply, Errno>),
     ) {
         let place = self.history.place_of(request.session, request.op);
         let careless = self.planted(Plant::MovedNameKept);
         let cache = &mut self.process(host).sessions[session].cache;
-        let mut names = names_of(&request.operation).into_iter();
-        let kept = |name: &Name, cache: &mut Cache| cache.names.remove(name);
-        let (from, to) = (names.next(), names.next());
-        let left = from.as_ref().and_then(|name| kept(name, cache));
-        let replaced = to.as_ref().and_then(|name| kept(name, cache));
-        let (Op::Rename { mode, .. }, Some(from), Some(to), Some(place)) =
-            (&request.operation, from, to, place.filter(|_| done))
+        let names = names_of(&request.operation);
+        let mut kept = names.iter().map(|name| cache.names.remove(name));
+        let (left, replaced) = (kept.next().flatten(), kept.next().flatten());
+        let (Op::Rename { mode, .. }, [from, to], Some(place), Ok(_)) =
+            (&request.operation, &names[..], place, result)
         else {
             return;
         };
         let back = replaced.filter(|_| matches!(mode, RenameMode::Exchange));
-        for (name, kept) in [(&to, left), (&from, back)] {
+        for (name, kept) in [(to, left), (from, back)] {
             let Some(mut kept) = kept.filter(Kept::leads_somewhere) else {
                 continue;
             };
             kept.place = place;
-            kept.shown.1 |= home;
+            kept.shown.1 |= asked.owner == Some(host);
             cache.names.insert(name.clone(), kept);
         }
-        // The lease is on the directory that it was looked up in.
-        if from.0 != to.0 && !careless {
+        // The lease is on the directory that it was looked up in, unless it got one that covers it.
+        if from.0 != to.0 && ttl < TERM_AT_HOME && !careless {
             cache.forget_all();
         }
     }
@@ -241,7 +245,7 @@ impl Names {
         if left.is_empty() || self.planted(Plant::AnswerBeforeRevoked) {
             for holder in &holders {
                 let forget = Packet::Forget(0, holder.session, touched.clone());
-                self.send(host, super::session::session_host(holder.session), forget);
+                self.send(host, session_host(holder.session), forget);
             }
             return self.paid(host, container, (when, record), then);
         }
@@ -283,7 +287,7 @@ impl Names {
         };
         for session in left.keys() {
             let forget = Packet::Forget(id, *session, touched.clone());
-            self.send(host, super::session::session_host(*session), forget);
+            self.send(host, session_host(*session), forget);
         }
         let life = self.hosts[host].incarnation;
         let end = self.hosts[host].clock.when(first + Span(1_000));

@@ -204,7 +204,8 @@ impl Names {
         };
         self.note(Mark::Alone);
         self.note_executed(container, request, &outcome.reply, version);
-        let answer = Answer::Executed(Ok(outcome.reply), Span::ZERO);
+        let ttl = self.grant(host, container, request);
+        let answer = Answer::Executed(Ok(outcome.reply), ttl);
         let when = if home { When::Now } else { When::Replicated };
         if home {
             self.note(Mark::Home);

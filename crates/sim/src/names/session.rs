@@ -230,8 +230,7 @@ impl Names {
         let Some((result, asking, ttl)) = answer else {
             return self.note(Mark::Unknown);
         };
-        let home = asking.owner == Some(host);
-        self.own_change(host, session, &request, result.is_ok(), home);
+        self.own_change(host, session, &request, asking, (ttl, &result));
         self.keep_name(host, session, &request, asking, (ttl, &result));
         if let Ok(reply) = &result {
             self.remember(&request.operation, reply);
@@ -243,6 +242,7 @@ impl Names {
         if let Some(done) = done.cloned() {
             law::cached::on_answered(self, &done);
         }
+        let home = asking.owner == Some(host);
         self.history
             .heard
             .push(Heard::Told(self.history.told.len()));

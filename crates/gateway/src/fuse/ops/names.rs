@@ -3,7 +3,7 @@
 use super::Call;
 use crate::fuse::notify::inode_of;
 use crate::fuse::session::Session;
-use perigee_client::fs::{NewNode, RenameMode};
+use perigee_client::fs::{Moved, NewNode, RenameMode};
 use perigee_types::{Errno, InodeId};
 use std::sync::Arc;
 
@@ -81,11 +81,11 @@ impl Call<'_> {
         let (fs, caller, parent) = (&self.session.fs, self.caller, self.inode);
         let session = Arc::clone(self.session);
         let done = self.when_done();
-        let told = move |result: Result<(), Errno>| {
-            if result.is_ok() && new_parent != parent {
+        let told = move |result: Result<Moved, Errno>| {
+            if result == Ok(Moved::Ask) {
                 session.kernel.forget_moved();
             }
-            done(result);
+            done(result.map(|_| ()));
         };
         fs.rename(
             caller,
