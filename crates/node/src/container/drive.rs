@@ -349,9 +349,11 @@ impl Container {
         data.unwrap_or(st.chain.committed().min(st.synced))
     }
 
-    /// Takes note of what the members have said of their data.
-    pub(super) fn hear_of_data(&self, st: &mut State) {
-        st.data_elsewhere = st.data_elsewhere.max(self.data_of_members(st));
+    /// Takes note of what the members have said of their data: up to which record those of now have all of it.
+    pub(super) fn hear_of_data(&self, st: &mut State) -> Seq {
+        let members = self.data_of_members(st);
+        st.data_elsewhere = st.data_elsewhere.max(members);
+        members
     }
 
     /// Forgets which files' data may not be on every disk, where the members and this node's own store have said it is.
@@ -359,8 +361,7 @@ impl Container {
         if st.data_last.is_empty() {
             return;
         }
-        self.hear_of_data(st);
-        let through = st.data_elsewhere.min(st.synced);
+        let through = self.hear_of_data(st).min(st.synced);
         st.data_last.retain(|_, seq| *seq > through);
     }
 

@@ -197,7 +197,12 @@ impl Container {
         self.take_in_all_unseen().await;
         let until = {
             let mut st = self.state.lock();
-            let until = self.env.clock.now() + HAND_OVER;
+            let now = self.env.clock.now();
+            // The reign may have ended meanwhile, and what the next one may change is not for this one to say.
+            if Self::reign(&st, now).is_err() {
+                return;
+            }
+            let until = now + HAND_OVER;
             st.hands_over_from = until + HAND_OVER_AGAIN;
             st.changes_from = until;
             until
@@ -212,8 +217,8 @@ impl Container {
                 if reigns {
                     self.record_all_writes(&mut st);
                     self.step_locked(&mut st, Input::Announce, &mut after);
-                    self.hear_of_data(&mut st);
-                    let everywhere = st.data_last.values().all(|seq| *seq <= st.data_elsewhere);
+                    let members = self.hear_of_data(&mut st);
+                    let everywhere = st.data_last.values().all(|seq| *seq <= members);
                     let recorded = st.dirty.inodes().is_empty() && st.leases.has_no_changes();
                     // While the answer of the control store may come: what is written after it goes with the reign.
                     let in_time = now + HAND_OVER_ANSWER < until;

@@ -155,7 +155,7 @@ pub(crate) struct State {
     changes_from: Tick,
     /// The last record with a data command, by inode, while it may not be on all members yet.
     data_last: BTreeMap<InodeId, Seq>,
-    /// Up to which record all data is on the disks of those who go on if this reign ends.
+    /// Up to which record all data has been on the disk of every other member of its time.
     data_elsewhere: Seq,
     /// Sessions of other nodes that have worked here in this reign.
     foreign: BTreeSet<SessionId>,
