@@ -15,6 +15,7 @@ mod open_files;
 mod open_modes;
 mod ops;
 mod options;
+mod pages;
 mod point;
 mod reply;
 mod session;

@@ -2,12 +2,12 @@
 
 use super::crossing::{Asked, AskedNames, Crossing};
 use super::device::{Delivery, Device};
+use super::pages::{Pages, Request};
 use super::session::Session;
 use super::wire::{self, Body, notice};
 use parking_lot::Mutex;
 use perigee_client::fs::KernelCache;
 use perigee_types::{ByteRange, InodeId};
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +23,7 @@ pub(crate) struct Kernel {
     /// Set once names had to be forgotten by a kernel that cannot: no name is given for keeps since.
     names_are_asked: AtomicBool,
     crossing: Crossing,
-    /// Writes that are unanswered.
-    writing: Mutex<HashMap<InodeId, Vec<Locked>>>,
+    pages: Mutex<Pages>,
 }
 
 /// An unanswered write of this mount, until it is dropped.
@@ -34,70 +33,57 @@ pub(super) struct Writing {
     unique: u64,
 }
 
-/// Pages that the kernel may keep locked until a write has its answer.
-#[derive(Debug, Clone, Copy)]
-struct Locked {
-    unique: u64,
-    pages: ByteRange,
-    /// They are to be dropped after that.
-    dropped: bool,
-}
-
 impl Writing {
-    /// The kernel has asked for a write to `range`, in a request with this number.
-    pub(super) fn begin(
-        session: &Arc<Session>,
-        inode: InodeId,
-        range: ByteRange,
-        unique: u64,
-    ) -> Self {
-        let mut writing = session.kernel.writing.lock();
-        writing.entry(inode).or_default().push(Locked {
-            unique,
-            pages: range.align_out(PAGE),
-            dropped: false,
-        });
+    /// The kernel has asked for a write.
+    pub(super) fn begin(session: &Arc<Session>, write: Request) -> Self {
+        session.kernel.pages.lock().write(write);
         Self {
             session: Arc::clone(session),
-            inode,
-            unique,
+            inode: write.inode,
+            unique: write.unique,
         }
+    }
+
+    /// The write is done: `answer` tells the kernel, once it has no page that was read beside the write.
+    pub(super) fn end(self, answer: impl FnOnce() + Send + 'static) {
+        let shown = self
+            .session
+            .kernel
+            .pages
+            .lock()
+            .shown(self.inode, self.unique);
+        let Some(pages) = shown else {
+            answer();
+            return drop(self);
+        };
+        let answers = move || {
+            let (kernel, unique) = (&self.session.kernel, Some(self.unique));
+            kernel.forget_pages(self.inode, pages, unique);
+            answer();
+            drop(self);
+        };
+        // The kernel waits for reads of the pages, and this thread may be the one that answers them. Without another one the
+        // write is answered with EIO: its program must not rely on what it would read.
+        beside(answers);
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
         let (session, inode) = (Arc::clone(&self.session), self.inode);
-        let Some(ended) = session.kernel.answered(inode, self.unique) else {
-            return;
-        };
-        if ended.dropped {
+        let ended = session.kernel.pages.lock().answered(inode, self.unique);
+        if let Some(pages) = ended {
             // Another write may have locked them meanwhile, and this thread may be the one that answers it.
-            let drops = move || session.kernel.forget_data(inode, ended.pages);
-            let begun = std::thread::Builder::new().spawn(drops);
-            if let Err(error) = begun {
-                warn!(%error, "pages are dropped when their file is asked about");
-            }
+            beside(move || session.kernel.forget_data(inode, pages));
         }
     }
 }
 
-/// The parts of a file outside of `locked`, in order.
-fn outside(mut locked: Vec<ByteRange>) -> Vec<ByteRange> {
-    locked.sort_unstable();
-    let (mut parts, mut from) = (Vec::new(), 0);
-    for pages in locked {
-        if pages.start > from {
-            parts.push(ByteRange::new(from, pages.start));
-        }
-        from = from.max(pages.end);
+fn beside(work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = std::thread::Builder::new().spawn(work) {
+        warn!(%error, "no thread to drop pages beside a write");
     }
-    parts.push(ByteRange::new(from, u64::MAX));
-    parts
 }
-
-/// The least that a kernel locks: where its pages are larger, it is waited for in vain ([`KernelCache::is_writing`]).
-const PAGE: u64 = 4_096;
 
 /// The first pause before a notice is given again, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
@@ -109,7 +95,7 @@ impl Kernel {
             has_epochs,
             names_are_asked: AtomicBool::new(false),
             crossing: Crossing::default(),
-            writing: Mutex::default(),
+            pages: Mutex::default(),
         }
     }
 
@@ -173,31 +159,16 @@ impl Kernel {
         }
     }
 
-    /// A write has its answer: gives what was locked for it.
-    fn answered(&self, inode: InodeId, unique: u64) -> Option<Locked> {
-        let mut writing = self.writing.lock();
-        let of_inode = writing.get_mut(&inode)?;
-        let at = of_inode.iter().position(|locked| locked.unique == unique)?;
-        let ended = of_inode.swap_remove(at);
-        if of_inode.is_empty() {
-            writing.remove(&inode);
-        }
-        Some(ended)
+    /// The kernel asks for a read.
+    pub(super) fn reads(&self, read: Request) {
+        self.pages.lock().read(read);
     }
 
-    /// Drops pages, but for those that are locked for writes: these are dropped when the writes have their answers.
-    fn forget_pages(&self, inode: InodeId, range: ByteRange) {
-        let mut locked = Vec::new();
-        if let Some(of_inode) = self.writing.lock().get_mut(&inode) {
-            for one in of_inode {
-                one.dropped |= one.pages.overlaps(range);
-                locked.push(one.pages);
-            }
-        }
-        for part in outside(locked) {
-            let Some(part) = part.intersect(range) else {
-                continue;
-            };
+    /// Drops pages, but for those that are locked for other writes than `answering`: these are dropped when the writes have
+    /// their answers.
+    fn forget_pages(&self, inode: InodeId, range: ByteRange, answering: Option<u64>) {
+        let parts = self.pages.lock().drop_now(inode, range, answering);
+        for part in parts {
             let offset = i64::try_from(part.start).unwrap_or(i64::MAX);
             // Zero means "to the end of the file".
             let len = i64::try_from(part.len()).unwrap_or(0);
@@ -270,7 +241,7 @@ impl KernelCache for Kernel {
         if range.is_empty() {
             return self.forget_attr(inode);
         }
-        self.forget_pages(inode, range);
+        self.forget_pages(inode, range, None);
     }
 
     /// The kernel does not ask for a name again, but drops it when it is next used: what is mounted
@@ -289,7 +260,7 @@ impl KernelCache for Kernel {
     }
 
     fn is_writing(&self, inode: InodeId) -> bool {
-        self.writing.lock().contains_key(&inode)
+        self.pages.lock().is_writing(inode)
     }
 }
 
@@ -300,15 +271,6 @@ fn report_epoch(error: &io::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pages_that_are_locked_for_writes_are_left_out() {
-        let range = ByteRange::new;
-        assert_eq!(outside(vec![]), [range(0, u64::MAX)]);
-        let locked = vec![range(8_192, 12_288), range(0, 4_096), range(8_192, 16_384)];
-        let parts = [range(4_096, 8_192), range(16_384, u64::MAX)];
-        assert_eq!(outside(locked), parts);
-    }
 
     #[test]
     fn only_the_root_changes_its_number() {

@@ -43,7 +43,7 @@ pub struct Seen {
 }
 
 /// Waits until somebody lets it go.
-type Held = Box<dyn FnOnce() + Send>;
+type Held = Box<dyn FnOnce(&MemoryFs) + Send>;
 
 pub struct MemoryFs {
     tree: Mutex<Tree>,
@@ -109,7 +109,7 @@ impl MemoryFs {
     pub fn let_go(&self) {
         *self.hold.lock() = None;
         let held = std::mem::take(&mut *self.held.lock());
-        held.into_iter().for_each(|answer| answer());
+        held.into_iter().for_each(|answer| answer(self));
     }
 
     pub fn held(&self) -> usize {
@@ -131,7 +131,7 @@ impl MemoryFs {
 
     fn answer<T: Send + 'static>(&self, what: &str, done: Done<T>, result: Result<T, Errno>) {
         if *self.hold.lock() == Some(what) {
-            self.held.lock().push(Box::new(move || done(result)));
+            self.held.lock().push(Box::new(move |_| done(result)));
         } else {
             done(result);
         }
@@ -333,14 +333,25 @@ impl FileSystem for MemoryFs {
         done: Done<u32>,
     ) {
         bump(&self.seen.writes);
-        let mut tree = self.tree.lock();
         if kill_privileges {
             bump(&self.seen.killing_writes);
-            tree.kill_privileges(inode);
         }
-        let result = tree.write(inode, handle, offset, data, now());
-        drop(tree);
-        done(result);
+        let data = data.to_vec();
+        let write = move |fs: &Self| {
+            let mut tree = fs.tree.lock();
+            if kill_privileges {
+                tree.kill_privileges(inode);
+            }
+            let result = tree.write(inode, handle, offset, &data, now());
+            drop(tree);
+            done(result);
+        };
+        // Held before it takes effect: what is on its way to an owner is like that.
+        if *self.hold.lock() == Some("write") {
+            self.held.lock().push(Box::new(write));
+        } else {
+            write(self);
+        }
     }
 
     fn flush(&self, inode: InodeId, _handle: u64, owner: u64, done: Done<()>) {

@@ -3,6 +3,7 @@
 use crate::memory::Rung;
 use crate::rig::{Rig, errno, in_time, until};
 use perigee_client::fs::{Caller, KernelCache, NewNode, SetAttr};
+use perigee_meta::SetTime;
 use perigee_types::{ByteRange, InodeId, WallTime};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -192,6 +193,45 @@ fn content_is_kept_until_it_is_forgotten() {
     // with the new time of change the kernel drops the pages by itself.)
     assert_eq!(read(), *b"old");
     cache(&rig).forget_data(inode, WHOLE);
+    assert_eq!(read(), *b"new");
+}
+
+/// A page that the kernel drops beside a write to it, and reads again, has what was before.
+#[test]
+fn a_page_that_is_read_beside_a_write_to_it_is_not_kept() {
+    let Some(rig) = Rig::new() else { return };
+    let path = rig.path("f");
+    fs::write(&path, b"old").unwrap();
+    let inode = rig.fs.inode("f");
+    let open = || File::options().read(true).write(true).open(&path).unwrap();
+    let (file, writing) = (open(), open());
+    let read = || {
+        let mut bytes = [0; 3];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    assert_eq!(read(), *b"old");
+    rig.fs.hold("write");
+    let writer = thread::spawn(move || writing.write_all_at(b"new", 0));
+    until("write", || rig.fs.held() == 1);
+    assert_eq!(read(), *b"new", "what its own kernel knows");
+    // Its time is told before its bytes are in place, as answers that overtake each other tell it: the kernel drops the page.
+    let set = SetAttr {
+        mtime: Some(SetTime::At(LATER)),
+        ..SetAttr::default()
+    };
+    let told = || {
+        rig.fs
+            .change_elsewhere(|tree| tree.set_attr(inode, &set, ELSEWHERE, LATER))
+            .unwrap();
+    };
+    told();
+    cache(&rig).forget_attr(inode);
+    assert_eq!(file.metadata().unwrap().mtime(), LATER.secs);
+    assert_eq!(read(), *b"old", "the write is on its way");
+    rig.fs.let_go();
+    writer.join().unwrap().unwrap();
+    told();
     assert_eq!(read(), *b"new");
 }
 

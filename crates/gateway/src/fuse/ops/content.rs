@@ -5,6 +5,7 @@ use crate::fuse::crossing::Asked;
 use crate::fuse::device::Delivery;
 use crate::fuse::notify::{Writing, node_of};
 use crate::fuse::open_modes::Mode;
+use crate::fuse::pages::Request;
 use crate::fuse::reply::Reply;
 use crate::fuse::session::Session;
 use crate::fuse::wire::{self, Body, OpenReply};
@@ -46,6 +47,11 @@ impl Call<'_> {
     }
 
     pub(super) fn read(self, handle: u64, offset: u64, len: u32) {
+        self.session.kernel.reads(Request {
+            inode: self.inode,
+            range: ByteRange::with_len(offset, u64::from(len)),
+            unique: self.unique,
+        });
         let read = Read {
             inode: self.inode,
             handle,
@@ -58,8 +64,12 @@ impl Call<'_> {
     pub(super) fn write(self, handle: u64, offset: u64, flags: u32, data: &[u8]) {
         let kill_privileges = flags & wire::WRITE_KILL_PRIVILEGES != 0;
         let (reply, session, inode) = (self.reply, Arc::clone(self.session), self.inode);
-        let range = ByteRange::with_len(offset, data.len() as u64);
-        let under_way = Writing::begin(&session, inode, range, self.unique);
+        let request = Request {
+            inode,
+            range: ByteRange::with_len(offset, data.len() as u64),
+            unique: self.unique,
+        };
+        let under_way = Writing::begin(&session, request);
         self.session.fs.write(
             self.inode,
             handle,
@@ -71,8 +81,7 @@ impl Call<'_> {
                     let end = offset.saturating_add(u64::from(written));
                     session.kernel.grows(inode, end);
                 }
-                reply.body_or_error(result.map(Body::count));
-                drop(under_way);
+                under_way.end(move || reply.body_or_error(result.map(Body::count)));
             }),
         );
     }

@@ -1,0 +1,189 @@
+//! Reads and writes of the same pages that are under way at once.
+//!
+//! A kernel may keep a page locked for a write until that has its answer: nobody can wait for it to be dropped then. A page
+//! that it has whole is not locked. It may be dropped beside the write, when its file's time is news, and read again: the
+//! answer may be what was before the write, and nothing tells the kernel. So pages that were read beside a write to them
+//! are dropped before the write is answered.
+
+use perigee_types::{ByteRange, InodeId};
+use std::collections::{HashMap, VecDeque};
+
+/// The least that a kernel locks: where its pages are larger, it is waited for in vain
+/// ([`perigee_client::fs::KernelCache::is_writing`]).
+const PAGE: u64 = 4_096;
+/// Reads that are remembered. Requests are numbered as the kernel asks, and may be looked at in another order: when more
+/// reads than these overtake a write, it counts as one whose pages were read.
+const READS: usize = 64;
+
+/// Unanswered writes of one mount, and what was read beside them.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    writes: HashMap<InodeId, Vec<Locked>>,
+    /// The last reads, in the order in which they were looked at.
+    reads: VecDeque<Request>,
+}
+
+/// A request for bytes, by its number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    pub(super) inode: InodeId,
+    pub(super) range: ByteRange,
+    /// The kernel's numbers rise.
+    pub(super) unique: u64,
+}
+
+/// An unanswered write.
+#[derive(Debug, Clone, Copy)]
+struct Locked {
+    unique: u64,
+    pages: ByteRange,
+    /// They may hold what was before the write, when it is answered.
+    shown: bool,
+    /// They are to be dropped after it was answered.
+    dropped: bool,
+}
+
+impl Pages {
+    /// The kernel has asked for a write.
+    pub(super) fn write(&mut self, write: Request) {
+        let pages = write.range.align_out(PAGE);
+        let overtook = |read: &&Request| read.unique > write.unique;
+        let mut later = self.reads.iter().filter(overtook);
+        let shown = if self.reads.len() == READS && self.reads.iter().all(|read| overtook(&read)) {
+            true
+        } else {
+            later.any(|read| read.inode == write.inode && read.range.overlaps(pages))
+        };
+        let of_inode = self.writes.entry(write.inode).or_default();
+        of_inode.push(Locked {
+            unique: write.unique,
+            pages,
+            shown,
+            dropped: false,
+        });
+    }
+
+    /// The kernel has asked for a read.
+    pub(super) fn read(&mut self, read: Request) {
+        if self.reads.len() == READS {
+            self.reads.pop_front();
+        }
+        self.reads.push_back(read);
+        for write in self.writes.get_mut(&read.inode).into_iter().flatten() {
+            write.shown |= write.unique < read.unique && write.pages.overlaps(read.range);
+        }
+    }
+
+    /// A write is about to be answered: what is to be dropped before.
+    pub(super) fn shown(&self, inode: InodeId, unique: u64) -> Option<ByteRange> {
+        let mut of_inode = self.writes.get(&inode)?.iter();
+        let write = of_inode.find(|write| write.unique == unique)?;
+        write.shown.then_some(write.pages)
+    }
+
+    /// A write was answered: what is to be dropped now.
+    pub(super) fn answered(&mut self, inode: InodeId, unique: u64) -> Option<ByteRange> {
+        let of_inode = self.writes.get_mut(&inode)?;
+        let at = of_inode.iter().position(|write| write.unique == unique)?;
+        let ended = of_inode.swap_remove(at);
+        if of_inode.is_empty() {
+            self.writes.remove(&inode);
+        }
+        ended.dropped.then_some(ended.pages)
+    }
+
+    /// `range` of a file is to be dropped: the parts of it that are not locked for writes, in order. The others are dropped
+    /// when the writes were answered. The pages of `answering`, which were read beside it, are not locked for it.
+    pub(super) fn drop_now(
+        &mut self,
+        inode: InodeId,
+        range: ByteRange,
+        answering: Option<u64>,
+    ) -> Vec<ByteRange> {
+        let mut locked = Vec::new();
+        for write in self.writes.get_mut(&inode).into_iter().flatten() {
+            if Some(write.unique) != answering {
+                write.dropped |= write.pages.overlaps(range);
+                locked.push(write.pages);
+            }
+        }
+        let parts = outside(locked).into_iter();
+        parts.filter_map(|part| part.intersect(range)).collect()
+    }
+
+    /// Whether a write to the file is unanswered.
+    pub(super) fn is_writing(&self, inode: InodeId) -> bool {
+        self.writes.contains_key(&inode)
+    }
+}
+
+/// The parts of a file outside of `locked`, in order.
+fn outside(mut locked: Vec<ByteRange>) -> Vec<ByteRange> {
+    locked.sort_unstable();
+    let (mut parts, mut from) = (Vec::new(), 0);
+    for pages in locked {
+        if pages.start > from {
+            parts.push(ByteRange::new(from, pages.start));
+        }
+        from = from.max(pages.end);
+    }
+    parts.push(ByteRange::new(from, u64::MAX));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeId = InodeId(7);
+
+    fn request(unique: u64, start: u64, end: u64) -> Request {
+        Request {
+            inode: FILE,
+            range: ByteRange::new(start, end),
+            unique,
+        }
+    }
+
+    #[test]
+    fn pages_that_are_locked_for_writes_are_left_out() {
+        let range = ByteRange::new;
+        assert_eq!(outside(vec![]), [range(0, u64::MAX)]);
+        let locked = vec![range(8_192, 12_288), range(0, 4_096), range(8_192, 16_384)];
+        let parts = [range(4_096, 8_192), range(16_384, u64::MAX)];
+        assert_eq!(outside(locked), parts);
+    }
+
+    #[test]
+    fn pages_that_are_read_beside_a_write_are_dropped_before_its_answer() {
+        let mut pages = Pages::default();
+        pages.read(request(1, 0, 4_096));
+        pages.write(request(2, 0, 8));
+        assert_eq!(pages.shown(FILE, 2), None, "read before");
+        pages.read(request(3, 4_096, 8_192));
+        assert_eq!(pages.shown(FILE, 2), None, "another page");
+        pages.read(request(4, 0, 4_096));
+        let page = ByteRange::new(0, 4_096);
+        assert_eq!(pages.shown(FILE, 2), Some(page));
+        assert_eq!(pages.drop_now(FILE, page, None), []);
+        assert_eq!(pages.drop_now(FILE, page, Some(2)), [page]);
+        assert_eq!(pages.answered(FILE, 2), Some(page), "asked to drop it once");
+        assert!(!pages.is_writing(FILE));
+    }
+
+    #[test]
+    fn a_read_that_is_looked_at_before_an_earlier_write_was_beside_it() {
+        let mut pages = Pages::default();
+        pages.read(request(9, 0, 4_096));
+        pages.write(request(8, 100, 108));
+        assert!(pages.shown(FILE, 8).is_some());
+        // So many reads since that it is not known.
+        for unique in 100..100 + READS as u64 {
+            pages.read(request(unique, 1 << 20, 2 << 20));
+        }
+        pages.write(request(99, 0, 8));
+        assert!(pages.shown(FILE, 99).is_some());
+        pages.write(request(100, 0, 8));
+        assert_eq!(pages.shown(FILE, 100), None);
+    }
+}
