@@ -58,5 +58,6 @@ perigee_types::plants! {
     KeptGivenOut = "a holder gives out bytes that have no record";
     OwnRecordFetchedOver = "a holder fetches what it has sent over what it has written since";
     CallUnheeded = "a holder says that it has stopped, and writes on";
+    FirstPartReported = "a holder answers a call when the first part of what it had written has arrived";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

@@ -184,11 +184,12 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::RightTooLong, 271),
     (Plant::GivenUnrecorded, 395),
     (Plant::FlushUnfenced, 2259),
-    (Plant::FlushUnreplicated, 351),
+    (Plant::FlushUnreplicated, 271),
     (Plant::UnsentTrusted, 19),
     (Plant::KeptGivenOut, 199),
     (Plant::OwnRecordFetchedOver, 155),
     (Plant::CallUnheeded, 575),
+    (Plant::FirstPartReported, 271),
     (Plant::FsyncLocalOnly, 1),
 ];
 

@@ -11,6 +11,19 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct FlushNumber(pub u64);
 
+/// Counts how often a holder has begun to send all that it had written of one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Turn(u64);
+
+/// The most that one flush has: a message takes no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Bytes, at least one.
+    pub bytes: u64,
+    /// Ranges, at least one.
+    pub ranges: usize,
+}
+
 /// Whether a session may use this node's copy of a chunk as an owner does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum May {
@@ -67,12 +80,16 @@ struct Held {
     /// Answers to earlier asks say nothing any more.
     answers_from: u64,
     stopping: bool,
-    /// Written since it was last sent. Versions mean nothing in these maps.
+    /// Written since the last turn began. Versions mean nothing in these maps.
     dirty: RegionMap,
+    /// Of this turn, and not sent yet. What failed goes with the next flush.
+    queue: RegionMap,
     sent: Option<Sent>,
-    /// The last that was sent, and the last that arrived. What failed goes with the next.
+    /// The last number.
     last: FlushNumber,
-    arrived: FlushNumber,
+    /// The last turn that began, and the last of which everything has arrived.
+    turn: Turn,
+    done: Turn,
     /// Taken by the owner in the record of this version, or an earlier one, which is not committed here yet.
     settling: Vec<(Version, RegionMap)>,
     /// Became an owner's own.
@@ -204,14 +221,17 @@ impl Holding {
         }
     }
 
-    /// What is to be sent of a chunk now; `None` while there is nothing, or something is on its way.
-    pub fn flush(&mut self, chunk: Chunk) -> Option<Flush> {
+    /// What is to be sent of a chunk now, at most `share`; `None` while there is nothing, or something is on its way.
+    pub fn flush(&mut self, chunk: Chunk, share: Share) -> Option<Flush> {
         let held = self.held.get_mut(&chunk)?;
-        if held.sent.is_some() || held.dirty.is_empty() {
+        if held.sent.is_some() || held.is_clean() {
             return None;
         }
+        if held.queue.is_empty() {
+            held.begin_turn();
+        }
         held.last = FlushNumber(held.last.0 + 1);
-        let ranges = std::mem::take(&mut held.dirty);
+        let ranges = held.take_share(share);
         let flush = Flush {
             chunk,
             hold: held.hold,
@@ -233,7 +253,6 @@ impl Holding {
             return None;
         }
         held.last = FlushNumber(held.last.0 + 1);
-        held.arrived = held.last;
         Some((held.hold, held.last))
     }
 
@@ -250,6 +269,13 @@ impl Holding {
         self.held.get(&chunk).is_none_or(Held::is_clean)
     }
 
+    /// Whether there is more to send in a turn that has begun.
+    #[must_use]
+    pub fn is_sending(&self, chunk: Chunk) -> bool {
+        let held = self.held.get(&chunk);
+        held.is_some_and(|held| !held.queue.is_empty())
+    }
+
     /// Who holds a chunk here.
     #[must_use]
     pub fn hold(&self, chunk: Chunk) -> Option<Hold> {
@@ -259,7 +285,7 @@ impl Holding {
     /// The chunks with something to send.
     pub fn dirty(&self) -> impl Iterator<Item = Chunk> + '_ {
         let held = self.held.iter();
-        let dirty = held.filter(|(_, held)| held.sent.is_none() && !held.dirty.is_empty());
+        let dirty = held.filter(|(_, held)| held.sent.is_none() && !held.is_clean());
         dirty.map(|(chunk, _)| *chunk)
     }
 
@@ -271,10 +297,13 @@ impl Holding {
         number: FlushNumber,
         (version, committed): (Version, Seq),
     ) {
+        let early = planted!(self, FirstPartReported);
         if let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold)
             && let Some(sent) = held.sent.take_if(|sent| sent.number == number)
         {
-            held.arrived = number;
+            if held.queue.is_empty() || early {
+                held.done = held.turn;
+            }
             if version.seq > committed {
                 held.settling.push((version, sent.ranges));
             }
@@ -287,8 +316,9 @@ impl Holding {
             && let Some(sent) = held.sent.take_if(|sent| sent.number == number)
         {
             for (range, version) in sent.ranges.iter() {
-                held.dirty.invalidate(range, version);
+                held.queue.invalidate(range, version);
             }
+            held.begin_turn();
         }
     }
 
@@ -345,13 +375,13 @@ impl Holding {
 
     /// What a call is answered with, which came when `through` was [`Holding::last_written`]; `None` while some of what was
     /// written before is on its way, or is to be sent.
-    pub fn report(&mut self, chunk: Chunk, hold: Hold, through: FlushNumber) -> Option<Report> {
+    pub fn report(&mut self, chunk: Chunk, hold: Hold, through: Turn) -> Option<Report> {
         let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold) else {
             // Nothing of it is here, and nothing will be.
             return Some(Report::Stopped);
         };
         let clean = held.is_clean();
-        if !clean && (held.stopping || held.arrived < through) {
+        if !clean && (held.stopping || held.done < through) {
             return None;
         }
         if held.stopping {
@@ -365,13 +395,13 @@ impl Holding {
         Some(Report::Rests { asked: held.asked })
     }
 
-    /// The flush with which all that is written now will have been sent.
+    /// The turn with which all that is written now will have been sent.
     #[must_use]
-    pub fn last_written(&self, chunk: Chunk) -> FlushNumber {
+    pub fn last_written(&self, chunk: Chunk) -> Turn {
         let held = self.held.get(&chunk);
-        held.map_or(FlushNumber(0), |held| {
+        held.map_or(Turn::default(), |held| {
             let next = u64::from(!held.dirty.is_empty());
-            FlushNumber(held.last.0 + next)
+            Turn(held.turn.0 + next)
         })
     }
 
@@ -390,9 +420,11 @@ impl Held {
             answers_from: 0,
             stopping: false,
             dirty: RegionMap::new(),
+            queue: RegionMap::new(),
             sent: None,
             last: FlushNumber(0),
-            arrived: FlushNumber(0),
+            turn: Turn::default(),
+            done: Turn::default(),
             settling: Vec::new(),
             merged: RegionMap::new(),
         }
@@ -400,7 +432,36 @@ impl Held {
 
     /// Whether the owner has everything.
     fn is_clean(&self) -> bool {
-        self.sent.is_none() && self.dirty.is_empty()
+        self.sent.is_none() && self.queue.is_empty() && self.dirty.is_empty()
+    }
+
+    /// What was written since is to be sent, too.
+    fn begin_turn(&mut self) {
+        let dirty = std::mem::take(&mut self.dirty);
+        if dirty.is_empty() {
+            return;
+        }
+        for (range, version) in dirty.iter() {
+            self.queue.invalidate(range, version);
+        }
+        self.turn = Turn(self.turn.0 + 1);
+    }
+
+    /// The first part of what is to be sent in this turn.
+    fn take_share(&mut self, share: Share) -> RegionMap {
+        let (mut taken, mut left) = (RegionMap::new(), share.bytes);
+        for (range, version) in self.queue.iter().take(share.ranges) {
+            let len = range.len().min(left);
+            taken.invalidate(ByteRange::with_len(range.start, len), version);
+            left -= len;
+            if left == 0 {
+                break;
+            }
+        }
+        for (range, _) in taken.iter() {
+            self.queue.drop_range(range);
+        }
+        taken
     }
 
     /// What has no record here, or none before that of `version`.
@@ -409,7 +470,8 @@ impl Held {
         let later = move |(taken, ranges)| (taken >= version).then_some(ranges);
         let settling = self.settling.iter().map(|(taken, ranges)| (*taken, ranges));
         let settling = settling.filter_map(later);
-        std::iter::once(&self.dirty).chain(sent).chain(settling)
+        let unsent = [&self.dirty, &self.queue].into_iter();
+        unsent.chain(sent).chain(settling)
     }
 
     fn keeps(&self, range: ByteRange) -> bool {
@@ -419,6 +481,7 @@ impl Held {
 
     fn clear(&mut self) {
         self.dirty = RegionMap::new();
+        self.queue = RegionMap::new();
         self.sent = None;
         self.settling.clear();
     }

@@ -14,6 +14,11 @@ const TERMS: Terms = Terms {
     waited: Span::from_millis(2_500),
 };
 
+const ALL: Share = Share {
+    bytes: u64::MAX,
+    ranges: usize::MAX,
+};
+
 fn version(seq: u64) -> Version {
     Version {
         epoch: Epoch(1),
@@ -58,9 +63,9 @@ fn a_right_lasts_from_when_it_was_asked_for() {
 fn what_was_written_is_kept_until_its_record_is_here() {
     let mut holding = holding();
     holding.on_write(INODE, ByteRange::new(0, 100));
-    let first = holding.flush(CHUNK).unwrap();
+    let first = holding.flush(CHUNK, ALL).unwrap();
     holding.on_write(INODE, ByteRange::new(50, 60));
-    assert_eq!(holding.flush(CHUNK), None, "one at a time");
+    assert_eq!(holding.flush(CHUNK, ALL), None, "one at a time");
     let lacking = |holding: &Holding, seq| {
         let range = ByteRange::new(0, 200);
         parts(&holding.lacking(INODE, range, version(seq)))
@@ -83,14 +88,14 @@ fn what_was_written_is_kept_until_its_record_is_here() {
 fn a_call_is_answered_when_all_that_was_written_has_arrived() {
     let mut holding = holding();
     holding.on_write(INODE, ByteRange::new(0, 100));
-    let first = holding.flush(CHUNK).unwrap();
+    let first = holding.flush(CHUNK, ALL).unwrap();
     holding.on_write(INODE, ByteRange::new(50, 60));
     let through = holding.last_written(CHUNK);
     holding.on_call(CHUNK, hold(), false);
     assert_eq!(holding.report(CHUNK, hold(), through), None);
     holding.on_flush_failed(CHUNK, hold(), first.number);
     assert_eq!(holding.report(CHUNK, hold(), through), None);
-    let second = holding.flush(CHUNK).unwrap();
+    let second = holding.flush(CHUNK, ALL).unwrap();
     assert_eq!(second.ranges, [ByteRange::new(0, 100)]);
     holding.on_write(INODE, ByteRange::new(0, 1));
     holding.on_flushed(CHUNK, hold(), second.number, (version(6), Seq(6)));
@@ -101,10 +106,49 @@ fn a_call_is_answered_when_all_that_was_written_has_arrived() {
     let range = ByteRange::new(0, 10);
     assert_eq!(holding.may(Tick(0), hold().holder, INODE, range), May::No);
     assert_eq!(holding.report(CHUNK, hold(), through), None);
-    let third = holding.flush(CHUNK).unwrap();
+    let third = holding.flush(CHUNK, ALL).unwrap();
     holding.on_flushed(CHUNK, hold(), third.number, (version(7), Seq(7)));
     let report = holding.report(CHUNK, hold(), through);
     assert_eq!(report, Some(Report::Stopped));
+}
+
+#[test]
+fn what_one_message_cannot_take_goes_in_parts_of_one_turn() {
+    let mut holding = holding();
+    for start in [0, 100, 200] {
+        holding.on_write(INODE, ByteRange::with_len(start, 10));
+    }
+    let through = holding.last_written(CHUNK);
+    let share = Share {
+        bytes: 15,
+        ranges: 2,
+    };
+    let first = holding.flush(CHUNK, share).unwrap();
+    let range = ByteRange::with_len;
+    assert_eq!(first.ranges, [range(0, 10), range(100, 5)]);
+    // What is written meanwhile, also where something is yet to be sent, is of the next turn.
+    holding.on_write(INODE, ByteRange::new(0, 210));
+    let arrived = |holding: &mut Holding, number| {
+        holding.on_flushed(CHUNK, hold(), number, (version(6), Seq(6)));
+        holding.report(CHUNK, hold(), through)
+    };
+    assert_eq!(arrived(&mut holding, first.number), None);
+    let second = holding.flush(CHUNK, share).unwrap();
+    assert_eq!(second.ranges, [range(105, 5), range(200, 10)]);
+    assert_eq!(holding.flush(CHUNK, share), None, "one at a time");
+    assert_eq!(arrived(&mut holding, second.number), Some(Report::Writes));
+    assert!(!holding.is_clean(CHUNK));
+    let third = holding.flush(CHUNK, share).unwrap();
+    assert_eq!(third.ranges, [range(0, 15)]);
+    // What is sent once more goes with all that was written since.
+    holding.on_write(INODE, range(300, 5));
+    holding.on_flush_failed(CHUNK, hold(), third.number);
+    let last = holding.flush(CHUNK, ALL).unwrap();
+    assert_eq!(last.ranges, [range(0, 210), range(300, 5)]);
+    let through = holding.last_written(CHUNK);
+    holding.on_flushed(CHUNK, hold(), last.number, (version(7), Seq(7)));
+    let rests = holding.report(CHUNK, hold(), through);
+    assert!(matches!(rests, Some(Report::Rests { .. })));
 }
 
 #[test]
@@ -116,7 +160,7 @@ fn who_rests_asks_again_before_it_writes() {
     let all = ByteRange::new(0, 10);
     let need = |holds: &mut Holds, access| holds.need(INODE, all, access, &[]);
     assert!(matches!(need(&mut holds, Access::Read), Need::Call(_)));
-    let rests = holding.report(CHUNK, hold(), FlushNumber(0)).unwrap();
+    let rests = holding.report(CHUNK, hold(), Turn::default()).unwrap();
     assert_eq!(rests, Report::Rests { asked: 1 });
     // An answer to what it had asked before gives it nothing.
     holding.on_right(CHUNK, hold(), (1, Tick(0)), TERMS);

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::disk::{Disk, DiskOp, ObjectMap};
 use crate::law::explained::Witness;
 use crate::model::{Blocks, FILES, Op, Outcome, Record, State, file_of, range_of};
-use perigee_replica::chunk::{Call, Flush, FlushNumber, Habit, Holds, Report};
+use perigee_replica::chunk::{Call, Flush, FlushNumber, Habit, Holds, Report, Turn};
 use perigee_replica::{
     Chain, ChainView, Chunk, FetchId, Hold, Holding, Message, Note, Notes, Pull,
 };
@@ -315,7 +315,7 @@ pub struct Running {
     /// What it has in place there, and no record that is applied here covers.
     pub(crate) alone: BTreeMap<usize, u64>,
     /// Calls that are not answered: from whom, the call, its name, and through which flush.
-    pub(crate) calls: Vec<(usize, Call, u64, FlushNumber)>,
+    pub(crate) calls: Vec<(usize, Call, u64, Turn)>,
     /// Files of which something that this host wrote as a holder is lost: the next fsync says so.
     pub(crate) lost_held: BTreeSet<InodeId>,
     /// Own operations that wait for the right, or until all is sent.

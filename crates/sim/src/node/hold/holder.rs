@@ -6,7 +6,7 @@ use crate::law;
 use crate::model::{Op, Outcome, Record, blocks_in, chunk, file_of, inode, number_of, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, World};
-use perigee_replica::chunk::{Access, FlushNumber, May, Unsent};
+use perigee_replica::chunk::{Access, FlushNumber, May, Share, Unsent};
 use perigee_replica::{Chunk, Hold, Input, Plant};
 use perigee_types::{Seq, Version};
 
@@ -154,8 +154,9 @@ impl World {
         };
         let chunks: Vec<Chunk> = run.holding.dirty().collect();
         for chunk in chunks.into_iter().filter(|c| of.is_none_or(|of| of == *c)) {
+            let share = self.share();
             let run = self.running(node);
-            let Some(flush) = run.holding.flush(chunk) else {
+            let Some(flush) = run.holding.flush(chunk, share) else {
                 continue;
             };
             let blocks = flush
@@ -186,6 +187,15 @@ impl World {
             }
             self.send_slowly(slow, node, owner, Packet::Hold(packet));
         }
+    }
+
+    /// What one message takes: in some histories one block.
+    fn share(&self) -> Share {
+        let (bytes, ranges) = match self.price {
+            1 => (u64::MAX, usize::MAX),
+            _ => (range_of(0).len(), 1),
+        };
+        Share { bytes, ranges }
     }
 
     pub(crate) fn flush_timed_out(

@@ -69,6 +69,9 @@ impl World {
                         let version = (version, committed);
                         run.holding.on_flushed(chunk, hold, number, version);
                         self.settle_alone(to);
+                        if self.running(to).holding.is_sending(chunk) {
+                            self.flush_held(to, Some(chunk));
+                        }
                     }
                     None => run.holding.on_flush_failed(chunk, hold, number),
                 }
