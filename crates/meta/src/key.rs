@@ -8,6 +8,7 @@
 //! x index name       extended attribute           q session op answer of a session's operation
 //! s index            target of a symbolic link    t tx         intent of a transaction
 //! p index            parent of a directory        u tx         decision about a transaction
+//! h index chunk      who holds a chunk of a file
 //! ```
 //!
 //! A directory's parent is a key of its own so that a transaction that walks upwards reads nothing
@@ -68,6 +69,8 @@ pub enum Key {
     Locks(InodeIndex),
     /// The policy of a directory.
     Policy(InodeIndex),
+    /// Who holds a chunk of a file; the value is the driver's.
+    Hold(InodeIndex, u64),
     /// What was answered to an operation of a session; the value is the driver's.
     Dedup(SessionId, OpId),
     /// What a prepared transaction will do here.
@@ -87,6 +90,7 @@ mod tag {
     pub(super) const ORPHAN: u8 = b'o';
     pub(super) const LOCKS: u8 = b'l';
     pub(super) const POLICY: u8 = b'y';
+    pub(super) const HOLD: u8 = b'h';
     pub(super) const DEDUP: u8 = b'q';
     pub(super) const INTENT: u8 = b't';
     pub(super) const DECISION: u8 = b'u';
@@ -113,6 +117,7 @@ impl Key {
             Self::Orphan(index) => numbers(&mut out, tag::ORPHAN, &[index.0]),
             Self::Locks(index) => numbers(&mut out, tag::LOCKS, &[index.0]),
             Self::Policy(index) => numbers(&mut out, tag::POLICY, &[index.0]),
+            Self::Hold(index, chunk) => numbers(&mut out, tag::HOLD, &[index.0, *chunk]),
             Self::Dedup(session, op) => numbers(&mut out, tag::DEDUP, &[session.0, op.0]),
             Self::Intent(tx) => transaction(&mut out, tag::INTENT, *tx),
             Self::Decision(tx) => transaction(&mut out, tag::DECISION, *tx),
@@ -131,7 +136,8 @@ impl Key {
             | Self::Parent(index)
             | Self::Orphan(index)
             | Self::Locks(index)
-            | Self::Policy(index) => Some(*index),
+            | Self::Policy(index)
+            | Self::Hold(index, _) => Some(*index),
             Self::NextIndex(_) | Self::Dedup(..) | Self::Intent(_) | Self::Decision(_) => None,
         }
     }
@@ -160,6 +166,10 @@ impl Key {
             tag::ORPHAN => Self::Orphan(one(rest)?),
             tag::LOCKS => Self::Locks(one(rest)?),
             tag::POLICY => Self::Policy(one(rest)?),
+            tag::HOLD => {
+                let [index, chunk] = two(rest)?;
+                Self::Hold(InodeIndex(index), chunk)
+            }
             tag::DEDUP => {
                 let [session, op] = two(rest)?;
                 Self::Dedup(SessionId(session), OpId(op))
@@ -250,6 +260,12 @@ pub fn locks() -> KeyRange {
     tagged(tag::LOCKS)
 }
 
+/// Who holds which chunks, of all files.
+#[must_use]
+pub fn holds() -> KeyRange {
+    tagged(tag::HOLD)
+}
+
 /// Intents of all transactions.
 #[must_use]
 pub fn intents() -> KeyRange {
@@ -301,7 +317,8 @@ mod tests {
             index.clone().prop_map(Key::Parent),
             index.clone().prop_map(Key::Orphan),
             index.clone().prop_map(Key::Locks),
-            index.prop_map(Key::Policy),
+            index.clone().prop_map(Key::Policy),
+            (index, any::<u64>()).prop_map(|(i, c)| Key::Hold(i, c)),
             any::<(u64, u64)>().prop_map(|(s, o)| Key::Dedup(SessionId(s), OpId(o))),
             tx.clone().prop_map(Key::Intent),
             tx.prop_map(Key::Decision),

@@ -2,7 +2,7 @@
 //! changes: sessions see a pause, not an error.
 
 use crate::container::{
-    Answer, Container, Elsewhere, Failed, Request, WriteRequest, changes, data_inode,
+    Answer, AsHolder, Container, Elsewhere, Failed, Request, WriteRequest, changes, data_inode,
 };
 use crate::env::{AskError, Env};
 use crate::search::at_owner;
@@ -239,6 +239,12 @@ impl Router {
             if let Some(me) = me {
                 me.answered(request.op);
             }
+            let mut result = result;
+            if let Ok((reply, _)) = &mut result
+                && let Some(container) = env.container(container_of(&request.operation))
+            {
+                container.freshen_held(reply);
+            }
             done(plain(result));
         });
     }
@@ -386,6 +392,32 @@ impl Router {
     }
 }
 
+impl Router {
+    /// Writes as a holder, once the owner has given the right to; else the owner does it.
+    async fn write_with_right(
+        env: &Arc<Env>,
+        container: &Arc<Container>,
+        op: OpId,
+        write: WriteRequest,
+        data: Bytes,
+    ) -> Result<ByteRange, Failed> {
+        if let file::At::Offset(offset) = write.at
+            && container
+                .ask_right(write.inode, ByteRange::with_len(offset, data.len() as u64))
+                .await
+        {
+            let (here, bytes) = (container.clone(), data.clone());
+            let wrote = env
+                .runtime
+                .spawn_blocking(move || here.write_as_holder(&write, &bytes));
+            if let Ok(AsHolder::Done(result)) = wrote.await {
+                return result;
+            }
+        }
+        Self::write_elsewhere(env, op, write, data).await
+    }
+}
+
 /// What a session gets to see.
 fn plain(result: Result<(Reply, Span), Failed>) -> Result<(Reply, Duration), Errno> {
     match result {
@@ -469,7 +501,25 @@ impl Backend for Router {
                     None => elsewhere(done),
                 }
             }
-            _ => elsewhere(done),
+            Some(container) => {
+                let range = ByteRange::with_len(offset, u64::from(len));
+                let may = container.may_read_as_holder(session, inode, range);
+                let copy = match may {
+                    AsHolder::Done(()) => container.read_copy(inode, offset, len),
+                    AsHolder::Ask => {
+                        // This time the owner answers.
+                        let runtime = &self.env.runtime;
+                        runtime.spawn(async move { container.ask_right(inode, range).await });
+                        None
+                    }
+                    AsHolder::No => None,
+                };
+                match copy {
+                    Some(bytes) => done(Ok(bytes)),
+                    None => elsewhere(done),
+                }
+            }
+            None => elsewhere(done),
         }
     }
 
@@ -495,11 +545,20 @@ impl Backend for Router {
         };
         let container = self.env.container(inode.container());
         let mut done = done;
-        if let Some(container) = container.filter(|container| container.owned().is_some()) {
-            let answer: Answer<ByteRange> = Box::new(move |result| done(result.map_err(errno)));
-            match container.write(write, data, answer) {
-                Ok(()) => return,
-                Err(back) => done = Box::new(move |result| back(result.map_err(Failed::Errno))),
+        let mut asks_as_holder = None;
+        if let Some(container) = container {
+            if container.owned().is_some() {
+                let answer: Answer<ByteRange> = Box::new(move |result| done(result.map_err(errno)));
+                match container.write(write, data, answer) {
+                    Ok(()) => return,
+                    Err(back) => done = Box::new(move |result| back(result.map_err(Failed::Errno))),
+                }
+            } else {
+                match container.write_as_holder(&write, data) {
+                    AsHolder::Done(result) => return done(result.map_err(errno)),
+                    AsHolder::Ask => asks_as_holder = Some(container),
+                    AsHolder::No => {}
+                }
             }
         }
         let op = {
@@ -511,7 +570,10 @@ impl Backend for Router {
         let (env, me) = (self.env.clone(), self.me());
         let data = Bytes::copy_from_slice(data);
         self.env.runtime.spawn(async move {
-            let wrote = Self::write_elsewhere(&env, op, write, data).await;
+            let wrote = match asks_as_holder {
+                Some(container) => Self::write_with_right(&env, &container, op, write, data).await,
+                None => Self::write_elsewhere(&env, op, write, data).await,
+            };
             if let Some(me) = me {
                 me.answered(op);
             }
@@ -522,6 +584,12 @@ impl Backend for Router {
     fn sync(&self, inode: InodeId, done: Done<()>) {
         let env = self.env.clone();
         self.env.runtime.spawn(async move {
+            if let Some(container) = env.container(inode.container()) {
+                let sent = container.send_file(inode);
+                if tokio::time::timeout(PATIENCE, sent).await.is_err() {
+                    return done(Err(Errno::EIO));
+                }
+            }
             let here =
                 |container: Arc<Container>| async move { container.sync(inode).await.map(Ok) };
             let request = file::Sync { inode };
@@ -577,7 +645,7 @@ impl Backend for Router {
         let env = self.env.clone();
         self.env.runtime.spawn(async move {
             let here = |container: Arc<Container>| async move {
-                container.seek(inode, offset, whence).map(Ok)
+                container.seek_here(inode, offset, whence).await.map(Ok)
             };
             let request = file::Seek {
                 inode,

@@ -1,12 +1,14 @@
 //! What other nodes may call here: decoding, authority, and handing over to the right container.
 
 use crate::authority::{self, Denied};
-use crate::container::{Answer, Container, Elsewhere, Failed, Request, WriteRequest};
+use crate::container::{
+    Answer, Container, Elsewhere, Failed, Request, WriteRequest, is_well_formed,
+};
 use crate::env::Env;
 use crate::sessions::Whom;
 use bytes::Bytes;
 use perigee_net::{AUDIT, Answer as NetAnswer, Call, PeerName, Refusal, Refusals, Service};
-use perigee_proto::message::{chain, data, file, report, session, tx};
+use perigee_proto::message::{chain, data, file, hold, report, session, tx};
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
 use perigee_types::limits::IO_LEN_MAX;
@@ -250,6 +252,42 @@ async fn members(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
     }
 }
 
+/// What owners and holders of chunks say to each other.
+async fn holders(
+    env: &Arc<Env>,
+    from: NodeId,
+    method: u16,
+    body: &[u8],
+    payload: Bytes,
+) -> Handled {
+    match method {
+        hold::AskRight::METHOD => {
+            let request: hold::AskRight = decode(body)?;
+            authority::check_session(from, request.hold.holder)?;
+            let container = container(env, request.chunk.inode.container())?;
+            let granted = container.grant_right(request.chunk, request.hold, request.asked)?;
+            reply::<hold::AskRight>(&hold::Right { granted })
+        }
+        hold::SendWritten::METHOD => {
+            let request: hold::SendWritten = decode(body)?;
+            authority::check_session(from, request.hold.holder)?;
+            if !is_well_formed(&request, payload.len() as u64) || !request.mtime.is_valid() {
+                let why = "ranges that a holder cannot have written".to_owned();
+                return Err(Refused(Code::Malformed, why));
+            }
+            let container = container(env, request.chunk.inode.container())?;
+            let taken = container.take_written(request, payload).await;
+            reply::<hold::SendWritten>(&container.or_elsewhere(taken)?)
+        }
+        _ => {
+            let request: hold::CallHolder = decode(body)?;
+            let container = container(env, request.chunk.inode.container())?;
+            let report = container.answer_call(from, &request).await?;
+            reply::<hold::CallHolder>(&hold::HolderReport { report })
+        }
+    }
+}
+
 async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
     if method == session::Revoke::METHOD {
         let request: session::Revoke = decode(body)?;
@@ -332,6 +370,8 @@ fn may_take_long(method: u16) -> bool {
             | file::Write::METHOD
             | file::Sync::METHOD
             | data::SyncData::METHOD
+            | hold::SendWritten::METHOD
+            | hold::CallHolder::METHOD
     )
 }
 
@@ -355,6 +395,9 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         session::Execute::METHOD => execute(env, from, &body).await,
         file::Read::METHOD | file::Write::METHOD | file::Sync::METHOD | file::Seek::METHOD => {
             files(env, from, method, &body, payload).await
+        }
+        hold::AskRight::METHOD | hold::SendWritten::METHOD | hold::CallHolder::METHOD => {
+            holders(env, from, method, &body, payload).await
         }
         session::Revoke::METHOD
         | session::StillOpen::METHOD

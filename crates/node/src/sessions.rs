@@ -67,6 +67,11 @@ impl Sessions {
         self.open.read().get(&id).cloned()
     }
 
+    /// Whether a session is one of this process, and goes on.
+    pub(crate) fn is_open(&self, id: SessionId) -> bool {
+        self.open.read().contains_key(&id)
+    }
+
     /// Which of `sessions` are mounted here.
     pub(crate) fn mounted(&self, sessions: &[SessionId]) -> Vec<SessionId> {
         let open = self.open.read();

@@ -2,7 +2,7 @@
 //!
 //! Numbers are never reused. A request's payload, where it has one, is raw bytes beside the body.
 
-use crate::message::{chain, data, file, report, session, tx};
+use crate::message::{chain, data, file, hold, report, session, tx};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// How urgent a call is; a more urgent one overtakes in the queue to its peer.
@@ -66,11 +66,15 @@ services! {
     0x0202 write(file::Write) -> file::Written, Data, Same;
     0x0203 sync(file::Sync) -> file::Synced, Meta, Same;
     0x0204 seek(file::Seek) -> file::Sought, Meta, Same;
+    // a chunk's holder to the owner; the payload of send_written is the bytes
+    0x0205 ask_right(hold::AskRight) -> hold::Right, Control, Same;
+    0x0206 send_written(hold::SendWritten) -> hold::WrittenTaken, Data, Same;
     // owner to a session's host
     0x0210 revoke(session::Revoke) -> session::Revoked, Control, Same;
     0x0211 still_open(session::StillOpen) -> session::Open, Meta, Same;
     0x0212 lock_turn(session::LockTurn) -> session::LockTurnHeard, Control, Same;
     0x0213 open_sessions(session::AskSessions) -> session::OpenSessions, Control, Same;
+    0x0214 call_holder(hold::CallHolder) -> hold::HolderReport, Control, Same;
     // between the members of a chain; `chain` is a cast, its payload the encoded message
     0x0220 chain(chain::Envelope) -> (), Control, Never;
     0x0221 fetch(data::Fetch) -> data::Fetched, Background, Same;

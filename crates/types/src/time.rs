@@ -91,3 +91,26 @@ pub struct WallTime {
     /// 0 to 999,999,999.
     pub nanos: u32,
 }
+
+impl WallTime {
+    /// Whether it is one: what arrives from elsewhere may not be.
+    #[must_use]
+    pub const fn is_valid(self) -> bool {
+        self.nanos < 1_000_000_000
+    }
+
+    /// The next nanosecond; the last second of all stays.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        if self.nanos < 999_999_999 {
+            return Self {
+                secs: self.secs,
+                nanos: self.nanos + 1,
+            };
+        }
+        Self {
+            secs: self.secs.saturating_add(1),
+            nanos: 0,
+        }
+    }
+}

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 /// For how long writes that only replace what a file has may wait for their record, while nobody asks for it: what is
 /// written over and over in that time travels once. A file that is left alone follows sooner. A crash loses no more by
 /// it than the local disk's own delay would, which is 30 s on Linux (`vm.dirty_expire_centisecs`).
-const REPLACED_WAIT: Span = Span::from_millis(30_000);
+pub(super) const REPLACED_WAIT: Span = Span::from_millis(30_000);
 /// For how long a file is left alone before what was replaced in it gets its record.
-const QUIET_WAIT: Span = Span::from_millis(2_000);
+pub(super) const QUIET_WAIT: Span = Span::from_millis(2_000);
 /// A file that grew by so much does not wait for others that share its record's way.
 const GROWN_BYTES_MAX: u64 = 4 << 20;
 /// A file with so many bytes replaced does not wait, lest the next fsync take long.

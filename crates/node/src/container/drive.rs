@@ -137,8 +137,14 @@ impl Container {
             batch.delete_range(Space::Log(self.id), &[], Some(&log_key(through.next())));
         }
         if let Some(last) = write.append.last() {
-            let State { intents, dirty, .. } = st;
-            intents.on_persist(last.version.seq, dirty, &mut batch);
+            let State {
+                intents,
+                dirty,
+                unsent,
+                ..
+            } = st;
+            let waits = |inode| dirty.get(inode).is_some() || unsent.keeps(inode);
+            intents.on_persist(last.version.seq, waits, &mut batch);
         }
         if let Some(view) = &write.view {
             let view = perigee_proto::encode(view);
@@ -252,13 +258,17 @@ impl Container {
                 let touched = batch.data.iter().map(DataCommand::inode);
                 damaged.extend(touched.filter(|inode| st.damaged.contains_key(inode)));
             }
+            if self.changes_rows(&batch) {
+                self.apply_held(st, entry.version.seq);
+                self.rows_changed(st, &batch);
+            }
             st.unapplied.push_back(Unapplied {
                 version: entry.version,
                 batch,
             });
         }
         st.extracted = st.extracted.max(through);
-        st.pull.on_committed(through);
+        self.apply_held(st, through);
         self.make_up(st, undone);
         self.recheck_damaged(st, &damaged);
         self.refill.notify_one();
@@ -279,6 +289,8 @@ impl Container {
         batch: &Batch,
         urgent: bool,
     ) -> Result<Seq, Elsewhere> {
+        let ended = Self::with_rows_ended(st, batch);
+        let batch = ended.as_ref().unwrap_or(batch);
         let payload: Bytes = perigee_proto::encode(batch);
         let version = st
             .chain

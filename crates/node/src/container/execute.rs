@@ -225,6 +225,14 @@ impl Container {
             }
             Turn::Answer(Ok(outcome)) | Turn::Alone(outcome) => outcome,
         };
+        let (session, operation) = (request.session, &request.operation);
+        if !st
+            .held_up(session, operation, &outcome.reply, &[])
+            .is_empty()
+        {
+            let run = mutates.then(|| st.answers.begin(request.session, request.op));
+            return Ok(Ran::Spans(run));
+        }
         let local = local && !self.is_abroad(&outcome.reply);
         let done = self.conclude(st, now, until, request, local, latest, outcome, after);
         Ok(Ran::Done(done.result, done.ttl, done.owed))
@@ -416,7 +424,9 @@ impl Container {
         let limit = st.leases.limit(now, session, until);
         let mut ttl = st.leases.told(now, session, limit);
         let mut give = |st: &mut State, inode: InodeId| {
-            if inode.container() == self.id {
+            if inode.container() == self.id && !st.may_keep(inode, session) {
+                ttl = Span::ZERO;
+            } else if inode.container() == self.id {
                 ttl = ttl.min(st.leases.grant(now, inode, session, limit));
             }
         };

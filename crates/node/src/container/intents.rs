@@ -4,7 +4,6 @@
 //! map changed is noted, and where a file was cut or punched. The next process gives up what is noted and takes it from the
 //! other members, as it does with what the disk lost in a crash.
 
-use super::dirty::Dirty;
 use super::view::stored_len;
 use super::{Container, State};
 use crate::env::Env;
@@ -100,14 +99,19 @@ impl Intents {
     }
 
     /// The log up to `through` goes to the disk with `batch`: so do the ends of the notes that are not needed any more.
-    pub(super) fn on_persist(&mut self, through: Seq, dirty: &Dirty, batch: &mut WriteBatch) {
-        let waits = |inode| dirty.get(inode).is_some();
+    /// `waits` says of which files there are later bytes without a record.
+    pub(super) fn on_persist(
+        &mut self,
+        through: Seq,
+        waits: impl Fn(InodeId) -> bool,
+        batch: &mut WriteBatch,
+    ) {
         delete(self.notes.on_persist(through, waits), batch);
     }
 
-    /// Nothing here is without a record any more.
-    pub(super) fn forget_all(&mut self, batch: &mut WriteBatch) {
-        delete(self.notes.forget_all(|_| false), batch);
+    /// Nothing here is without a record any more, but in files that `waits` names.
+    pub(super) fn forget_all(&mut self, waits: impl Fn(InodeId) -> bool, batch: &mut WriteBatch) {
+        delete(self.notes.forget_all(waits), batch);
     }
 }
 
@@ -225,7 +229,7 @@ mod tests {
         intents.refused.lock().extend(&next);
         intents.notes.end(inode(5));
         intents.on_recorded(Seq(3), inode(5));
-        intents.on_persist(Seq(3), &Dirty::default(), &mut WriteBatch::default());
+        intents.on_persist(Seq(3), |_| false, &mut WriteBatch::default());
         assert_eq!(intents.refused(), [first(6)]);
         assert!(intents.refused().is_empty(), "given once");
     }

@@ -8,6 +8,7 @@ use crate::room::Verdict;
 use bytes::Bytes;
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
 use perigee_proto::message::file::{At, Whence};
+use perigee_replica::chunk::Access;
 use perigee_replica::{ChainView, Role};
 use perigee_store::StoreError;
 use perigee_types::limits::FILE_LEN_MAX;
@@ -38,6 +39,14 @@ pub(crate) struct WriteRequest {
 /// What a write changes for others.
 pub(super) fn touched(request: &WriteRequest) -> Vec<Touched> {
     vec![Touched::Attr(request.inode), Touched::Data(request.inode)]
+}
+
+/// The part of the file that a write may change.
+fn reach(request: &WriteRequest, len: u64) -> ByteRange {
+    match request.at {
+        At::Offset(offset) => ByteRange::with_len(offset, len),
+        At::End => ByteRange::new(0, u64::MAX),
+    }
 }
 
 /// A write that is in place for nobody or in part, until it is ordered or has failed.
@@ -249,6 +258,9 @@ impl Container {
     ) -> Result<ByteRange, Failed> {
         let deadline = Instant::now() + PATIENCE;
         loop {
+            let range = reach(&request, data.len() as u64);
+            self.pass_holders(request.inode, range, Access::Change)
+                .await?;
             if let Some(owed) = self.recall_content(&request)? {
                 self.pay(owed).await?;
             }
@@ -262,16 +274,18 @@ impl Container {
             if begun.await.map_err(|_| Errno::EIO)? {
                 return receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()));
             }
-            if Instant::now() > deadline || !self.is_kept(&request) {
+            if Instant::now() > deadline || !self.is_kept(&request, range) {
                 return Err(Elsewhere::NotReady.into());
             }
         }
     }
 
-    fn is_kept(&self, request: &WriteRequest) -> bool {
-        let st = self.state.lock();
+    /// Whether others keep, or hold, what is to be replaced.
+    fn is_kept(&self, request: &WriteRequest, range: ByteRange) -> bool {
+        let mut st = self.state.lock();
         let now = self.env.clock.now();
         st.leases.is_kept(now, request.session, &touched(request))
+            || st.is_held_up(request.inode, range, Access::Change, &[])
     }
 
     fn recall_content(&self, request: &WriteRequest) -> Result<Option<Owed>, Elsewhere> {
@@ -315,7 +329,9 @@ impl Container {
                 return self.write_again(&mut st, request, &file, &before, data);
             }
             let kept = st.leases.is_kept(now, request.session, &touched(request));
-            if kept || self.is_backed_up(&st) {
+            let range = reach(request, data.len() as u64);
+            let held = st.is_held_up(inode, range, Access::Change, &[]);
+            if kept || held || self.is_backed_up(&st) {
                 return Err(Elsewhere::NotReady.into());
             }
             (
@@ -422,6 +438,7 @@ impl Container {
             self.record_writes(&mut st, now, inode);
         }
         self.owe_written(&mut st, now, request, &mut owed);
+        self.note_habit(&mut st, request, range, effect);
         if !local {
             // Its own kernel keeps what it has written.
             st.leases.note_reader(inode, request.session);
@@ -526,14 +543,23 @@ impl Container {
         let local = session.node() == self.env.me;
         if local {
             let now = self.env.clock.now();
-            let reign = Self::reign(&self.state.lock(), now);
-            if let Err(elsewhere) = reign {
-                return answer(Err(elsewhere.into()));
-            }
-            let bytes = self.read_object(inode, offset, len);
-            // Asked after the read: a write that it may have met had begun before.
-            if !self.abroad.has(inode) {
-                return answer(self.or_elsewhere(bytes.map(|bytes| (bytes, Span::ZERO))));
+            let range = ByteRange::with_len(offset, u64::from(len));
+            let held = {
+                let mut st = self.state.lock();
+                if let Err(elsewhere) = Self::reign(&st, now) {
+                    drop(st);
+                    return answer(Err(elsewhere.into()));
+                }
+                let access = st.reading(inode, session);
+                st.away.on_other(inode, range);
+                st.is_held_up(inode, range, access, &[])
+            };
+            if !held {
+                let bytes = self.read_object(inode, offset, len);
+                // Asked after the read: a write that it may have met had begun before.
+                if !self.abroad.has(inode) {
+                    return answer(self.or_elsewhere(bytes.map(|bytes| (bytes, Span::ZERO))));
+                }
             }
         }
         let me = self.clone();
@@ -552,7 +578,16 @@ impl Container {
         len: u32,
         grant: bool,
     ) -> Result<(Bytes, Span), Failed> {
-        self.state.lock().leases.note_reader(inode, session);
+        let range = ByteRange::with_len(offset, u64::from(len));
+        let access = {
+            let mut st = self.state.lock();
+            st.leases.note_reader(inode, session);
+            st.away.on_read(session, inode, range);
+            st.reading(inode, session)
+        };
+        if !range.is_empty() {
+            self.pass_holders(inode, range, access).await?;
+        }
         self.take_in_unseen(inode).await?;
         let mut read = self.read_past_changes(inode, offset, len).await?;
         // What it has met may not be on every member yet. What comes while that is settled is shown too, if it can be: an
@@ -583,6 +618,7 @@ impl Container {
             let member = |view: &ChainView| view.lists(session.node());
             if st.dirty.get(inode).is_none()
                 && !st.data_last.contains_key(&inode)
+                && st.may_keep(inode, session)
                 && st.chain.view().is_some_and(member)
             {
                 let limit = st.leases.limit(now, session, until);
@@ -664,6 +700,8 @@ impl Container {
         offset: u64,
         whence: Whence,
     ) -> Result<u64, Failed> {
+        self.pass_holders(inode, ByteRange::new(0, u64::MAX), Access::Read)
+            .await?;
         let me = self.clone();
         let seek = move || me.seek(inode, offset, whence);
         let found = self.look_past_changes(inode, seek).await;
@@ -673,8 +711,20 @@ impl Container {
         found
     }
 
+    /// Finds data or a hole at the owner, for a program of this host.
+    pub(crate) async fn seek_here(
+        self: &Arc<Self>,
+        inode: InodeId,
+        offset: u64,
+        whence: Whence,
+    ) -> Result<u64, Failed> {
+        self.pass_holders(inode, ByteRange::new(0, u64::MAX), Access::Read)
+            .await?;
+        self.seek(inode, offset, whence)
+    }
+
     /// Finds data or a hole at the owner.
-    pub(crate) fn seek(&self, inode: InodeId, offset: u64, whence: Whence) -> Result<u64, Failed> {
+    fn seek(&self, inode: InodeId, offset: u64, whence: Whence) -> Result<u64, Failed> {
         let size = {
             let st = self.state.lock();
             Self::reign(&st, self.env.clock.now())?;

@@ -113,6 +113,7 @@ impl Container {
             if !matches!(st.role, Role::Owner { .. }) {
                 return;
             }
+            self.look_after_rows(&mut st, None);
             let progress = st.chain.member_progress();
             let mut joining = progress
                 .iter()
@@ -142,6 +143,8 @@ impl Container {
         match next_step(directory, &chain, record.copies.into(), &is_whole) {
             Step::Nothing => {}
             Step::BringIn => self.bring_in(directory, &chain),
+            // What it holds comes back first: else programs there would lose what they have not synced.
+            Step::Dismiss(node) if self.look_after_rows(&mut self.state.lock(), Some(node)) => {}
             Step::Dismiss(node) => {
                 info!(container = %self.id, %node, "dismissing a member");
                 self.step(Input::Dismiss(node));

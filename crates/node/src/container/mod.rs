@@ -11,6 +11,7 @@ mod drive;
 mod execute;
 mod gentle;
 mod heal;
+mod hold;
 mod install;
 mod intents;
 mod io;
@@ -49,6 +50,7 @@ use tokio::sync::Notify;
 
 pub(crate) use execute::{Request, changes, data_inode};
 pub(crate) use heal::Damage;
+pub(crate) use hold::{AsHolder, is_well_formed};
 pub(crate) use io::WriteRequest;
 pub(crate) use role::Standing;
 
@@ -131,6 +133,10 @@ pub(crate) struct State {
     overlay: Overlay,
     leases: Leases,
     lock_queue: LockQueue,
+    /// Chunks of files that belong to other members.
+    away: hold::Away,
+    /// Chunks of files that belong to this one.
+    unsent: hold::Unsent,
     dirty: Dirty,
     /// When the oldest write without a record, or record not yet sent, came.
     unsent_since: Option<Tick>,
@@ -214,6 +220,8 @@ pub(crate) struct Container {
     state: Mutex<State>,
     /// Something is to be sent, applied or timed.
     wake: Notify,
+    /// What this node holds was written to, or belongs to it no more.
+    held: Notify,
     /// Some region is to be fetched.
     refill: Notify,
     /// The nodes that have what is missing here may be others now.

@@ -82,6 +82,8 @@ impl Container {
             overlay: Overlay::default(),
             leases: Leases::new(env.me),
             lock_queue: perigee_meta::queue::LockQueue::default(),
+            away: super::hold::Away::default(),
+            unsent: super::hold::Unsent::default(),
             dirty: Dirty::default(),
             unsent_since: None,
             full_at: None,
@@ -126,6 +128,7 @@ impl Container {
             env: env.clone(),
             state: Mutex::new(state),
             wake: Notify::new(),
+            held: Notify::new(),
             refill: Notify::new(),
             sources_changed: Notify::new(),
             progress: Notify::new(),
@@ -197,11 +200,12 @@ impl Container {
         self.step(Input::View(view));
         let runtime = &self.env.runtime;
         let me = || self.clone();
-        let (pump, refill, settle) = (me(), me(), me());
+        let (pump, refill, settle, hold) = (me(), me(), me(), me());
         let tasks = [
             runtime.spawn(async move { pump.pump().await }),
             runtime.spawn(async move { refill.refill_loop().await }),
             runtime.spawn(async move { settle.settle_loop().await }),
+            runtime.spawn(async move { hold.hold_loop().await }),
         ];
         *self.tasks.lock() = tasks.map(|task| task.abort_handle()).to_vec();
     }

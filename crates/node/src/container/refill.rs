@@ -201,7 +201,9 @@ impl Container {
                 file.object.resize(len)?;
                 range.end = len;
             }
-            DataCommand::Punched { .. } if sure => file.object.punch(range)?,
+            DataCommand::Punched { .. } if sure => {
+                Self::punch_beside(st, &file, inode, range, version)?;
+            }
             DataCommand::Punched { .. } | DataCommand::Removed { .. } => {}
         }
         let invalid = match command {
@@ -209,7 +211,10 @@ impl Container {
             _ => !sure && !range.is_empty(),
         };
         if invalid {
-            file.object.invalidate_in(&mut st.marks, range, version)?;
+            let lacking = st.unsent.holding().lacking(inode, range, version);
+            for (part, _) in lacking.iter() {
+                file.object.invalidate_in(&mut st.marks, part, version)?;
+            }
         }
         st.unsettled.insert(inode);
         Ok(())

@@ -106,6 +106,12 @@ impl Container {
 
     /// Before a stop: everything that was acknowledged here is sent and put on disk.
     pub(crate) async fn quiesce(self: &Arc<Self>) {
+        if tokio::time::timeout(QUIESCE, self.send_everything())
+            .await
+            .is_err()
+        {
+            warn!(container = %self.id, "stopping before the owner has what was written here");
+        }
         let (last, inodes) = {
             let mut st = self.state.lock();
             if Self::reign(&st, self.env.clock.now()).is_err() {
@@ -156,9 +162,14 @@ impl Container {
             Role::Reconciling { .. } | Role::Suspended { .. } => {}
             Role::Replica { owner, epoch } => {
                 self.end_reign(st, after);
+                self.hold_elsewhere(st);
                 self.env.note_owner(self.id, epoch, owner);
             }
-            Role::Joining { .. } | Role::Outside | Role::Returning => self.end_reign(st, after),
+            Role::Returning => self.end_reign(st, after),
+            Role::Joining { .. } | Role::Outside => {
+                self.end_reign(st, after);
+                self.lose_all_held(st);
+            }
         }
         st.pull.on_source_changed();
         st.pull.look_again();
@@ -209,6 +220,7 @@ impl Container {
         st.leases.clear();
         st.lock_queue.clear();
         self.restore_transactions(st);
+        self.take_over_rows(st);
         let me = self.clone();
         self.env.runtime.spawn(async move { me.take_over().await });
     }
@@ -286,7 +298,13 @@ impl Container {
         for (inode, written) in st.dirty.take_all() {
             self.distrust_writes(st, inode, &written.ranges);
         }
-        let State { intents, marks, .. } = st;
-        intents.forget_all(marks);
+        st.away = super::hold::Away::default();
+        let State {
+            intents,
+            marks,
+            unsent,
+            ..
+        } = st;
+        intents.forget_all(|inode| unsent.keeps(inode), marks);
     }
 }

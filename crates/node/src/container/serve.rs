@@ -73,6 +73,10 @@ impl Container {
                 }
                 // Not the owner: the owner itself may ask, for what it lacks. What is missing here, too, is said of that
                 // region alone: an error would be of all that was asked for.
+                // What has no record is nobody else's.
+                Err(_) if st.unsent.holding().keeps(inode, range) => {
+                    return Ok((Region::Missing, Version::default()));
+                }
                 Err(_) if matches!(st.role, Role::Replica { .. }) => {
                     match self.member_version(&st, inode, range) {
                         Some(version) => version,

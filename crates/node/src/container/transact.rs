@@ -13,7 +13,9 @@ use perigee_meta::{Answers, Context, Outcome, Refusal, Reply, RunId, Touched, Vi
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
-use perigee_types::{ContainerId, Errno, SessionId, Span, Tick, TxId, Version};
+use perigee_replica::Chunk;
+use perigee_replica::chunk::Access;
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, SessionId, Span, Tick, TxId, Version};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -35,6 +37,8 @@ enum Next {
     Wait,
     /// Other sessions keep what is to be changed.
     Recall(Owed),
+    /// Parts of these files belong to other members.
+    Call(Vec<(InodeId, Access)>),
     Answer(Result<Reply, Errno>, Owed),
     Prepare(Box<(Plan, Outcome)>),
 }
@@ -95,9 +99,10 @@ impl Container {
     ) -> Result<Reply, Failed> {
         let deadline = Instant::now() + PATIENCE;
         let mut pause = PAUSE.0;
+        let mut passed = Vec::new();
         while Instant::now() < deadline {
             self.fetch(&mut foreign).await?;
-            match self.turn(request, run, &mut foreign)? {
+            match self.turn(request, run, &mut foreign, &passed)? {
                 Next::Fetch => continue,
                 Next::Answer(result, owed) => {
                     // What was read elsewhere must have been so at the moment of the turn.
@@ -116,6 +121,13 @@ impl Container {
                 }
                 Next::Recall(owed) => {
                     self.pay(owed).await?;
+                    continue;
+                }
+                Next::Call(held) => {
+                    for (inode, access) in held {
+                        let whole = ByteRange::new(0, u64::MAX);
+                        passed.extend(self.pass_holders(inode, whole, access).await?);
+                    }
                     continue;
                 }
                 Next::Wait => {}
@@ -160,6 +172,7 @@ impl Container {
         request: &Request,
         run: Option<RunId>,
         foreign: &mut Foreign,
+        passed: &[Chunk],
     ) -> Result<Next, Failed> {
         let mut after = After::default();
         let file = match data_inode(&request.operation) {
@@ -172,7 +185,7 @@ impl Container {
         let still = file.as_ref().map(|file| file.still.write());
         let next = {
             let mut st = self.state.lock();
-            self.turn_now(&mut st, request, run, foreign, &mut after)
+            self.turn_now(&mut st, request, run, foreign, passed, &mut after)
         };
         drop(still);
         after.run();
@@ -185,6 +198,7 @@ impl Container {
         request: &Request,
         run: Option<RunId>,
         foreign: &mut Foreign,
+        passed: &[Chunk],
         after: &mut After,
     ) -> Result<Next, Failed> {
         let local = request.session.node() == self.env.me;
@@ -213,7 +227,15 @@ impl Container {
             commit: st.before_telling(local, latest),
             ..Owed::default()
         };
-        Ok(match st.transactions.judge(&reads, foreign, ran) {
+        let turn = st.transactions.judge(&reads, foreign, ran);
+        if let Turn::Answer(Ok(outcome)) | Turn::Alone(outcome) | Turn::Spans(outcome) = &turn {
+            let (session, op) = (request.session, &request.operation);
+            let held = st.held_up(session, op, &outcome.reply, passed);
+            if !held.is_empty() {
+                return Ok(Next::Call(held));
+            }
+        }
+        Ok(match turn {
             Turn::Fetch => Next::Fetch,
             Turn::Wait => Next::Wait,
             Turn::Answer(result) => Next::Answer(result.map(|outcome| outcome.reply), owed),

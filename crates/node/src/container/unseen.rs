@@ -66,7 +66,10 @@ impl Container {
         {
             let st = self.state.lock();
             Self::reign(&st, self.env.clock.now()).ok()?;
-            if st.pull.invalid(inode).is_some() || st.damaged.contains_key(&inode) {
+            if st.pull.invalid(inode).is_some()
+                || st.damaged.contains_key(&inode)
+                || Self::is_partly_away(&st, inode)
+            {
                 return None;
             }
         }

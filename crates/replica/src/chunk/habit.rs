@@ -46,6 +46,12 @@ impl Habit {
         self.writes >= self.price
     }
 
+    /// Whose writes are counted.
+    #[must_use]
+    pub const fn writer(&self) -> Option<SessionId> {
+        self.by
+    }
+
     /// Somebody else has read or changed it.
     pub fn on_other(&mut self) {
         self.by = None;

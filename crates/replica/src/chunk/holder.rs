@@ -276,6 +276,19 @@ impl Holding {
         held.is_some_and(|held| !held.queue.is_empty())
     }
 
+    /// Whether nothing is held here.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Whether there is nothing more to be waited for of what was written before `through`, by this row.
+    #[must_use]
+    pub fn has_arrived(&self, chunk: Chunk, hold: Hold, through: Turn) -> bool {
+        let held = self.held.get(&chunk).filter(|held| held.hold == hold);
+        held.is_none_or(|held| held.is_clean() || held.done >= through && !held.stopping)
+    }
+
     /// Who holds a chunk here.
     #[must_use]
     pub fn hold(&self, chunk: Chunk) -> Option<Hold> {

@@ -4,10 +4,11 @@ use super::holder::{FlushNumber, Report};
 use super::{Chunk, Hold, Terms};
 use crate::chain::planted;
 use perigee_types::{ByteRange, InodeId, NodeId, Tick};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What somebody wants of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
     /// Its content, its times, or where its holes are.
     Read,
@@ -113,6 +114,17 @@ impl Holds {
     pub fn with_plant(mut self, plant: Option<crate::Plant>) -> Self {
         self.plant = plant;
         self
+    }
+
+    /// Whether no chunk belongs to anybody else.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Every row.
+    pub fn iter(&self) -> impl Iterator<Item = (Chunk, Hold)> + '_ {
+        self.rows.iter().map(|(chunk, row)| (*chunk, row.hold))
     }
 
     /// Who holds a chunk.

@@ -1,0 +1,72 @@
+//! Chunks of files that belong to the host that writes them.
+
+use perigee_replica::chunk::{Access, FlushNumber, Report};
+use perigee_replica::{Chunk, Hold};
+use perigee_types::{ByteRange, Epoch, Version, WallTime};
+use serde::{Deserialize, Serialize};
+
+/// A holder asks the owner for the right to write without asking.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskRight {
+    /// Of which chunk.
+    pub chunk: Chunk,
+    /// By which row.
+    pub hold: Hold,
+    /// How often it has asked by this row.
+    pub asked: u64,
+}
+
+/// The answer to [`AskRight`]: it has the right from the moment when it asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Right {
+    /// Or why not.
+    pub granted: Result<(), NoRight>,
+}
+
+/// A chunk is to be given back, or was: its holder asks the owner to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoRight;
+
+/// A holder sends what it has written; the payload has the bytes of the ranges, one after the other. A repeat does not count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendWritten {
+    /// Of which chunk.
+    pub chunk: Chunk,
+    /// By which row.
+    pub hold: Hold,
+    /// Its number.
+    pub number: FlushNumber,
+    /// The owner's reign: what was sent to another owner does not count.
+    pub epoch: Epoch,
+    /// In order, disjoint, within the chunk; 4 MiB in all at most.
+    pub ranges: Vec<ByteRange>,
+    /// When the last of these writes was taken, by the holder's clock.
+    pub mtime: WallTime,
+    /// How many writes of programs it tells of.
+    pub writes: u64,
+}
+
+/// The answer to [`SendWritten`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenTaken {
+    /// The last record of it, which is on every member with its bytes; none where it does not count.
+    pub version: Option<Version>,
+}
+
+/// The owner asks a holder to send what it has written, and perhaps to stop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallHolder {
+    /// Of which chunk.
+    pub chunk: Chunk,
+    /// By which row.
+    pub hold: Hold,
+    /// What somebody wants of it.
+    pub access: Access,
+}
+
+/// Everything that was written when the call came has arrived.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderReport {
+    /// What the holder does now.
+    pub report: Report,
+}
