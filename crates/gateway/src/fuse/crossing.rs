@@ -99,7 +99,12 @@ impl Crossing {
                 named.last = last;
             })
             .or_insert(one);
-        self.place(inode).load(Ordering::SeqCst) <= asked.0
+        !self.has_crossed(inode, asked)
+    }
+
+    /// Whether a notice about an inode has begun since the kernel asked.
+    pub(super) fn has_crossed(&self, inode: InodeId, asked: Asked) -> bool {
+        self.place(inode).load(Ordering::SeqCst) > asked.0
     }
 
     /// The kernel has given so many references to an inode back, or did not take them.

@@ -79,6 +79,26 @@ impl Drop for Writing {
     }
 }
 
+impl Session {
+    /// The kernel is about to have an `answer` about the attributes of a file. It passes over one that a notice has crossed,
+    /// and goes on to read with what it has: no page may be older than the answer then.
+    pub(super) fn tell_attr(
+        self: &Arc<Self>,
+        inode: InodeId,
+        asked: Asked,
+        answer: impl FnOnce() + Send + 'static,
+    ) {
+        if !self.kernel.crossing.has_crossed(inode, asked) {
+            return answer();
+        }
+        let session = Arc::clone(self);
+        beside(move || {
+            session.kernel.drop_pages(inode);
+            answer();
+        });
+    }
+}
+
 fn beside(work: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().spawn(work) {
         warn!(%error, "no thread to drop pages beside a write");
@@ -164,16 +184,27 @@ impl Kernel {
         self.pages.lock().read(read);
     }
 
+    /// Drops a file's pages, but for those that are locked for writes. What this crosses needs no answer of its own: no page
+    /// is left that is older.
+    fn drop_pages(&self, inode: InodeId) {
+        let whole = ByteRange::new(0, u64::MAX);
+        let parts = self.pages.lock().drop_now(inode, whole, None);
+        for part in parts {
+            if let Err(error) = self
+                .device
+                .notify(notice::INVAL_INODE, inval(inode, part).bytes())
+            {
+                warn!(%error, "kernel refused a notice about pages");
+            }
+        }
+    }
+
     /// Drops pages, but for those that are locked for other writes than `answering`: these are dropped when the writes have
     /// their answers.
     fn forget_pages(&self, inode: InodeId, range: ByteRange, answering: Option<u64>) {
         let parts = self.pages.lock().drop_now(inode, range, answering);
         for part in parts {
-            let offset = i64::try_from(part.start).unwrap_or(i64::MAX);
-            // Zero means "to the end of the file".
-            let len = i64::try_from(part.len()).unwrap_or(0);
-            let body = Body::inval_inode(node_of(inode), offset, len);
-            self.invalidate(inode, &body, "data");
+            self.invalidate(inode, &inval(inode, part), "data");
         }
     }
 
@@ -210,6 +241,14 @@ impl Kernel {
             }
         }
     }
+}
+
+/// The notice to drop a part of a file.
+fn inval(inode: InodeId, part: ByteRange) -> Body {
+    let offset = i64::try_from(part.start).unwrap_or(i64::MAX);
+    // Zero means "to the end of the file".
+    let len = i64::try_from(part.len()).unwrap_or(0);
+    Body::inval_inode(node_of(inode), offset, len)
 }
 
 /// The kernel's node id of an inode.

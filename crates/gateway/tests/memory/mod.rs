@@ -189,10 +189,11 @@ impl FileSystem for MemoryFs {
     fn getattr(&self, inode: InodeId, done: Done<Entry>) {
         bump(&self.seen.getattrs);
         let attr = self.tree.lock().attr(inode);
-        done(attr.map(|attr| Entry {
+        let entry = attr.map(|attr| Entry {
             attr,
             ttl: self.ttl(),
-        }));
+        });
+        self.answer("getattr", done, entry);
     }
 
     fn setattr(

@@ -235,6 +235,35 @@ fn a_page_that_is_read_beside_a_write_to_it_is_not_kept() {
     assert_eq!(read(), *b"new");
 }
 
+/// The kernel passes over an answer about attributes that a notice has crossed, and reads with what it has.
+#[test]
+fn a_read_whose_question_about_attributes_crosses_a_notice_shows_nothing_old() {
+    let Some(rig) = Rig::new() else { return };
+    let path = rig.path("f");
+    fs::write(&path, b"old").unwrap();
+    let inode = rig.fs.inode("f");
+    let file = Arc::new(File::open(&path).unwrap());
+    let read = |file: &File| {
+        let mut bytes = [0; 3];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    assert_eq!(read(&file), *b"old");
+    rig.fs
+        .change_elsewhere(|tree| tree.write(inode, 0, 0, b"new", LATER))
+        .unwrap();
+    cache(&rig).forget_attr(inode);
+    rig.fs.hold("getattr");
+    let reader = {
+        let file = Arc::clone(&file);
+        thread::spawn(move || read(&file))
+    };
+    until("getattr", || rig.fs.held() == 1);
+    cache(&rig).forget_attr(inode);
+    rig.fs.let_go();
+    assert_eq!(reader.join().unwrap(), *b"new");
+}
+
 #[test]
 fn a_listing_is_kept_until_it_is_forgotten() {
     let Some(rig) = Rig::new() else { return };

@@ -25,8 +25,16 @@ mod valid {
 
 impl Call<'_> {
     pub(super) fn getattr(self) {
-        let (fs, inode) = (&self.session.fs, self.inode);
-        fs.getattr(inode, self.when_attr(|entry| entry.ttl));
+        let (inode, asked) = (self.inode, self.asked);
+        let (reply, session) = (self.reply, Arc::clone(self.session));
+        let answer = move |result: Result<Entry, Errno>| match result {
+            Ok(entry) => {
+                let body = Body::attr(entry.ttl, &session.told(&entry.attr));
+                session.tell_attr(inode, asked, move || _ = reply.body(&body));
+            }
+            Err(error) => reply.error(error),
+        };
+        self.session.fs.getattr(inode, Box::new(answer));
     }
 
     pub(super) fn statx(self) {

@@ -360,53 +360,48 @@ impl Container {
         if let Some(chunk) = st.away.on_write(by, inode, range) {
             st.away.giving.insert(chunk);
             let me = self.clone();
-            self.env.runtime.spawn(async move {
-                me.give(chunk, by).await;
-                me.state.lock().away.giving.remove(&chunk);
-            });
+            self.env
+                .runtime
+                .spawn(async move { me.give(chunk, by).await });
         }
     }
 
-    /// Gives a chunk to who writes to it, if nobody else keeps something of the file.
+    /// Gives a chunk to who writes to it, if nobody else keeps something of the file: each of its writes has taken that back
+    /// so far.
     async fn give(self: &Arc<Self>, chunk: Chunk, by: SessionId) {
         let inode = chunk.inode;
-        let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
-        let mut owed = Owed::default();
-        {
-            let mut st = self.state.lock();
-            let now = self.env.clock.now();
-            if Self::reign(&st, now).is_err() {
-                return;
-            }
-            self.owe_leases(&mut st, now, by, touched.clone(), &mut owed);
-        }
-        if self.pay(owed).await.is_err() {
-            return;
-        }
         let me = self.clone();
         let given = self
             .env
             .runtime
             .spawn_blocking(move || me.give_now(chunk, by));
-        match given.await {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => return,
+        let given = match given.await {
+            Ok(Ok(given)) => given,
             Ok(Err(failed)) => {
-                return debug!(container = %self.id, %inode, ?failed, "chunk not given away");
+                debug!(container = %self.id, %inode, ?failed, "chunk not given away");
+                false
             }
             Err(error) => {
-                return error!(container = %self.id, %inode, %error, "chunk not given away");
+                error!(container = %self.id, %inode, %error, "chunk not given away");
+                false
             }
-        }
-        // What programs of this host have read since the first word.
+        };
         let mut owed = Owed::default();
         {
             let mut st = self.state.lock();
+            st.away.giving.remove(&chunk);
+            if !given {
+                // As one that came back at once.
+                return st.away.habits.entry(chunk).or_default().on_return(0);
+            }
+            // Programs of this host may have read it since the last write.
             let now = self.env.clock.now();
+            let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
             self.owe_leases(&mut st, now, by, touched, &mut owed);
         }
-        // Who is not reached asks before it shows anything.
-        _ = self.pay(owed).await;
+        if let Err(elsewhere) = self.pay(owed).await {
+            debug!(container = %self.id, %inode, %elsewhere, "the reign ended with the move of a chunk");
+        }
     }
 
     fn give_now(self: &Arc<Self>, chunk: Chunk, by: SessionId) -> Result<bool, Failed> {
