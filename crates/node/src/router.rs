@@ -697,9 +697,6 @@ const WRITING: Duration = Duration::from_millis(3);
 /// Makes mounts of this node forget what has changed. Their kernels may wait for reads that only the runtime's threads, and
 /// those of the mounts, can answer: none of these waits for them.
 ///
-/// Pages are dropped first: a kernel that has forgotten attributes passes over an answer about them that it had asked for
-/// before, and shows what pages it has. Only one whose pages are locked is told the other way round.
-///
 /// A kernel that has a page locked for a write of its own mount is not waited for either: the write may wait for another
 /// kernel, which waits for the change that this one is told of. It has forgotten the attributes, and so asks before it shows
 /// a page, and drops the pages when the write has its answer.
@@ -709,27 +706,21 @@ pub(crate) async fn revoke(
     touched: Vec<Touched>,
 ) -> Result<(), Failed> {
     let touched = Arc::new(touched);
-    env.sessions.end_reads(whom, &touched);
-    let has_pages = |change: &Touched| matches!(change, Touched::Data(_) | Touched::Listing(_));
-    let mut dropping = None;
-    if touched.iter().any(has_pages) {
-        let (here, changed) = (env.clone(), touched.clone());
-        let mut told = env
-            .runtime
-            .spawn_blocking(move || here.sessions.revoke_pages(whom, &changed));
-        match tokio::time::timeout(WRITING, &mut told).await {
-            Ok(told) => told.map_err(|_| Errno::EIO)?,
-            Err(_) => dropping = Some(told),
-        }
-    }
     let (here, changed) = (env.clone(), touched.clone());
     let asks_again = env
         .runtime
         .spawn_blocking(move || here.sessions.revoke_attributes(whom, &changed));
     asks_again.await.map_err(|_| Errno::EIO)?;
-    let Some(mut told) = dropping else {
+    if !touched
+        .iter()
+        .any(|change| matches!(change, Touched::Data(_) | Touched::Listing(_)))
+    {
         return Ok(());
-    };
+    }
+    let (here, changed) = (env.clone(), touched.clone());
+    let mut told = env
+        .runtime
+        .spawn_blocking(move || here.sessions.revoke_pages(whom, &changed));
     loop {
         match tokio::time::timeout(WRITING, &mut told).await {
             Ok(told) => return told.map_err(|_| Errno::EIO.into()),

@@ -119,15 +119,10 @@ impl Sessions {
     /// A session itself has changed a file's content at its owner, in a way that this node's copy may not have heard of:
     /// it asks the owner again, who knows which copies have it.
     pub(crate) fn ask_again(&self, id: SessionId, inode: InodeId) {
-        self.end_reads(Whom::One(id), &[Touched::Data(inode)]);
+        self.end_reads(id, &[Touched::Data(inode)]);
     }
 
-    /// A session asks the owner before it reads this node's copies of what has changed. Others have no such leases to lose:
-    /// who tells them owns.
-    pub(crate) fn end_reads(&self, whom: Whom, touched: &[Touched]) {
-        let Whom::One(id) = whom else {
-            return;
-        };
+    fn end_reads(&self, id: SessionId, touched: &[Touched]) {
         let mut reads = self.reads.write();
         self.revision.fetch_add(1, Ordering::SeqCst);
         for change in touched {
@@ -139,6 +134,9 @@ impl Sessions {
 
     /// Makes mounts ask again for attributes and names. May take some time, and waits for nobody.
     pub(crate) fn revoke_attributes(&self, whom: Whom, touched: &[Touched]) {
+        if let Whom::One(id) = whom {
+            self.end_reads(id, touched);
+        }
         for session in self.who(whom) {
             session.revoke_attributes(touched);
         }
