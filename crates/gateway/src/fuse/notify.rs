@@ -44,7 +44,8 @@ impl Writing {
         }
     }
 
-    /// The write is done: `answer` tells the kernel, once it has no page that was read beside the write.
+    /// The write is done: `answer` tells the kernel, once it has no page that was read beside the write. It is not waited
+    /// for long: who reads past the kernel's cache may have read what the write has locked.
     pub(super) fn end(self, answer: impl FnOnce() + Send + 'static) {
         let shown = self
             .session
@@ -52,19 +53,25 @@ impl Writing {
             .pages
             .lock()
             .shown(self.inode, self.unique);
-        let Some(pages) = shown else {
+        if shown.is_empty() {
             answer();
             return drop(self);
-        };
-        let answers = move || {
-            let (kernel, unique) = (&self.session.kernel, Some(self.unique));
-            kernel.forget_pages(self.inode, pages, unique);
-            answer();
-            drop(self);
-        };
-        // The kernel waits for reads of the pages, and this thread may be the one that answers them. Without another one the
-        // write is answered with EIO: its program must not rely on what it would read.
-        beside(answers);
+        }
+        let (session, inode, unique) = (Arc::clone(&self.session), self.inode, self.unique);
+        let owed = Arc::new(Mutex::new(Some((answer, self))));
+        let later = Arc::clone(&owed);
+        // The kernel waits for reads of the pages, and this thread may be the one that answers them. Where no other can be
+        // made the write is answered with EIO: its program must not rely on what it would read.
+        beside(move || {
+            std::thread::sleep(WAIT);
+            give(&later);
+        });
+        beside(move || {
+            for pages in shown {
+                session.kernel.forget_pages(inode, pages, Some(unique));
+            }
+            give(&owed);
+        });
     }
 }
 
@@ -98,6 +105,17 @@ impl Session {
         });
     }
 }
+
+/// Answers a write, if that was not done.
+fn give<Answer: FnOnce()>(owed: &Mutex<Option<(Answer, Writing)>>) {
+    let taken = owed.lock().take();
+    if let Some((answer, _under_way)) = taken {
+        answer();
+    }
+}
+
+/// How long the answer to a write waits for pages to be dropped.
+const WAIT: Duration = Duration::from_millis(10);
 
 fn beside(work: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().spawn(work) {

@@ -33,12 +33,13 @@ pub(super) struct Request {
 }
 
 /// An unanswered write.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Locked {
     unique: u64,
     pages: ByteRange,
-    /// They may hold what was before the write, when it is answered.
-    shown: bool,
+    /// Those of them that may hold what was before the write, when it is answered. Only pages that it has not locked are
+    /// read beside it, but by who reads past the kernel's cache.
+    shown: Vec<ByteRange>,
     /// They are to be dropped after it was answered.
     dropped: bool,
 }
@@ -48,11 +49,13 @@ impl Pages {
     pub(super) fn write(&mut self, write: Request) {
         let pages = write.range.align_out(PAGE);
         let overtook = |read: &&Request| read.unique > write.unique;
-        let mut later = self.reads.iter().filter(overtook);
+        let later = self.reads.iter().filter(overtook);
         let shown = if self.reads.len() == READS && self.reads.iter().all(|read| overtook(&read)) {
-            true
+            vec![pages]
         } else {
-            later.any(|read| read.inode == write.inode && read.range.overlaps(pages))
+            let of_inode = later.filter(|read| read.inode == write.inode);
+            let read = of_inode.map(|read| read.range.align_out(PAGE));
+            read.filter_map(|read| read.intersect(pages)).collect()
         };
         let of_inode = self.writes.entry(write.inode).or_default();
         of_inode.push(Locked {
@@ -70,15 +73,21 @@ impl Pages {
         }
         self.reads.push_back(read);
         for write in self.writes.get_mut(&read.inode).into_iter().flatten() {
-            write.shown |= write.unique < read.unique && write.pages.overlaps(read.range);
+            let pages = read.range.align_out(PAGE).intersect(write.pages);
+            if let Some(pages) = pages.filter(|_| write.unique < read.unique)
+                && write.shown.last() != Some(&pages)
+            {
+                write.shown.push(pages);
+            }
         }
     }
 
     /// A write is about to be answered: what is to be dropped before.
-    pub(super) fn shown(&self, inode: InodeId, unique: u64) -> Option<ByteRange> {
-        let mut of_inode = self.writes.get(&inode)?.iter();
-        let write = of_inode.find(|write| write.unique == unique)?;
-        write.shown.then_some(write.pages)
+    pub(super) fn shown(&mut self, inode: InodeId, unique: u64) -> Vec<ByteRange> {
+        let of_inode = self.writes.get_mut(&inode).into_iter().flatten();
+        let mut write = of_inode.filter(|write| write.unique == unique);
+        let write = write.next();
+        write.map_or_else(Vec::new, |write| std::mem::take(&mut write.shown))
     }
 
     /// A write was answered: what is to be dropped now.
@@ -158,16 +167,22 @@ mod tests {
     fn pages_that_are_read_beside_a_write_are_dropped_before_its_answer() {
         let mut pages = Pages::default();
         pages.read(request(1, 0, 4_096));
-        pages.write(request(2, 0, 8));
-        assert_eq!(pages.shown(FILE, 2), None, "read before");
-        pages.read(request(3, 4_096, 8_192));
-        assert_eq!(pages.shown(FILE, 2), None, "another page");
+        pages.write(request(2, 0, 4_100));
+        assert_eq!(pages.shown(FILE, 2), [], "read before");
+        pages.read(request(3, 8_192, 12_288));
+        assert_eq!(pages.shown(FILE, 2), [], "another page");
         pages.read(request(4, 0, 4_096));
         let page = ByteRange::new(0, 4_096);
-        assert_eq!(pages.shown(FILE, 2), Some(page));
+        // Not the second page, which the write may have locked.
+        assert_eq!(pages.shown(FILE, 2), [page]);
         assert_eq!(pages.drop_now(FILE, page, None), []);
         assert_eq!(pages.drop_now(FILE, page, Some(2)), [page]);
-        assert_eq!(pages.answered(FILE, 2), Some(page), "asked to drop it once");
+        let written = ByteRange::new(0, 8_192);
+        assert_eq!(
+            pages.answered(FILE, 2),
+            Some(written),
+            "asked to drop it once"
+        );
         assert!(!pages.is_writing(FILE));
     }
 
@@ -176,14 +191,14 @@ mod tests {
         let mut pages = Pages::default();
         pages.read(request(9, 0, 4_096));
         pages.write(request(8, 100, 108));
-        assert!(pages.shown(FILE, 8).is_some());
+        assert_eq!(pages.shown(FILE, 8), [ByteRange::new(0, 4_096)]);
         // So many reads since that it is not known.
         for unique in 100..100 + READS as u64 {
             pages.read(request(unique, 1 << 20, 2 << 20));
         }
         pages.write(request(99, 0, 8));
-        assert!(pages.shown(FILE, 99).is_some());
+        assert_eq!(pages.shown(FILE, 99), [ByteRange::new(0, 4_096)]);
         pages.write(request(100, 0, 8));
-        assert_eq!(pages.shown(FILE, 100), None);
+        assert_eq!(pages.shown(FILE, 100), []);
     }
 }

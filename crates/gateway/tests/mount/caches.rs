@@ -235,6 +235,49 @@ fn a_page_that_is_read_beside_a_write_to_it_is_not_kept() {
     assert_eq!(read(), *b"new");
 }
 
+/// It keeps the last page of a write locked until the answer, when that is written in part.
+#[test]
+fn a_write_whose_first_page_is_read_beside_it_ends() {
+    let Some(rig) = Rig::new() else { return };
+    let path = rig.path("f");
+    fs::write(&path, [1; 8_192]).unwrap();
+    let inode = rig.fs.inode("f");
+    cache(&rig).forget_data(inode, WHOLE);
+    let open = || File::options().read(true).write(true).open(&path).unwrap();
+    let (asking, reading, writing) = (open(), open(), open());
+    rig.fs.hold("write");
+    let writer = thread::spawn(move || writing.write_all_at(&[2; 4_100], 0));
+    until("write", || rig.fs.held() == 1);
+    let set = SetAttr {
+        mtime: Some(SetTime::At(LATER)),
+        ..SetAttr::default()
+    };
+    rig.fs
+        .change_elsewhere(|tree| tree.set_attr(inode, &set, ELSEWHERE, LATER))
+        .unwrap();
+    cache(&rig).forget_attr(inode);
+    let reads = rig.fs.seen.reads.load(Ordering::SeqCst);
+    // Drops the first page, and waits for the second.
+    let asker = thread::spawn(move || asking.metadata().unwrap().mtime());
+    let first = thread::spawn(move || {
+        let mut byte = [0];
+        loop {
+            reading.read_exact_at(&mut byte, 0).unwrap();
+            if byte == [1] {
+                return reading;
+            }
+        }
+    });
+    until("read", || rig.fs.seen.reads.load(Ordering::SeqCst) > reads);
+    let reading = in_time("read", || first.join().unwrap());
+    rig.fs.let_go();
+    in_time("write", || writer.join().unwrap().unwrap());
+    in_time("attributes", || asker.join().unwrap());
+    let mut byte = [0];
+    reading.read_exact_at(&mut byte, 0).unwrap();
+    assert_eq!(byte, [2]);
+}
+
 /// The kernel passes over an answer about attributes that a notice has crossed, and reads with what it has.
 #[test]
 fn a_read_whose_question_about_attributes_crosses_a_notice_shows_nothing_old() {
