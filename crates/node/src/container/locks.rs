@@ -174,7 +174,9 @@ impl Container {
         let leases = leases
             .into_iter()
             .map(|session| (session.node(), Hold::Read));
-        Ok(leases.chain(locks).collect())
+        let rows = st.away.holds.of(inode);
+        let chunks = rows.map(|(_, hold)| (hold.holder.node(), Hold::Chunks));
+        Ok(leases.chain(locks).chain(chunks).collect())
     }
 
     /// Ends the locks of sessions that are no more: their host is gone, or its daemon is another.

@@ -108,6 +108,7 @@ fn what(hold: Hold) -> &'static str {
         Hold::Read => "may cache it",
         Hold::Flock => "flock",
         Hold::Fcntl => "fcntl lock",
+        Hold::Chunks => "owns chunks",
     }
 }
 

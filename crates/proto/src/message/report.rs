@@ -133,6 +133,8 @@ pub enum Hold {
     Flock,
     /// A program of it has an `fcntl` lock.
     Fcntl,
+    /// Chunks of the file belong to it: it writes there without asking.
+    Chunks,
 }
 
 /// These do.

@@ -13,6 +13,7 @@ pub mod latency;
 pub mod model;
 pub mod pages;
 pub mod renames;
+pub mod rewrites;
 pub mod shown;
 pub mod tree;
 pub mod two_mounts;
