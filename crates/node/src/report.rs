@@ -177,16 +177,7 @@ impl Node {
     }
 
     pub(crate) async fn ask(&self, op: Op) -> Result<Reply, Errno> {
-        use perigee_client::Backend;
-        let router = self.env.router().ok_or(Errno::EIO)?;
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let session = self.env.sessions.own();
-        // The receiver waits below.
-        router.execute(session, op, Box::new(move |result| _ = sender.send(result)));
-        receiver
-            .await
-            .unwrap_or(Err(Errno::EIO))
-            .map(|(reply, _)| reply)
+        crate::router::ask_as_node(&self.env, op).await
     }
 
     /// The inode at a path of the file system, with its attributes. Symbolic links are not followed.
@@ -250,6 +241,11 @@ impl Node {
             asked: self.env.me,
             copies,
             held_by: self.held_by(attr.inode).await,
+            migration: self
+                .policy_of(attr.inode)
+                .await
+                .map(|settings| crate::policy::migration(&settings).to_string())
+                .unwrap_or_default(),
         })
     }
 

@@ -82,6 +82,17 @@ async fn ask<R: Rpc>(
         .map(|(reply, _)| reply)
 }
 
+/// Runs an operation of this node's own.
+pub(crate) async fn ask_as_node(env: &Env, op: Op) -> Result<Reply, Errno> {
+    let router = env.router().ok_or(Errno::EIO)?;
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let session = env.sessions.own();
+    // The receiver waits below.
+    router.execute(session, op, Box::new(move |result| _ = sender.send(result)));
+    let answer = receiver.await.unwrap_or(Err(Errno::EIO));
+    answer.map(|(reply, _)| reply)
+}
+
 /// Reads keys of a container at its owner.
 pub(crate) async fn read_keys(env: &Arc<Env>, request: &ReadKeys) -> Result<Keys, Failed> {
     let here = |container: Arc<Container>| async move { container.read_keys(request).await };

@@ -406,6 +406,9 @@ pub struct Placement {
     pub copies: Vec<CopyStatus>,
     /// The hosts that may cache it or have locks on it; none when its owner does not answer.
     pub held_by: Option<Vec<Holder>>,
+    /// Whether the right to write moves to the host that writes, as its policy says; empty when that is not known.
+    #[serde(default)]
+    pub migration: String,
 }
 
 /// One copy of a file.

@@ -52,9 +52,13 @@ fn text(path: &Path, placement: &Placement) -> String {
         placement.inode.0
     );
     out.push_str(&format!(
-        "in container {}, epoch {}\n\n",
+        "in container {}, epoch {}",
         placement.container, placement.epoch.0
     ));
+    if !placement.migration.is_empty() {
+        out.push_str(&format!(", migration {}", placement.migration));
+    }
+    out.push_str("\n\n");
     let mut table = Table::new(&[
         ("COPY ON", Align::Left),
         ("SITE", Align::Left),
@@ -161,12 +165,13 @@ mod tests {
                 node: NodeId(1),
                 what: Hold::Flock,
             }]),
+            migration: "off".to_owned(),
         };
         let text = text(Path::new("/mnt/f"), &placement);
         for part in [
             "file of 4.00 KiB",
             "inode 77",
-            "c3, epoch 9",
+            "c3, epoch 9, migration off",
             "owner",
             "(25 %)",
             "this node",
