@@ -30,10 +30,6 @@ pub(crate) struct Migrations(Mutex<HashMap<InodeId, Known>>);
 
 impl Migrations {
     /// What is wanted of a file or directory. `None`: that is being asked; until it is known, nothing is to move.
-    #[allow(
-        dead_code,
-        reason = "for owners that give something away; none does yet"
-    )]
     pub(crate) fn of(&self, env: &Arc<Env>, inode: InodeId) -> Option<Migration> {
         let now = env.clock.now();
         {
