@@ -58,6 +58,8 @@ pub struct Kept {
     pub session: SessionId,
     /// On what.
     pub inodes: Vec<InodeId>,
+    /// When the last of them has ended by itself, on the owner's clock.
+    pub until: Tick,
 }
 
 /// The inode whose lease covers what was touched.
@@ -120,15 +122,21 @@ impl Leases {
     /// Whose leases must end before another node orders changes: each is to be told, and then [`Self::revoked`] for every
     /// inode.
     pub fn recall_all(&mut self, now: Tick) -> Vec<Kept> {
-        let mut all: BTreeMap<SessionId, Vec<InodeId>> = BTreeMap::new();
+        let mut all: BTreeMap<SessionId, (Vec<InodeId>, Tick)> = BTreeMap::new();
         for (inode, grants) in &mut self.grants {
             let stands = |grant: &&mut Grant| grant.until > now && !grant.forgotten;
             for grant in grants.iter_mut().filter(stands) {
                 grant.recalls += 1;
-                all.entry(grant.session).or_default().push(*inode);
+                let (inodes, until) = all.entry(grant.session).or_default();
+                inodes.push(*inode);
+                *until = grant.until.max(*until);
             }
         }
-        let kept = |(session, inodes)| Kept { session, inodes };
+        let kept = |(session, (inodes, until))| Kept {
+            session,
+            inodes,
+            until,
+        };
         all.into_iter().map(kept).collect()
     }
 
@@ -404,6 +412,7 @@ impl Leases {
         self.readers.clear();
         self.readers_of.clear();
         self.contended.clear();
+        self.closed = false;
     }
 }
 
@@ -450,6 +459,7 @@ mod tests {
         let of_two = Kept {
             session: session(2),
             inodes: vec![inode(), other],
+            until: limit,
         };
         assert_eq!(kept, [of_two], "the lease of 1 is over");
         leases.revoked(Tick(200), inode(), session(2));
