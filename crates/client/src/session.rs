@@ -144,6 +144,12 @@ impl Session {
         self.revoke(&touched);
     }
 
+    /// The inodes of a container that this session has open, or is opening.
+    #[must_use]
+    pub fn open_in(&self, container: perigee_types::ContainerId) -> Vec<InodeId> {
+        self.handles.open_inodes(container)
+    }
+
     /// Which of `inodes` this session has open, or is opening.
     #[must_use]
     pub fn open_among(&self, inodes: &[InodeId]) -> Vec<InodeId> {

@@ -51,6 +51,17 @@ pub struct Holder {
     pub until: Tick,
 }
 
+/// What a session may keep, all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// Whose leases.
+    pub session: SessionId,
+    /// On what.
+    pub inodes: Vec<InodeId>,
+    /// When the last of them has ended by itself, on the owner's clock.
+    pub until: Tick,
+}
+
 /// The inode whose lease covers what was touched.
 #[must_use]
 pub fn leased_by(touched: &Touched) -> InodeId {
@@ -73,6 +84,8 @@ pub struct Leases {
     contended: BTreeMap<InodeId, Tick>,
     /// Inodes whose content is about to change, and whose changes these are.
     changing: BTreeMap<InodeId, Vec<SessionId>>,
+    /// Nobody gets a lease: the container is about to get another owner.
+    closed: bool,
 }
 
 impl Leases {
@@ -86,7 +99,64 @@ impl Leases {
             readers_of: BTreeSet::new(),
             contended: BTreeMap::new(),
             changing: BTreeMap::new(),
+            closed: false,
         }
+    }
+
+    /// Gives no leases from here on, until [`Self::open`].
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Gives leases again.
+    pub fn open(&mut self) {
+        self.closed = false;
+    }
+
+    /// Whether no leases are given.
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Whose leases must end before another node orders changes: each is to be told, and then [`Self::revoked`] for every
+    /// inode.
+    pub fn recall_all(&mut self, now: Tick) -> Vec<Kept> {
+        let mut all: BTreeMap<SessionId, (Vec<InodeId>, Tick)> = BTreeMap::new();
+        for (inode, grants) in &mut self.grants {
+            let stands = |grant: &&mut Grant| grant.until > now && !grant.forgotten;
+            for grant in grants.iter_mut().filter(stands) {
+                grant.recalls += 1;
+                let (inodes, until) = all.entry(grant.session).or_default();
+                inodes.push(*inode);
+                *until = grant.until.max(*until);
+            }
+        }
+        let kept = |(session, (inodes, until))| Kept {
+            session,
+            inodes,
+            until,
+        };
+        all.into_iter().map(kept).collect()
+    }
+
+    /// Whether nobody keeps anything under a lease, no change of content is under way, and none is known to hold pages.
+    #[must_use]
+    pub fn is_free(&self, now: Tick) -> bool {
+        let stands = |grant: &Grant| grant.until > now && !grant.forgotten;
+        let mut grants = self.grants.values().flatten();
+        self.closed && self.changing.is_empty() && !grants.any(stands)
+    }
+
+    /// Takes all sessions of other nodes that may hold pages for longer than any lease, and of what.
+    pub fn take_all_readers(&mut self) -> BTreeMap<SessionId, Vec<InodeId>> {
+        let mut all: BTreeMap<SessionId, Vec<InodeId>> = BTreeMap::new();
+        for (inode, readers) in std::mem::take(&mut self.readers) {
+            for reader in readers {
+                all.entry(reader).or_default().push(inode);
+            }
+        }
+        all
     }
 
     /// A change of an inode's content that nobody is in the way of is going to the disk, and is not ordered yet: until
@@ -218,7 +288,7 @@ impl Leases {
     /// Lets `session` keep `inode` until `limit`, and says for how long; zero while the inode is
     /// contended, or a change of it waits for leases or is on its way.
     pub fn grant(&mut self, now: Tick, inode: InodeId, session: SessionId, limit: Tick) -> Span {
-        if self.is_changing(inode, session) {
+        if self.closed || self.is_changing(inode, session) {
             return Span::ZERO;
         }
         if self.contended.get(&inode).is_some_and(|until| *until > now) {
@@ -342,6 +412,7 @@ impl Leases {
         self.readers.clear();
         self.readers_of.clear();
         self.contended.clear();
+        self.closed = false;
     }
 }
 
@@ -372,6 +443,35 @@ mod tests {
         let touched = [Touched::Attr(inode()), Touched::Listing(inode())];
         let holders = leases.in_the_way(Tick(at), by, &touched).into_iter();
         holders.map(|holder| holder.session).collect()
+    }
+
+    #[test]
+    fn who_is_about_to_be_replaced_gives_no_leases_and_takes_all_back() {
+        let mut leases = leases();
+        let other = InodeId::new(ContainerId(2), InodeIndex(10));
+        let limit = Tick(TERM.0);
+        leases.grant(Tick(0), inode(), session(2), limit);
+        leases.grant(Tick(0), other, session(2), limit);
+        leases.grant(Tick(0), other, session(1), Tick(100));
+        leases.close();
+        assert_eq!(leases.grant(Tick(0), other, session(3), limit), Span::ZERO);
+        let kept = leases.recall_all(Tick(200));
+        let of_two = Kept {
+            session: session(2),
+            inodes: vec![inode(), other],
+            until: limit,
+        };
+        assert_eq!(kept, [of_two], "the lease of 1 is over");
+        leases.revoked(Tick(200), inode(), session(2));
+        assert!(!leases.is_free(Tick(200)));
+        leases.revoked(Tick(200), other, session(2));
+        assert!(leases.is_free(Tick(200)));
+        leases.changing(other, session(1));
+        assert!(!leases.is_free(Tick(200)), "a write is under way");
+        leases.changed(other, session(1));
+        leases.open();
+        let later = Tick(200) + CONTENTION;
+        assert!(leases.grant(later, other, session(3), limit) > Span::ZERO);
     }
 
     #[test]

@@ -28,5 +28,6 @@ perigee_types::plants! {
     PartRevokesNothing = "a participant votes while others keep what its part changes";
     SeenBeforeRevoked = "a change can be seen before other sessions have forgotten what it changed";
     MovedNameKept = "a session keeps a name that it has moved under the lease on the directory that it came from";
+    CededUnderLeases = "an owner cedes while sessions keep what it let them keep";
     KeptOverEpoch = "an owner's own sessions keep names while it reconciles in a new epoch";
 }

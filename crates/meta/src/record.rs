@@ -67,6 +67,10 @@ pub(crate) struct InodeRecord {
     pub(crate) default_acl: bool,
     /// A directory with a policy of its own.
     pub(crate) policy: bool,
+    /// Of anything but a directory: the directory in which it got its last name. That one may have lost the name since,
+    /// and may be gone; what was stored in version 1 does not say. Stored beside the rest.
+    #[serde(skip)]
+    pub(crate) parent: Option<InodeId>,
 }
 
 impl InodeRecord {
@@ -91,6 +95,7 @@ impl InodeRecord {
             access_acl: false,
             default_acl: false,
             policy: false,
+            parent: None,
         }
     }
 
@@ -130,11 +135,17 @@ impl InodeRecord {
 
 #[derive(Serialize, Deserialize)]
 enum StoredInode {
+    /// A directory, or an inode from before version 2.
     V1(InodeRecord),
+    /// With the directory in which it got its last name.
+    V2(InodeRecord, InodeId),
 }
 
 pub(crate) fn encode_inode(record: &InodeRecord) -> Vec<u8> {
-    encode(&StoredInode::V1(*record))
+    encode(&match record.parent {
+        None => StoredInode::V1(*record),
+        Some(parent) => StoredInode::V2(*record, parent),
+    })
 }
 
 pub(crate) fn decode_inode(
@@ -144,6 +155,10 @@ pub(crate) fn decode_inode(
 ) -> Result<InodeRecord, Refusal> {
     match decode(value) {
         Some(StoredInode::V1(record)) if record.is_sound() => Ok(record),
+        Some(StoredInode::V2(record, parent)) if record.is_sound() => Ok(InodeRecord {
+            parent: Some(parent),
+            ..record
+        }),
         _ => Err(corrupt(container, key, "not an inode record")),
     }
 }
@@ -385,6 +400,8 @@ mod tests {
             0,
         ];
         assert_eq!(encode_inode(&inode), expected);
+        let decoded = decode_inode(ContainerId::ROOT, b"i", &expected);
+        assert_eq!(decoded.expect("version 1"), inode);
         let dentry = Dentry {
             name: b"ab".to_vec(),
             inode: InodeId(300),
@@ -394,6 +411,23 @@ mod tests {
         assert_eq!(encode_inode_id(InodeId(300)), [0, 172, 2]);
         let key = Key::Dentry(InodeIndex(1), 2).encode();
         assert_eq!(key, [b'd', 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+    }
+
+    /// The same, of version 2.
+    #[test]
+    fn a_file_says_where_it_got_its_name_since_version_2() {
+        let time = WallTime { secs: 10, nanos: 1 };
+        let file = InodeRecord {
+            parent: Some(InodeId(300)),
+            ..InodeRecord::new(Kind::File, 0o644, 1000, 100, time)
+        };
+        let expected = [
+            1, 0, 0, 164, 3, 232, 7, 100, 1, 0, 0, 20, 1, 20, 1, 20, 1, 20, 1, 0, 0, 0, 0, 0, 0,
+            172, 2,
+        ];
+        assert_eq!(encode_inode(&file), expected);
+        let decoded = decode_inode(ContainerId::ROOT, b"i", &expected);
+        assert_eq!(decoded.expect("version 2"), file);
     }
 
     #[test]

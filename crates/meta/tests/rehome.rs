@@ -46,7 +46,7 @@ fn it_keeps_what_it_is_and_what_is_made_in_it_is_there() {
     assert_eq!(fs.getxattr(moved, b"user.b"), Ok(b"2".to_vec()));
     assert_eq!(fs.attr(ROOT).nlink, root.nlink);
     let policy = fs.run(&Op::GetPolicy { inode: moved });
-    assert!(matches!(policy, Ok(Reply::Policy { from: Some(from), .. }) if from == moved));
+    assert!(matches!(policy, Ok(Reply::Policy(settings)) if settings[0].from == moved));
 
     let file = fs.file(moved, "f");
     let below = fs.dir(moved, "sub");

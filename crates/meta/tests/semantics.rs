@@ -5,7 +5,7 @@ mod fixture;
 use fixture::{Fs, HERE, ROOT, THERE, USER, at, make, rename, unlink};
 use perigee_meta::xattr::{XATTR_CREATE, XATTR_REPLACE};
 use perigee_meta::{
-    Allocate, Credential, NewNode, Op, RenameMode, Reply, SetAttr, SetTime, Touched,
+    Allocate, Credential, NewNode, Op, RenameMode, Reply, SetAttr, SetTime, Setting, Touched,
 };
 use perigee_types::limits::{FILE_LEN_MAX, LINK_MAX};
 use perigee_types::{ByteRange, DataCommand, Errno, InodeId};
@@ -564,27 +564,62 @@ fn a_policy_holds_for_the_tree_below() {
     let a = fs.dir(ROOT, "a");
     fs.home = Some(THERE);
     let b = fs.dir(a, "b");
+    let file = fs.file(b, "f");
     let get = |fs: &mut Fs, inode| fs.run(&Op::GetPolicy { inode });
-    let set = |fs: &mut Fs, inode: InodeId, policy: &[(String, String)]| {
-        fs.run(&Op::SetPolicy {
-            inode,
-            policy: policy.to_vec(),
-        })
+    let set = |fs: &mut Fs, inode: InodeId, pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter();
+        let policy = pairs
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect();
+        fs.run(&Op::SetPolicy { inode, policy }).expect("set");
     };
-    let near = vec![("copies".to_string(), "3".to_string())];
-    let none = Reply::Policy {
-        from: None,
-        settings: vec![],
+    let setting = |name: &str, value: &str, from| Setting {
+        name: name.to_string(),
+        value: value.to_string(),
+        from,
     };
+    let none = Reply::Policy(Vec::new());
     assert_eq!(get(&mut fs, b), Ok(none.clone()));
-    set(&mut fs, a, &near).expect("set");
-    let of_a = Reply::Policy {
-        from: Some(a),
-        settings: near,
-    };
-    assert_eq!(get(&mut fs, b), Ok(of_a));
-    set(&mut fs, a, &[]).expect("removed");
+    set(&mut fs, a, &[("copies", "3"), ("migration", "off")]);
+    let all = vec![setting("copies", "3", a), setting("migration", "off", a)];
+    assert_eq!(get(&mut fs, b), Ok(Reply::Policy(all)));
+    set(&mut fs, b, &[("migration", "always")]);
+    let nearest = Reply::Policy(vec![
+        setting("migration", "always", b),
+        setting("copies", "3", a),
+    ]);
+    assert_eq!(get(&mut fs, b), Ok(nearest.clone()));
+    assert_eq!(get(&mut fs, file), Ok(nearest));
+    set(&mut fs, a, &[]);
+    set(&mut fs, b, &[]);
     assert_eq!(get(&mut fs, b), Ok(none));
-    let file = fs.file(ROOT, "f");
-    assert_eq!(get(&mut fs, file), Err(Errno::ENOTDIR));
+}
+
+#[test]
+fn a_file_has_the_policies_of_the_directory_where_it_got_its_last_name() {
+    let mut fs = Fs::new();
+    let (a, b) = (fs.dir(ROOT, "a"), fs.dir(ROOT, "b"));
+    let set = |inode: InodeId, value: &str| Op::SetPolicy {
+        inode,
+        policy: vec![("migration".to_string(), value.to_string())],
+    };
+    fs.run(&set(a, "off")).expect("set");
+    fs.run(&set(b, "always")).expect("set");
+    let (file, linked) = (fs.file(a, "f"), fs.file(a, "l"));
+    let from = |fs: &mut Fs, inode| match fs.run(&Op::GetPolicy { inode }) {
+        Ok(Reply::Policy(settings)) => settings[0].from,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(from(&mut fs, file), a);
+    fs.run(&rename((a, "f"), (b, "f"), RenameMode::Replace))
+        .expect("moved");
+    assert_eq!(from(&mut fs, file), b);
+    fs.run(&Op::Link {
+        inode: linked,
+        new_parent: b,
+        new_name: b"l".to_vec(),
+        cred: Credential::default(),
+    })
+    .expect("linked");
+    assert_eq!(from(&mut fs, linked), b);
 }

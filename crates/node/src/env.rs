@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::container::Container;
 use crate::losses::Losses;
+use crate::migration::Migrations;
 use crate::pace::Pace;
 use crate::removals::Removals;
 use crate::room::Rooms;
@@ -46,6 +47,7 @@ pub(crate) struct Env {
     pub(crate) removals: Removals,
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
+    pub(crate) migrations: Migrations,
     pub(crate) pace: Pace,
     /// This node stops, and changes no chain any more: those that do not answer may be stopping with it.
     pub(crate) stopping: AtomicBool,
@@ -106,6 +108,7 @@ impl Env {
             removals: Removals::default(),
             rooms: Rooms::default(),
             losses: Losses::default(),
+            migrations: Migrations::default(),
             pace: Pace::default(),
             stopping: AtomicBool::new(false),
             engine_failed: AtomicBool::new(false),

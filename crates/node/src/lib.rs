@@ -15,6 +15,7 @@ pub mod inventory;
 mod leftovers;
 mod losses;
 pub mod membership;
+mod migration;
 pub mod node;
 mod pace;
 pub mod policy;

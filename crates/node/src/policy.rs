@@ -1,15 +1,16 @@
-//! Policies: how many copies there are of what.
+//! Policies: how many copies there are of what, and whether its ownership moves.
 //!
 //! Copies belong to containers, and a file lies in the container in which it was made. So a directory
 //! with a number of copies of its own is the root of a container of its own, in which all that is made
-//! below it lies as well; everything else follows the policy of the file system's root.
+//! below it lies as well; everything else follows the policy of the file system's root. Whether ownership
+//! moves is a setting alone: who owns looks it up when it would.
 
 use crate::node::Node;
 use perigee_cluster::{Policy, change, choose_member, key, transition};
 use perigee_meta::key::Lane;
-use perigee_meta::{Attr, Kind, Op, Reply};
+use perigee_meta::{Attr, Kind, Op, Reply, Setting};
 use perigee_proto::admin::AdminPath;
-use perigee_types::{ContainerId, Errno, InodeId, NodeId};
+use perigee_types::{ContainerId, Errno, InodeId, Migration, NodeId};
 use std::path::Path;
 use std::time::Duration;
 use tracing::info;
@@ -18,8 +19,19 @@ use tracing::info;
 const COPIES_WAIT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The policy's name in the settings of a directory.
-const COPIES: &str = "copies";
+/// The name of the number of copies in the settings of a directory.
+pub const COPIES: &str = "copies";
+/// The name of whether ownership moves.
+pub const MIGRATION: &str = "migration";
+
+/// What is to change about the policies of a directory; the inner `None`: back to what is inherited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// How many copies there are of it and all that is made below it.
+    pub copies: Option<Option<u8>>,
+    /// Whether the ownership of it and all that is below it moves to who writes.
+    pub migration: Option<Option<Migration>>,
+}
 
 /// Why a policy was not set.
 #[derive(Debug, thiserror::Error)]
@@ -44,64 +56,85 @@ impl From<perigee_cluster::ChangeError> for PolicyError {
     }
 }
 
-/// The policy in force somewhere.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InForce {
-    /// The directory that has it; none when it is the built-in one.
-    pub from: Option<InodeId>,
-    /// Names and values.
-    pub settings: Vec<(String, String)>,
-}
-
-fn with_copies(mut settings: Vec<(String, String)>, copies: Option<u8>) -> Vec<(String, String)> {
-    settings.retain(|(name, _)| name != COPIES);
-    settings.extend(copies.map(|copies| (COPIES.to_owned(), copies.to_string())));
+fn with(
+    mut settings: Vec<(String, String)>,
+    name: &str,
+    value: Option<String>,
+) -> Vec<(String, String)> {
+    settings.retain(|(known, _)| known != name);
+    settings.extend(value.map(|value| (name.to_owned(), value)));
     settings
 }
 
+fn with_copies(settings: Vec<(String, String)>, copies: Option<u8>) -> Vec<(String, String)> {
+    with(settings, COPIES, copies.map(|copies| copies.to_string()))
+}
+
+/// What is wanted of the ownership where these settings are in force.
+pub(crate) fn migration(settings: &[Setting]) -> Migration {
+    let set = settings.iter().find(|setting| setting.name == MIGRATION);
+    let named = set.and_then(|setting| Migration::named(&setting.value));
+    named.unwrap_or_default()
+}
+
 impl Node {
-    /// The policy in force at a path.
+    /// The policies in force at a path.
     ///
     /// # Errors
     /// As [`Node::find`].
-    pub async fn policy(&self, path: &AdminPath) -> Result<InForce, Errno> {
+    pub async fn policy(&self, path: &AdminPath) -> Result<Vec<Setting>, Errno> {
         let attr = self.find(path).await?;
         self.policy_of(attr.inode).await
     }
 
-    async fn policy_of(&self, inode: InodeId) -> Result<InForce, Errno> {
+    pub(crate) async fn policy_of(&self, inode: InodeId) -> Result<Vec<Setting>, Errno> {
         match self.ask(Op::GetPolicy { inode }).await? {
-            Reply::Policy { from, settings } => Ok(InForce { from, settings }),
+            Reply::Policy(settings) => Ok(settings),
             _ => Err(Errno::EPROTO),
         }
     }
 
-    /// Sets how many copies there are of a directory and all that is made below it; `None`: as many
-    /// as are inherited.
+    /// Sets policies of a directory and all that is below it.
     ///
     /// # Errors
     /// See [`PolicyError`].
-    pub async fn set_copies(
-        &self,
-        path: &AdminPath,
-        copies: Option<u8>,
-    ) -> Result<(), PolicyError> {
+    pub async fn set_policy(&self, path: &AdminPath, wanted: Wanted) -> Result<(), PolicyError> {
         let attr = self.find(path).await?;
         if attr.kind != Kind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
+        // This may be refused, and the directory may have another inode afterwards.
+        if let Some(copies) = wanted.copies {
+            self.set_copies(path, &attr, copies).await?;
+        }
+        if let Some(migration) = wanted.migration {
+            let inode = self.find(path).await?.inode;
+            let value = migration.map(|migration| migration.to_string());
+            self.set_setting(inode, MIGRATION, value).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets how many copies there are of a directory; `None`: as many as are inherited.
+    async fn set_copies(
+        &self,
+        path: &AdminPath,
+        attr: &Attr,
+        copies: Option<u8>,
+    ) -> Result<(), PolicyError> {
         let inode = attr.inode;
+        let value = copies.map(|copies| copies.to_string());
         if inode == InodeId::ROOT {
             self.set_default(copies.map_or_else(Policy::default, |copies| Policy { copies }))
                 .await?;
-            return self.set_settings(inode, copies).await;
+            return self.set_setting(inode, COPIES, value).await;
         }
         if self.is_first_of_its_container(inode) {
-            self.set_settings(inode, copies).await?;
+            self.set_setting(inode, COPIES, value).await?;
             return self.change_own(inode.container(), inode, copies).await;
         }
         match copies {
-            Some(copies) => self.begin_own(path, &attr, copies).await,
+            Some(copies) => self.begin_own(path, attr, copies).await,
             None => Ok(()),
         }
     }
@@ -115,15 +148,18 @@ impl Node {
 
     /// The settings of the directory itself.
     async fn own_settings(&self, inode: InodeId) -> Result<Vec<(String, String)>, Errno> {
-        let in_force = self.policy_of(inode).await?;
-        Ok(match in_force.from {
-            Some(from) if from == inode => in_force.settings,
-            Some(_) | None => Vec::new(),
-        })
+        let in_force = self.policy_of(inode).await?.into_iter();
+        let own = in_force.filter(|setting| setting.from == inode);
+        Ok(own.map(|setting| (setting.name, setting.value)).collect())
     }
 
-    async fn set_settings(&self, inode: InodeId, copies: Option<u8>) -> Result<(), PolicyError> {
-        let policy = with_copies(self.own_settings(inode).await?, copies);
+    async fn set_setting(
+        &self,
+        inode: InodeId,
+        name: &str,
+        value: Option<String>,
+    ) -> Result<(), PolicyError> {
+        let policy = with(self.own_settings(inode).await?, name, value);
         self.ask(Op::SetPolicy { inode, policy }).await?;
         Ok(())
     }
@@ -163,11 +199,9 @@ impl Node {
             Some(copies) => Some(copies),
             None => {
                 let above = self.policy_of(inode).await?;
-                let value = above.settings.iter().find(|(name, _)| name == COPIES);
-                let elsewhere = above.from.is_some_and(|from| from != InodeId::ROOT);
-                value
-                    .filter(|_| elsewhere)
-                    .and_then(|(_, value)| value.parse().ok())
+                let set = above.iter().find(|setting| setting.name == COPIES);
+                let elsewhere = set.filter(|setting| setting.from != InodeId::ROOT);
+                elsewhere.and_then(|setting| setting.value.parse().ok())
             }
         };
         let policy = inherited.map(|copies| Policy { copies });

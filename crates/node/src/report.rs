@@ -57,7 +57,23 @@ pub(crate) async fn of_this_node(env: &Arc<Env>) -> NodeReport {
                 .filter(|container| !container.is_complete());
             partial.map(|container| container.id).collect()
         },
+        given_away: {
+            let containers = env.all_containers();
+            let given = containers
+                .iter()
+                .map(|container| (container.id, container.given_away()));
+            given.filter(|(_, times)| *times > 0).collect()
+        },
     }
+}
+
+/// How often a container's ownership moved.
+fn moves(reports: &Reports, id: ContainerId) -> u64 {
+    let given = reports
+        .values()
+        .flat_map(|answered| &answered.report.given_away);
+    let of_it = given.filter(|(container, _)| *container == id);
+    of_it.map(|(_, times)| times).sum()
 }
 
 fn clock_ms(env: &Env) -> i64 {
@@ -177,16 +193,7 @@ impl Node {
     }
 
     pub(crate) async fn ask(&self, op: Op) -> Result<Reply, Errno> {
-        use perigee_client::Backend;
-        let router = self.env.router().ok_or(Errno::EIO)?;
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let session = self.env.sessions.own();
-        // The receiver waits below.
-        router.execute(session, op, Box::new(move |result| _ = sender.send(result)));
-        receiver
-            .await
-            .unwrap_or(Err(Errno::EIO))
-            .map(|(reply, _)| reply)
+        crate::router::ask_as_node(&self.env, op).await
     }
 
     /// The inode at a path of the file system, with its attributes. Symbolic links are not followed.
@@ -250,6 +257,12 @@ impl Node {
             asked: self.env.me,
             copies,
             held_by: self.held_by(attr.inode).await,
+            migration: self
+                .policy_of(attr.inode)
+                .await
+                .map(|settings| crate::policy::migration(&settings).to_string())
+                .unwrap_or_default(),
+            moves: moves(&self.reports(&directory).await, id),
         })
     }
 
@@ -413,6 +426,7 @@ fn containers(
                 copies_wanted: wanted as u32,
                 degraded: copies < wanted || live < wanted,
                 members: standing.map(lag).unwrap_or_default(),
+                moves: moves(reports, record.id),
             }
         })
         .collect()
@@ -458,6 +472,7 @@ mod tests {
             read_only: Vec::new(),
             clock_ms: 0,
             partial: Vec::new(),
+            given_away: Vec::new(),
         };
         let answered = Answered {
             report,
@@ -521,6 +536,7 @@ mod tests {
                     read_only: Vec::new(),
                     clock_ms: 0,
                     partial: partial.to_vec(),
+                    given_away: vec![(id, 2)],
                 },
                 took: None,
                 clock_ahead_ms: 0,
@@ -531,6 +547,8 @@ mod tests {
             let others = [says(1, &[id], &[]), says(2, &[id], &[])];
             let reports: Reports = others.into_iter().chain(third).collect();
             let told = containers(&directory, &[], &reports).remove(0);
+            // Each that answers has given it away twice.
+            assert_eq!(told.moves, 2 * reports.len() as u64);
             (told.copies, told.degraded)
         };
         assert_eq!(told(Some(says(3, &[id], &[]))), (3, false));
@@ -549,6 +567,7 @@ mod tests {
             read_only: Vec::new(),
             clock_ms: 0,
             partial: Vec::new(),
+            given_away: Vec::new(),
         };
         let answered = Answered {
             report,

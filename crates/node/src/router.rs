@@ -39,16 +39,16 @@ const CALL: Duration = Duration::from_secs(10);
 /// How often a name may lead elsewhere while it is looked up.
 const LOOKUPS: u32 = 64;
 
-/// The container whose owner runs an operation.
-pub(crate) fn container_of(op: &Op) -> ContainerId {
+/// What an operation works on first, whose owner runs it: an inode, or a container as a whole.
+pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
     match op {
         Op::Lookup { parent, .. }
         | Op::Make { parent, .. }
         | Op::Unlink { parent, .. }
         | Op::Rmdir { parent, .. }
         | Op::Rename { parent, .. }
-        | Op::Rehome { parent, .. } => parent.container(),
-        Op::Link { new_parent, .. } => new_parent.container(),
+        | Op::Rehome { parent, .. } => Ok(*parent),
+        Op::Link { new_parent, .. } => Ok(*new_parent),
         Op::GetAttr { inode }
         | Op::SetAttr { inode, .. }
         | Op::ReadLink { inode }
@@ -65,8 +65,16 @@ pub(crate) fn container_of(op: &Op) -> ContainerId {
         | Op::ReleaseLocks { inode, .. }
         | Op::Reap { inode }
         | Op::SetPolicy { inode, .. }
-        | Op::GetPolicy { inode } => inode.container(),
-        Op::ReleaseSession { container, .. } | Op::Orphans { container, .. } => *container,
+        | Op::GetPolicy { inode } => Ok(*inode),
+        Op::ReleaseSession { container, .. } | Op::Orphans { container, .. } => Err(*container),
+    }
+}
+
+/// The container whose owner runs an operation.
+pub(crate) fn container_of(op: &Op) -> ContainerId {
+    match place_of(op) {
+        Ok(inode) => inode.container(),
+        Err(container) => container,
     }
 }
 
@@ -80,6 +88,17 @@ async fn ask<R: Rpc>(
     env.ask(node, request, Bytes::new(), deadline)
         .await
         .map(|(reply, _)| reply)
+}
+
+/// Runs an operation of this node's own.
+pub(crate) async fn ask_as_node(env: &Env, op: Op) -> Result<Reply, Errno> {
+    let router = env.router().ok_or(Errno::EIO)?;
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let session = env.sessions.own();
+    // The receiver waits below.
+    router.execute(session, op, Box::new(move |result| _ = sender.send(result)));
+    let answer = receiver.await.unwrap_or(Err(Errno::EIO));
+    answer.map(|(reply, _)| reply)
 }
 
 /// Reads keys of a container at its owner.

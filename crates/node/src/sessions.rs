@@ -4,7 +4,7 @@ use parking_lot::RwLock;
 use perigee_client::Session;
 use perigee_meta::Touched;
 use perigee_types::{ContainerId, InodeId, NodeId, SessionId, Tick};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -89,6 +89,14 @@ impl Sessions {
                 open.values()
                     .any(|session| !session.open_among(&[*inode]).is_empty())
             })
+            .collect()
+    }
+
+    /// The inodes of a container that any mount of this node has open, or is opening.
+    pub(crate) fn open_in(&self, container: ContainerId) -> BTreeSet<InodeId> {
+        let open = self.open.read();
+        open.values()
+            .flat_map(|session| session.open_in(container))
             .collect()
     }
 

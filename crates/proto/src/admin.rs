@@ -350,6 +350,9 @@ pub struct ContainerStatus {
     /// How far each member is behind, where the answering node knows (it does for those that it owns).
     #[serde(default)]
     pub members: Vec<MemberLag>,
+    /// How often its ownership moved to a member that worked in it, as far as the nodes that answer remember.
+    #[serde(default)]
+    pub moves: u64,
 }
 
 /// How far a chain member is behind its owner.
@@ -406,6 +409,12 @@ pub struct Placement {
     pub copies: Vec<CopyStatus>,
     /// The hosts that may cache it or have locks on it; none when its owner does not answer.
     pub held_by: Option<Vec<Holder>>,
+    /// Whether the right to write moves to the host that writes, as its policy says; empty when that is not known.
+    #[serde(default)]
+    pub migration: String,
+    /// How often the ownership moved to a member that worked in the container, as far as the nodes that answer remember.
+    #[serde(default)]
+    pub moves: u64,
 }
 
 /// One copy of a file.

@@ -35,6 +35,7 @@ pub mod pull;
 pub mod rebuild;
 pub mod region;
 pub mod timing;
+pub mod work;
 
 pub use chain::{Chain, Config, FIRST_EPOCH, Limits};
 pub use chunk::{Chunk, Hold, Holding};
@@ -49,3 +50,4 @@ pub use pull::{Fetch, FetchId, Fetched, Nobody, NotGiven, Origin, Pull};
 pub use rebuild::{Goes, Witness};
 pub use region::RegionMap;
 pub use timing::Timing;
+pub use work::Work;

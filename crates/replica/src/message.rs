@@ -112,6 +112,15 @@ pub enum Message {
         /// The owner's clock: what the receiver has answered since, it must not discard.
         sent_at: Tick,
     },
+    /// The owner serves no more on the word of this receiver, which is to propose itself.
+    Cede {
+        /// The sender's view, in which it owned.
+        view: ChainView,
+        /// The last record, which every member has.
+        last: Version,
+        /// The owner's clock: not heeded by who has acknowledged anything that was sent later.
+        sent_at: Tick,
+    },
 }
 
 /// Why records were refused.
@@ -235,6 +244,15 @@ pub enum Input {
     /// This node is to leave, and orders nothing meanwhile: an owner whose members have everything proposes a chain
     /// without itself. Without effect while one of them lacks something; to be given again until the role changes.
     HandOver,
+    /// The container is to belong to this member, and this node orders nothing meanwhile: an owner whose members have
+    /// everything gives up its lease, and lets that one propose itself. Without effect while one of them lacks something,
+    /// or was not heard lately. Who has given up its lease is [`Role::Suspended`] until it knows how that went.
+    Cede {
+        /// Which member.
+        heir: NodeId,
+        /// The last record with data that is not known to be on every disk.
+        data: Seq,
+    },
     /// The bytes of every data command up to here are on this node's disk. May go back; a truncation and an
     /// installed state set it to zero until this is given again.
     DataThrough(Seq),

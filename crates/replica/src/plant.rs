@@ -34,6 +34,10 @@ perigee_types::plants! {
     EmptyStorageTrusted = "a node that joins counts as complete from its first promise";
     HolesMadeAgain = "a restarted node makes the holes of its log again, over what was written after them";
     HandOverEarly = "an owner that leaves hands over before the members have all that it has";
+    CededEarly = "an owner cedes to a member that lacks its last records";
+    CededServing = "an owner that has ceded serves on until its lease runs out";
+    LateCessionTaken = "a member that has acknowledged more since takes what was ceded to it before";
+    CessionToNextLife = "a member takes what was ceded to the process before it";
     ChecksumIgnored = "a block that is not what its checksum says is shown";
     CorruptNotFetched = "a block that is not what its checksum says is refused, and not replaced";
     ChecksumMoves = "a checksum lies beside its block: a block that is written to another one's place takes it along";

@@ -337,6 +337,11 @@ impl World {
                 self.after(after, Event::CutOff { node: owner });
             }
             Strike::HandOver(owner, span) => self.drain(owner, span),
+            Strike::Cede(owner, heir, span) => self.begin_to_cede(owner, heir, span),
+            Strike::Parted(node, by, after) => self.part_later(node, by, after),
+            Strike::LateCession(heir, restarts, late) => {
+                self.cede_once_more(heir, restarts, late);
+            }
             Strike::ClockJumps(node, span) => {
                 self.note(Mark::ClockJump);
                 self.nodes[node].clock.jump(span);
@@ -373,7 +378,7 @@ impl World {
     }
 
     /// A process ends, and starts again at once.
-    fn restart_soon(&mut self, node: usize) {
+    pub(crate) fn restart_soon(&mut self, node: usize) {
         if self.nodes[node].run.is_some() {
             self.crash(node);
             let life = self.nodes[node].incarnation;

@@ -13,6 +13,7 @@ pub mod disk;
 pub mod law;
 mod marks;
 pub mod model;
+mod moves;
 pub mod names;
 pub mod network;
 pub mod node;

@@ -96,6 +96,9 @@ impl Oracle {
 marks! {
     Takeover = "a member became owner";
     HandOver = "an owner that was to leave proposed a chain without itself";
+    Ceded = "an owner gave up its lease to a member";
+    CededForGood = "an owner that had ceded was replaced";
+    CededInVain = "an owner that had ceded went on in its epoch";
     Removal = "an owner removed a member";
     Admission = "a joiner was listed";
     OwnerRestart = "a restarted owner won the next epoch";

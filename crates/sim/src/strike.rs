@@ -81,6 +81,12 @@ pub enum Strike {
     ComesBack(usize, usize, usize, u64),
     /// The owner is to leave, and takes no changes for so long.
     HandOver(usize, u64),
+    /// The owner is to cede to a member, and takes no changes for so long.
+    Cede(usize, usize, u64),
+    /// A host is cut off from the others so much later, and one of them hears of that.
+    Parted(usize, usize, u64),
+    /// What an owner has ceded to a host comes so late, and perhaps to the next process there.
+    LateCession(usize, bool, u64),
     /// A host's proposal to take over is late, and the links work again.
     LateTakeover(usize),
     /// A host's clock shows so much more from then on.
@@ -212,6 +218,29 @@ impl fmt::Display for Strike {
                     Ms(span)
                 )
             }
+            Self::Cede(owner, heir, span) => write!(
+                f,
+                "{}, the owner, is to cede to {} within {}",
+                Host(owner),
+                Host(heir),
+                Ms(span)
+            ),
+            Self::Parted(node, by, after) => write!(
+                f,
+                "{} is cut off {} later, and {} is told",
+                Host(node),
+                Ms(after),
+                Host(by)
+            ),
+            Self::LateCession(heir, false, late) => {
+                write!(f, "what is ceded to {} comes {} late", Host(heir), Ms(late))
+            }
+            Self::LateCession(heir, true, late) => write!(
+                f,
+                "what is ceded to {}, which is killed, comes {} late",
+                Host(heir),
+                Ms(late)
+            ),
             Self::LateTakeover(node) => {
                 write!(
                     f,

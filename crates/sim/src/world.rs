@@ -184,6 +184,23 @@ pub(crate) enum Event {
         node: usize,
         life: u32,
     },
+    Cede {
+        node: usize,
+        life: u32,
+        heir: usize,
+    },
+    Move,
+    Part {
+        node: usize,
+    },
+    Unreachable {
+        node: usize,
+        by: usize,
+    },
+    Restart {
+        node: usize,
+        life: u32,
+    },
     RecordDue {
         node: usize,
         life: u32,
@@ -228,6 +245,10 @@ pub struct World {
     pub(crate) numbered: Numbered,
     /// The last call for the state that each host got, and from whom: it may come once more.
     pub(crate) state_calls: BTreeMap<usize, (usize, Packet)>,
+    /// Ownership moves.
+    moves: bool,
+    /// What was ceded to each host last, and by whom: it may come late.
+    pub(crate) cessions: BTreeMap<usize, (usize, Packet)>,
     hash: u64,
     events: u64,
 }
@@ -315,6 +336,13 @@ impl World {
             chaos.pause_us = chaos.pause_us.max(1_500_000);
             chaos.aim = chaos.aim.min(200);
         }
+        let moves = crate::moves::moves(options.seed, options.scenario);
+        if moves {
+            // Who cedes has to have all its members, and they all its bytes.
+            chaos.pause_us = chaos.pause_us.max(1_500_000);
+            chaos.aim = chaos.aim.min(200);
+            chaos.bare_fsync = false;
+        }
         let mut net = Network::healthy(count);
         if options.scenario != Scenario::StoreAway {
             chaos.spoil(&mut net, &mut rng, &mut numbered);
@@ -354,6 +382,8 @@ impl World {
             rng: numbered.weather(rng),
             numbered,
             state_calls: BTreeMap::new(),
+            moves,
+            cessions: BTreeMap::new(),
             hash: options.seed,
             events: 0,
         }
@@ -384,6 +414,9 @@ impl World {
         }
         let first = self.chaos.pause(&mut self.rng);
         self.at(first, Event::Chaos);
+        if self.moves {
+            self.at(SECOND, Event::Move);
+        }
         let end = self.numbered.chaos_length(self.chaos.length_us);
         self.at(end, Event::CalmBegins);
     }
@@ -471,6 +504,21 @@ impl World {
             }
             Event::Kill { node, life } => self.if_alive(node, life, Self::kill_now),
             Event::HandOver { node, life } => self.if_alive(node, life, Self::hand_over),
+            Event::Cede { node, life, heir } => {
+                self.if_alive(node, life, |w, n| w.cede(n, heir));
+            }
+            Event::Move => self.move_owner(),
+            Event::Part { node } => {
+                if !self.calm {
+                    self.net.isolate(node, ControlStore::Reached);
+                }
+            }
+            Event::Unreachable { node, by } => {
+                if self.net.cut[node][by] && self.nodes[node].run.is_some() {
+                    self.refused_by(node, by);
+                }
+            }
+            Event::Restart { node, life } => self.if_alive(node, life, Self::restart_soon),
             Event::RecordDue { node, life } => self.if_alive(node, life, Self::record_due),
             Event::CallTimeout { node, life, id } => {
                 self.if_alive(node, life, |w, n| w.call_timed_out(n, id));
@@ -631,6 +679,8 @@ impl Event {
             | Self::StoreTimeout { node, .. }
             | Self::Refused { node, .. }
             | Self::HandOver { node, .. }
+            | Self::Cede { node, .. }
+            | Self::Unreachable { node, .. }
             | Self::RecordDue { node, .. }
             | Self::CallTimeout { node, .. }
             | Self::FlushDue { node, .. }
@@ -647,6 +697,9 @@ impl Event {
             | Self::CutOff { .. }
             | Self::Amnesia { .. }
             | Self::Chaos
+            | Self::Move
+            | Self::Part { .. }
+            | Self::Restart { .. }
             | Self::CalmBegins
             | Self::Probe { .. }
             | Self::End => None,

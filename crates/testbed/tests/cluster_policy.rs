@@ -36,15 +36,17 @@ fn must_set(cluster: &mut Cluster, path: &Path, pair: &str) {
     assert!(done, "{pair} of {}: {why}", path.display());
 }
 
-/// Value and origin of `copies` at a path.
-fn policy(cluster: &mut Cluster, path: &Path) -> (String, Value) {
+/// Value and origin of a policy at a path.
+fn policy(cluster: &mut Cluster, path: &Path, key: &str) -> (String, Value) {
     let path = path.to_string_lossy();
     let ended = cluster
         .command(&["policy", "get", "--json", &path])
         .unwrap();
     let values: Value = serde_json::from_str(&ended.stdout).unwrap();
-    let value = values[0]["value"].as_str().unwrap().to_owned();
-    (value, values[0]["from"].clone())
+    let mut values = values.as_array().unwrap().iter();
+    let found = values.find(|value| value["key"] == key).unwrap();
+    let value = found["value"].as_str().unwrap().to_owned();
+    (value, found["from"].clone())
 }
 
 /// What is made below a directory with a policy follows it, on whichever host it is made.
@@ -61,7 +63,7 @@ fn a_tree_follows_its_directory(cluster: &mut Cluster, here: &Path, there: &Path
     }
     assert_eq!(copies(cluster, &here.join("often/file")), 3);
     assert_eq!(fs::read(there.join("once/near")).unwrap(), b"made here");
-    let sub = policy(cluster, &there.join("once/sub"));
+    let sub = policy(cluster, &there.join("once/sub"), "copies");
     assert_eq!(sub, ("1".to_owned(), Value::from("/once")));
 }
 
@@ -105,6 +107,47 @@ fn what_has_content_is_refused(cluster: &mut Cluster, here: &Path) {
     assert_eq!(copies(cluster, &here.join("often/file")), 3);
     let (done, why) = set(cluster, &here.join("often/file"), "copies=1");
     assert!(!done && why.contains("only directories"), "{why}");
+}
+
+/// `migration` as `where` tells it at a path.
+fn migration(cluster: &mut Cluster, path: &Path) -> String {
+    let path = path.to_string_lossy();
+    let ended = cluster.command(&["where", "--json", &path]).unwrap();
+    let placement: Value = serde_json::from_str(&ended.stdout).unwrap();
+    placement["migration"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn whether_ownership_moves_is_inherited_by_directory() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(2).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    fs::create_dir_all(here.join("a/b")).unwrap();
+    fs::create_dir(there.join("a/b/far")).unwrap();
+    fs::write(there.join("a/b/far/file"), "made on another host").unwrap();
+    fs::write(here.join("other"), "").unwrap();
+    let far = here.join("a/b/far/file");
+    assert_eq!(migration(&mut cluster, &far), "adaptive");
+    // Nothing has to be empty, and other policies stay as they are.
+    must_set(&mut cluster, &here.join("a"), "migration=off");
+    must_set(&mut cluster, &here, "copies=2");
+    let cluster = &mut cluster;
+    assert_eq!(migration(cluster, &far), "off");
+    assert_eq!(migration(cluster, &here.join("other")), "adaptive");
+    let inherited = policy(cluster, &here.join("a/b"), "migration");
+    assert_eq!(inherited, ("off".to_owned(), Value::from("/a")));
+    let copies = policy(cluster, &here.join("a/b"), "copies");
+    assert_eq!(copies, ("2".to_owned(), Value::from("/")));
+    must_set(cluster, &there.join("a/b"), "migration=always");
+    assert_eq!(migration(cluster, &far), "always");
+    fs::rename(&far, here.join("moved")).unwrap();
+    assert_eq!(migration(cluster, &here.join("moved")), "adaptive");
+    must_set(cluster, &here.join("a/b"), "migration=");
+    assert_eq!(migration(cluster, &here.join("a/b/far")), "off");
+    let (done, why) = set(cluster, &here.join("a"), "migration=maybe");
+    assert!(!done && why.contains("`always`"), "{why}");
 }
 
 #[test]

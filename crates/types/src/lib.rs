@@ -8,6 +8,7 @@ pub mod batch;
 pub mod errno;
 pub mod id;
 pub mod limits;
+pub mod migration;
 mod plants;
 pub mod random;
 pub mod range;
@@ -18,6 +19,7 @@ pub use errno::Errno;
 pub use id::{
     ContainerId, Epoch, InodeId, InodeIndex, NodeId, OpId, Seq, SessionId, Stamp, TxId, Version,
 };
+pub use migration::Migration;
 pub use random::Rng;
 pub use range::ByteRange;
 pub use time::{Span, Tick, WallTime};

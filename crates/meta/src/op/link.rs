@@ -31,6 +31,7 @@ pub(crate) fn link(
     }
     record.nlink += 1;
     record.ctime = draft.now();
+    record.parent = Some(new_parent);
     draft.set_inode(inode, record);
     dentry::add(draft, new_parent, new_name, inode, record.kind)?;
     Ok(Reply::Entry(record.attr(inode)))

@@ -66,6 +66,7 @@ pub(crate) fn make(
     if let NewNode::CharDevice(rdev) | NewNode::BlockDevice(rdev) = make.node {
         record.rdev = *rdev;
     }
+    record.parent = (kind != Kind::Directory).then_some(parent);
 
     let container = match draft.context.new_directory_in {
         Some(container) if kind == Kind::Directory => container,

@@ -237,7 +237,7 @@ pub enum Op {
         inode: InodeId,
         policy: Vec<(String, String)>,
     },
-    /// The policy of the directory, or of its nearest ancestor that has one: [`Reply::Policy`].
+    /// The policies in force in a directory, or for a file in the one where it got its last name: [`Reply::Policy`].
     GetPolicy { inode: InodeId },
     /// Gives an empty directory an inode in another container, where what is made in it will be,
     /// and a policy: [`Reply::Renamed`]. Owner, mode and extended attributes stay; the inode
@@ -263,6 +263,17 @@ pub struct ListEntry {
     pub cookie: u64,
     /// Attributes, when the view has the inode's container.
     pub attr: Option<Attr>,
+}
+
+/// A policy in force somewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// The directory that has it.
+    pub from: InodeId,
 }
 
 /// The answer to an operation.
@@ -311,13 +322,8 @@ pub enum Reply {
         /// The inode that lost it; an orphan when that was its last.
         replaced: Option<InodeId>,
     },
-    /// The policy in force; empty when no ancestor has one.
-    Policy {
-        /// The directory that has it.
-        from: Option<InodeId>,
-        /// Names and values.
-        settings: Vec<(String, String)>,
-    },
+    /// The policies in force; what no directory above has is not among them.
+    Policy(Vec<Setting>),
     /// The name leads into another container, to this inode.
     Leads(InodeId),
 }

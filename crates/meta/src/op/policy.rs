@@ -3,8 +3,8 @@
 use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::key::Key;
-use crate::op::Reply;
 use crate::op::rename::DEPTH_MAX;
+use crate::op::{Reply, Setting};
 use crate::record;
 use perigee_types::{Errno, InodeId};
 
@@ -47,33 +47,38 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// Each setting comes from the nearest directory that has it.
 pub(crate) fn get(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refusal> {
-    let mut at = inode;
+    let mut found: Vec<Setting> = Vec::new();
+    let asked = draft.inode(inode)?;
+    let mut next = match asked.is_directory() {
+        true => Some(inode),
+        false => asked.parent,
+    };
     for _ in 0..DEPTH_MAX {
-        if draft.directory(at)?.policy {
-            let key = Key::Policy(at.index()).encode();
-            return match draft.get(at.container(), &key)? {
-                Some(value) => {
-                    let settings = record::decode_policy(at.container(), &key, &value)?;
-                    let from = Some(at);
-                    Ok(Reply::Policy { from, settings })
+        let Some(at) = next else {
+            return Ok(Reply::Policy(found));
+        };
+        let directory = draft.find_inode(at)?;
+        if directory.is_some_and(|directory| directory.policy) {
+            for (name, value) in read(draft, at)? {
+                if !found.iter().any(|setting| setting.name == name) {
+                    let from = at;
+                    found.push(Setting { name, value, from });
                 }
-                None => Err(record::corrupt(
-                    at.container(),
-                    &key,
-                    "a policy is not there",
-                )),
-            };
-        }
-        match draft.parent(at)? {
-            Some(above) if above != at => at = above,
-            Some(_) | None => {
-                return Ok(Reply::Policy {
-                    from: None,
-                    settings: Vec::new(),
-                });
             }
         }
+        next = draft.parent(at)?.filter(|above| *above != at);
     }
     Err(Errno::ELOOP.into())
+}
+
+/// The settings of a directory that has some.
+fn read(draft: &mut Draft<'_>, directory: InodeId) -> Result<Vec<(String, String)>, Refusal> {
+    let container = directory.container();
+    let key = Key::Policy(directory.index()).encode();
+    match draft.get(container, &key)? {
+        Some(value) => record::decode_policy(container, &key, &value),
+        None => Err(record::corrupt(container, &key, "a policy is not there")),
+    }
 }

@@ -121,6 +121,9 @@ fn moved(
 ) -> Result<(), Refusal> {
     let mut record = draft.named_inode(old_dir, found.inode)?;
     record.ctime = draft.now();
+    if found.kind != Kind::Directory {
+        record.parent = Some(new_dir);
+    }
     draft.set_inode(found.inode, record);
     if found.kind == Kind::Directory && old_dir != new_dir {
         draft.set_parent(found.inode, new_dir);

@@ -8,6 +8,7 @@ use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::Turn;
 use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
 use perigee_proto::message::session::Revoke;
+use perigee_replica::work::Done;
 use perigee_types::{
     Batch, ContainerId, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
 };
@@ -155,6 +156,10 @@ impl Container {
             st.foreign.insert(request.session);
         }
         let mutates = changes(&request.operation);
+        if let Ok(inode) = crate::router::place_of(&request.operation) {
+            let done = if mutates { Done::Change } else { Done::Read };
+            self.note_work(st, now, request.session, (done, inode));
+        }
         // Also of a repeat: leases of the reign in which it ran first may not be over.
         if mutates && now < st.changes_from {
             return Err(Elsewhere::NotReady);

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
 use perigee_proto::message::file::{At, Whence};
 use perigee_replica::chunk::Access;
+use perigee_replica::work::Done;
 use perigee_replica::{ChainView, Role};
 use perigee_store::StoreError;
 use perigee_types::limits::FILE_LEN_MAX;
@@ -439,6 +440,7 @@ impl Container {
         }
         self.owe_written(&mut st, now, request, &mut owed);
         self.note_habit(&mut st, request, range, effect);
+        self.note_work(&mut st, now, request.session, (Done::Change, inode));
         if !local {
             // Its own kernel keeps what it has written.
             st.leases.note_reader(inode, request.session);
@@ -581,6 +583,12 @@ impl Container {
         let range = ByteRange::with_len(offset, u64::from(len));
         let access = {
             let mut st = self.state.lock();
+            // Whoever cedes has called back all who may hold pages.
+            if st.leases.is_closed() {
+                return Err(Elsewhere::NotReady.into());
+            }
+            let now = self.env.clock.now();
+            self.note_work(&mut st, now, session, (Done::Read, inode));
             st.leases.note_reader(inode, session);
             st.away.on_read(session, inode, range);
             st.reading(inode, session)

@@ -77,7 +77,7 @@ impl Container {
         });
     }
 
-    async fn current(&self) -> Option<ChainView> {
+    pub(super) async fn current(&self) -> Option<ChainView> {
         let key = key::container(self.id);
         let found = match self.env.control.get(&key).await {
             Ok(found) => found?,

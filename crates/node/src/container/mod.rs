@@ -17,6 +17,7 @@ mod intents;
 mod io;
 mod locks;
 mod member;
+mod moves;
 mod nobody;
 mod open;
 mod reap;
@@ -38,7 +39,7 @@ use perigee_meta::queue::LockQueue;
 use perigee_meta::tx::Transactions;
 use perigee_meta::{Answers, Leases, Overlay};
 use perigee_replica::{Chain, Role};
-use perigee_replica::{FetchId, Pull};
+use perigee_replica::{FetchId, Pull, Work};
 use perigee_store::{Object, WriteBatch};
 use perigee_types::{
     Batch, ContainerId, Epoch, Errno, InodeId, NodeId, Seq, SessionId, Tick, Version,
@@ -197,6 +198,12 @@ pub(crate) struct State {
     lost_unsynced: BTreeSet<InodeId>,
     /// What was committed at one moment of this reign: a member that has its data lags behind by no more than the usual.
     mark: Option<(Tick, Seq)>,
+    /// Who works here.
+    work: Work,
+    /// This owner is about to cede, or tries to.
+    moving: bool,
+    /// How often this node has given the container away to a member that worked in it.
+    given_away: u64,
     /// No hand-over is tried before this moment.
     hands_over_from: Tick,
     /// Who was brought in last, and is not known to have become a member.

@@ -85,6 +85,11 @@ impl Container {
         }
     }
 
+    /// How often this node has given it away to a member that worked in it.
+    pub(crate) fn given_away(&self) -> u64 {
+        self.state.lock().given_away
+    }
+
     /// The newest epoch that this node knows of.
     pub(crate) fn epoch(&self) -> Epoch {
         self.state
@@ -157,10 +162,13 @@ impl Container {
                     self.begin_reign(st);
                 }
                 st.reigning = true;
+                let last = st.chain.last().seq;
+                st.work.on_owned(self.env.clock.now(), last);
                 self.env.note_owner(self.id, epoch, self.env.me);
             }
             Role::Reconciling { .. } | Role::Suspended { .. } => {}
             Role::Replica { owner, epoch } => {
+                st.given_away += u64::from(st.reigning && st.work.has_left());
                 self.end_reign(st, after);
                 self.hold_elsewhere(st);
                 self.env.note_owner(self.id, epoch, owner);

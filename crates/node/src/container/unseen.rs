@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tracing::{debug, error, warn};
 
 /// Shorter files are read through the daemon: one request brings all of it, and the kernel keeps it.
-const PASSTHROUGH_LEN_MIN: u64 = 128 << 10;
+pub(super) const PASSTHROUGH_LEN_MIN: u64 = 128 << 10;
 
 /// A file that maps may change unseen.
 struct Unseen {
@@ -44,6 +44,11 @@ impl UnseenWrites {
         self.files.lock().get(&inode).cloned()
     }
 
+    /// Whether maps may change any file unseen.
+    pub(super) fn has_any(&self) -> bool {
+        !self.files.lock().is_empty()
+    }
+
     /// Forgets a file that nobody uses.
     fn tidy(&self, inode: InodeId) {
         let mut files = self.files.lock();
@@ -66,6 +71,10 @@ impl Container {
         {
             let st = self.state.lock();
             Self::reign(&st, self.env.clock.now()).ok()?;
+            // Who cedes has looked for files in the kernel's hands.
+            if st.leases.is_closed() {
+                return None;
+            }
             if st.pull.invalid(inode).is_some()
                 || st.damaged.contains_key(&inode)
                 || Self::is_partly_away(&st, inode)

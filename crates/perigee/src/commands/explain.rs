@@ -41,6 +41,7 @@ impl Explain {
 
 fn conclusions(placement: &Placement, status: &Status) -> Vec<String> {
     let mut lines = vec![reads(placement, status), writes(placement, status)];
+    lines.extend(moves(placement, status));
     lines.extend(durable(placement, status));
     lines.extend(caches(placement, status));
     if status.control.state == ControlState::Away {
@@ -89,6 +90,31 @@ fn writes(placement: &Placement, status: &Status) -> String {
         placement.container,
         placement.epoch.0
     )
+}
+
+/// Whether writes here would bring the ownership here.
+fn moves(placement: &Placement, status: &Status) -> Option<String> {
+    let here = node_name(status, placement.asked);
+    let member = placement
+        .copies
+        .iter()
+        .any(|copy| copy.node == placement.asked);
+    if placement.owner == Some(placement.asked) || placement.migration.is_empty() {
+        return None;
+    }
+    Some(match placement.migration.as_str() {
+        "off" => "the ownership stays where it is (migration=off)".to_owned(),
+        _ if !member => {
+            format!("the ownership does not move to {here}: it holds no copy")
+        }
+        "always" => {
+            format!("the ownership moves to {here} after a few changes there (migration=always)")
+        }
+        _ => format!(
+            "the ownership moves to {here} when enough is changed there (migration={})",
+            placement.migration
+        ),
+    })
 }
 
 fn owner_name(placement: &Placement, status: &Status) -> String {
@@ -176,6 +202,7 @@ mod tests {
                 node: NodeId(3),
                 what: Hold::Read,
             }]),
+            migration: "adaptive".to_owned(),
             ..Placement::default()
         };
         conclusions(&placement, &status)
@@ -194,12 +221,14 @@ mod tests {
         let lines = scene(1, 2, 40);
         assert!(lines[0].contains("from node-1 where not"));
         assert!(lines[1].starts_with("writes go to node-1"));
+        assert!(lines[2].starts_with("the ownership moves to node-2 when"));
     }
 
     #[test]
     fn a_node_without_a_copy_reads_over_the_network() {
         let lines = scene(1, 3, 100);
         assert!(lines[0].contains("over the network"));
+        assert!(lines[2].starts_with("the ownership does not move to node-3"));
     }
 
     #[test]

@@ -35,11 +35,15 @@ pub struct Get {
 ///
 /// `copies`: how many nodes keep it. A directory other than the root of the file system has to be empty
 /// when it first gets a number of its own.
+///
+/// `migration`: whether the right to write moves to the host that writes. `adaptive`: when it pays; `always`: after a
+/// handful of changes; `off`: never. It may be set at any time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   perigee policy set /mnt/perigee copies=2
   mkdir /mnt/perigee/scratch && perigee policy set /mnt/perigee/scratch copies=1
+  perigee policy set /mnt/perigee/logs migration=off
   perigee policy set /mnt/perigee copies=    back to the inherited value")]
 pub struct Set {
     /// A path in a mount

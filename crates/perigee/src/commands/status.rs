@@ -215,6 +215,7 @@ fn containers_table(status: &Status) -> String {
         ("COPIES", Align::Left),
         ("ON", Align::Left),
         ("BEHIND", Align::Right),
+        ("MOVED", Align::Right),
     ]);
     // those that need a look come first
     let mut containers: Vec<&ContainerStatus> = status.containers.iter().collect();
@@ -234,6 +235,7 @@ fn containers_table(status: &Status) -> String {
             format!("{} of {}", container.copies, container.copies_wanted),
             names.join(" "),
             behind(container),
+            container.moves.to_string(),
         ]);
     }
     let mut out = table.render(0);
@@ -324,6 +326,7 @@ mod tests {
                     bytes: Some(0),
                     seconds: None,
                 }],
+                moves: 3,
             }],
             ..Status::default()
         };

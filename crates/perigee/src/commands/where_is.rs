@@ -52,9 +52,16 @@ fn text(path: &Path, placement: &Placement) -> String {
         placement.inode.0
     );
     out.push_str(&format!(
-        "in container {}, epoch {}\n\n",
+        "in container {}, epoch {}",
         placement.container, placement.epoch.0
     ));
+    if !placement.migration.is_empty() {
+        out.push_str(&format!(", migration {}", placement.migration));
+    }
+    if placement.moves > 0 {
+        out.push_str(&format!(", owner moved {}", times(placement.moves)));
+    }
+    out.push_str("\n\n");
     let mut table = Table::new(&[
         ("COPY ON", Align::Left),
         ("SITE", Align::Left),
@@ -101,6 +108,13 @@ fn text(path: &Path, placement: &Placement) -> String {
         out.push_str(&format!("\nheld by {}\n", held.join(", ")));
     }
     out
+}
+
+fn times(moves: u64) -> String {
+    match moves {
+        1 => "once".to_owned(),
+        moves => format!("{moves} times"),
+    }
 }
 
 fn what(hold: Hold) -> &'static str {
@@ -162,12 +176,14 @@ mod tests {
                 node: NodeId(1),
                 what: Hold::Flock,
             }]),
+            migration: "off".to_owned(),
+            moves: 2,
         };
         let text = text(Path::new("/mnt/f"), &placement);
         for part in [
             "file of 4.00 KiB",
             "inode 77",
-            "c3, epoch 9",
+            "c3, epoch 9, migration off, owner moved 2 times",
             "owner",
             "(25 %)",
             "this node",

@@ -12,10 +12,10 @@ use perigee_gateway::fuse::{
     self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
 };
 use perigee_net::identity::Identity;
-use perigee_node::policy::PolicyError;
+use perigee_node::policy::{COPIES, MIGRATION, PolicyError, Wanted};
 use perigee_node::{Node, StartError};
 use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
-use perigee_types::{Errno, InodeId, SessionId, Span};
+use perigee_types::{Errno, InodeId, Migration, SessionId, Span};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 /// The policies that there are, with their defaults.
-const POLICIES: [(&str, &str); 1] = [("copies", "3")];
+const POLICIES: [(&str, &str); 2] = [(COPIES, "3"), (MIGRATION, Migration::Adaptive.as_str())];
 
 /// Starts the node of a data directory. It serves its peers when this returns.
 pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, Failure> {
@@ -272,23 +272,21 @@ async fn token(node: &Node, ttl_secs: u64, admits: Admits) -> Result<Answer, Fai
 }
 
 async fn policy(node: &Node, path: &AdminPath) -> Result<Answer, Failure> {
-    let in_force = node
-        .policy(path)
-        .await
-        .map_err(|errno| about(path, errno))?;
-    let from = match in_force.from {
-        Some(inode) => Some(set_at(node, path, inode).await?),
-        None => None,
-    };
-    let values = POLICIES.iter().map(|(key, default)| {
-        let set = in_force.settings.iter().find(|(name, _)| name == key);
-        PolicyValue {
-            key: (*key).to_owned(),
-            value: set.map_or_else(|| (*default).to_owned(), |(_, value)| value.clone()),
-            from: from.clone().filter(|_| set.is_some()),
-        }
-    });
-    Ok(Answer::Policy(values.collect()))
+    let in_force = node.policy(path).await;
+    let in_force = in_force.map_err(|errno| about(path, errno))?;
+    let mut values = Vec::new();
+    for (key, default) in POLICIES {
+        let set = in_force.iter().find(|setting| setting.name == key);
+        values.push(PolicyValue {
+            key: key.to_owned(),
+            value: set.map_or(default, |setting| &setting.value).to_owned(),
+            from: match set {
+                Some(setting) => Some(set_at(node, path, setting.from).await?),
+                None => None,
+            },
+        });
+    }
+    Ok(Answer::Policy(values))
 }
 
 /// The path, at or above `path`, of the directory `inode`.
@@ -313,17 +311,13 @@ async fn set_policy(
     pairs: Vec<(String, String)>,
 ) -> Result<(), Failure> {
     let what = || format!("cannot set a policy of `{path}`");
-    let mut wanted = None;
+    let mut wanted = Wanted::default();
     for (key, value) in &pairs {
-        let copies = check_policy(key, value).map_err(|why| {
+        add_policy(&mut wanted, key, value).map_err(|why| {
             Failure::new(what(), why).hint("`perigee policy get PATH` lists the policies")
         })?;
-        wanted = Some(copies);
     }
-    let Some(copies) = wanted else {
-        return Ok(());
-    };
-    node.set_copies(path, copies).await.map_err(|error| {
+    node.set_policy(path, wanted).await.map_err(|error| {
         let failure = Failure::new(what(), &error);
         match error {
             PolicyError::HasContent => failure.hint(
@@ -337,37 +331,58 @@ async fn set_policy(
     })
 }
 
-/// The number of copies that a policy says; an empty value takes it back.
-fn check_policy(key: &str, value: &str) -> Result<Option<u8>, String> {
-    if !POLICIES.iter().any(|(name, _)| *name == key) {
-        return Err(format!("there is no policy `{key}`"));
+/// Adds what a policy says to what is wanted; an empty value takes it back.
+fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String> {
+    let back = value.is_empty();
+    match key {
+        COPIES => {
+            let most = perigee_cluster::model::CHAIN_LEN_MAX;
+            let number = value.parse::<u8>().ok();
+            let copies = number.filter(|copies| (1..=most).contains(&usize::from(*copies)));
+            if !back && copies.is_none() {
+                return Err(format!(
+                    "`{key}` is a number from 1 to {most}, not `{value}`"
+                ));
+            }
+            wanted.copies = Some(copies);
+        }
+        MIGRATION => {
+            let migration = Migration::named(value);
+            if !back && migration.is_none() {
+                let known = Migration::ALL.map(Migration::as_str).join("`, `");
+                return Err(format!("`{key}` is one of `{known}`, not `{value}`"));
+            }
+            wanted.migration = Some(migration);
+        }
+        _ => return Err(format!("there is no policy `{key}`")),
     }
-    let most = perigee_cluster::model::CHAIN_LEN_MAX;
-    match value.parse::<u8>() {
-        Ok(copies) if (1..=most).contains(&usize::from(copies)) => Ok(Some(copies)),
-        _ if value.is_empty() => Ok(None),
-        _ => Err(format!(
-            "`{key}` is a number from 1 to {most}, not `{value}`"
-        )),
-    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::check_policy;
+    use super::{Wanted, add_policy};
+    use perigee_types::Migration;
 
     #[test]
     fn a_policy_is_checked_before_it_is_set() {
-        assert_eq!(check_policy("copies", "2"), Ok(Some(2)));
-        assert_eq!(check_policy("copies", ""), Ok(None));
+        let mut wanted = Wanted::default();
+        let mut add = |key, value| add_policy(&mut wanted, key, value).map(|()| wanted);
+        assert_eq!(add("copies", "2").unwrap().copies, Some(Some(2)));
+        assert_eq!(add("copies", "").unwrap().copies, Some(None));
+        let off = add("migration", "off").unwrap();
+        assert_eq!(off.migration, Some(Some(Migration::Off)));
+        assert_eq!(off.copies, Some(None));
+        assert_eq!(add("migration", "").unwrap().migration, Some(None));
         for (key, value) in [
             ("copies", "0"),
             ("copies", "many"),
             ("copies", "99"),
             ("copies", "257"),
             ("colour", "1"),
+            ("migration", "on"),
         ] {
-            assert!(check_policy(key, value).is_err(), "{key}={value}");
+            assert!(add(key, value).is_err(), "{key}={value}");
         }
     }
 }

@@ -24,6 +24,8 @@ pub struct NodeReport {
     pub clock_ms: i64,
     /// Of the containers that it holds those of which it does not have what a member must have, as after the loss of its disk.
     pub partial: Vec<ContainerId>,
+    /// How often it has given containers away to members that worked in them, since it started.
+    pub given_away: Vec<(ContainerId, u64)>,
 }
 
 /// What is wanted of a node's scrub.

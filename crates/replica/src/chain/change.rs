@@ -38,7 +38,7 @@ impl Proposals {
         self.open.iter().any(|(open, _)| open == view)
     }
 
-    fn may_ask(&self, now: Tick) -> bool {
+    pub(super) fn may_ask(&self, now: Tick) -> bool {
         self.asked.is_none() && now >= self.retry_at
     }
 
@@ -130,6 +130,7 @@ impl Chain {
             CasOutcome::Unavailable => {
                 self.proposals.withdraw(&asked);
                 self.proposals.retry_at = self.now + self.timing.heartbeat;
+                self.renounce();
             }
         }
     }
@@ -184,6 +185,9 @@ impl Chain {
         if !sound || self.installing {
             return None;
         }
+        if self.is_heir() {
+            return Some(Tick(0));
+        }
         let mut wait = self.timing.takeover;
         if planted!(self, EagerTakeover) {
             wait.0 /= 2;
@@ -204,6 +208,9 @@ impl Chain {
 
     pub(super) fn follow_timers(&mut self, out: &mut Vec<Output>) {
         let due = self.takeover_at().is_some_and(|at| self.now >= at);
+        if due && self.is_heir() {
+            return self.propose_as_heir(out);
+        }
         let Some(view) = self.view.as_ref().filter(|_| due) else {
             return;
         };

@@ -23,6 +23,8 @@ pub(super) struct Follow {
     answered: Option<Tick>,
     /// The owner's records did not fit last.
     misfits: bool,
+    /// The owner has ceded to this node, whose proposal may win.
+    pub(super) ceded: bool,
 }
 
 impl Follow {
@@ -35,7 +37,13 @@ impl Follow {
             heard: false,
             answered: None,
             misfits: false,
+            ceded: false,
         }
+    }
+
+    /// Whether anything was acknowledged that the owner sent after this moment of its clock.
+    pub(super) fn has_answered_after(&self, sent_at: Tick) -> bool {
+        self.answered > Some(sent_at)
     }
 
     pub(super) fn has_heard(&self) -> bool {

@@ -78,6 +78,12 @@ impl Peer {
         }
     }
 
+    /// Its lease counts no more, and none that it grants for what was sent until now.
+    pub(super) fn void_lease(&mut self, now: Tick) {
+        self.acked = None;
+        self.since = Tick(now.0 + 1);
+    }
+
     fn in_flight_bytes(&self) -> u64 {
         self.in_flight.iter().map(|(_, bytes)| bytes).sum()
     }

@@ -10,8 +10,9 @@
 //! - A node acts as owner only in an epoch that it won in this process lifetime (`lead`).
 //! - From the moment when a joiner may be listed, commits and leases wait for it too (`join`).
 //!
-//! Reading order: this file, `follow`, `lead`, `change`, `join`.
+//! Reading order: this file, `follow`, `lead`, `change`, `join`, `cede`.
 
+mod cede;
 mod change;
 mod disk;
 mod follow;
@@ -158,6 +159,8 @@ pub struct Chain {
     known: bool,
     /// When this node last granted a lease, or may have; `None`: every lease that it granted has run out.
     granted: Option<Tick>,
+    /// When this process began, if the one before may have granted a lease.
+    born: Option<Tick>,
     /// Since when the present owner has had the chance to be heard.
     quiet_since: Tick,
     proposals: Proposals,
@@ -212,6 +215,7 @@ impl Chain {
             known,
             // A lease is granted only after a promise: without one there is none to wait for.
             granted: (!fresh || !known).then_some(now),
+            born: (!fresh || !known).then_some(now),
             quiet_since: now,
             proposals: Proposals::default(),
             part: Part::Follow(Follow::new(committed)),
@@ -252,6 +256,7 @@ impl Chain {
             Input::Candidate(node) => self.on_candidate(node),
             Input::Dismiss(node) => self.on_dismiss(node),
             Input::HandOver => self.on_hand_over(out),
+            Input::Cede { heir, data } => self.on_cede(heir, data, out),
             Input::DataThrough(seq) => self.on_data_through(seq, out),
             Input::Synced(seq) => self.synced = self.synced.max(seq.min(self.committed)),
             Input::StateInstalled { base } => self.on_installed(base, out),
@@ -467,6 +472,11 @@ impl Chain {
             } => {
                 self.on_state_needed(from, view, (last, sent_at), out);
             }
+            Message::Cede {
+                view,
+                last,
+                sent_at,
+            } => self.on_ceded(from, &view, (last, sent_at), out),
             Message::AppendAck {
                 epoch,
                 durable,

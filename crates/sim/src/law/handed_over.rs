@@ -1,10 +1,11 @@
-//! An owner leaves by itself only when nothing goes with it: whom it leaves the container to has every record of its log
+//! An owner leaves, or cedes, by itself only when nothing goes with it: whom it leaves the container to has every record of its log
 //! and every byte, on disk.
 
 use crate::model::{BLOCKS, file_of, range_of};
 use crate::oracle::Mark;
 use crate::world::{World, host_of, id_of};
 use perigee_replica::ChainView;
+use perigee_types::Version;
 
 /// Checked when `node` proposes `view`.
 pub(crate) fn check(world: &mut World, node: usize, view: &ChainView) {
@@ -13,9 +14,19 @@ pub(crate) fn check(world: &mut World, node: usize, view: &ChainView) {
         return;
     }
     world.note(Mark::HandOver);
-    let moves = world.price < u32::MAX;
     let last = world.running_ref(node).chain.last();
-    for member in view.chain.iter().copied().map(host_of) {
+    check_members(world, node, view, last);
+}
+
+/// Checked when `node` has given up its lease in `view`.
+pub(crate) fn check_ceded(world: &mut World, node: usize, view: &ChainView, last: Version) {
+    check_members(world, node, view, last);
+}
+
+fn check_members(world: &mut World, node: usize, view: &ChainView, last: Version) {
+    let moves = world.price < u32::MAX;
+    let others = view.chain.iter().copied().map(host_of);
+    for member in others.filter(|member| *member != node) {
         let disk = &world.nodes[member].disk;
         // It lost its disk since it was asked: its owner would have left it a moment earlier, too.
         if disk.wiped {

@@ -144,6 +144,8 @@ pub enum Then {
     Turn(u64),
     /// The same of what somebody asks for.
     Serve(Origin, Box<super::calls::Asked>),
+    /// Nobody keeps anything: an owner may cede.
+    Cede(super::moves::Heir),
 }
 
 /// One container on a running host.

@@ -60,12 +60,12 @@ impl Cache {
 /// What stands between a change that was ordered and what follows it.
 #[derive(Debug)]
 pub struct Debt {
-    container: ContainerId,
-    left: BTreeMap<SessionId, Tick>,
-    touched: Vec<Touched>,
-    when: When,
-    record: Version,
-    then: Then,
+    pub(super) container: ContainerId,
+    pub(super) left: BTreeMap<SessionId, Tick>,
+    pub(super) touched: Vec<Touched>,
+    pub(super) when: When,
+    pub(super) record: Version,
+    pub(super) then: Then,
 }
 
 impl Debt {

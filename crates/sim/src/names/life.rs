@@ -119,7 +119,10 @@ impl Names {
             self.aim_at_kept(host);
         }
         let kept = begins && self.planted(Plant::KeptOverEpoch);
-        if !role.serves() && !kept {
+        // Where ownership moves, what other hosts let sessions keep is theirs to take back.
+        let me = id_of(host);
+        let at_home = !self.moves || !self.member(host, container).leases.held_by(me).is_empty();
+        if !role.serves() && !kept && at_home {
             // This host does not speak for the container now: its own sessions keep nothing unasked.
             for session in &mut self.process(host).sessions {
                 session.cache.forget_all();
@@ -209,7 +212,7 @@ impl Names {
             Then::Tell(_, Some(attempt)) | Then::Lost(attempt) => Then::Lost(attempt),
             Then::Tell(_, None) => return,
             // They look at the reign by themselves.
-            then @ (Then::Turn(_) | Then::Serve(..)) => then,
+            then @ (Then::Turn(_) | Then::Serve(..) | Then::Cede(_)) => then,
         };
         self.resume_soon(host, container, then);
     }

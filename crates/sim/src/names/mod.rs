@@ -3,7 +3,7 @@
 //! Sessions make, link, rename and remove names; owners run them with [`perigee_meta::execute`], order their effects in
 //! the real [`Chain`](perigee_replica::Chain) and settle operations over two containers with the real
 //! [`Transactions`](perigee_meta::tx::Transactions). Reading order: [`world`], [`host`], [`chain`], [`owner`],
-//! [`attempt`], [`calls`], [`leases`], [`session`], [`chaos`], [`history`], then the laws of names in [`crate::law`].
+//! [`attempt`], [`calls`], [`leases`], [`moves`], [`session`], [`chaos`], [`history`], then the laws of names in [`crate::law`].
 
 pub mod attempt;
 pub mod calls;
@@ -13,6 +13,7 @@ pub mod history;
 pub mod host;
 pub mod leases;
 pub mod life;
+pub mod moves;
 pub mod owner;
 pub mod session;
 pub mod world;
@@ -23,6 +24,7 @@ use crate::marks::marks;
 
 marks! {
     Takeover = "a container got another owner";
+    Ceded = "an owner gave up its lease to a member";
     ClockJump = "a clock jumped";
     Crash = "a host crashed";
     FailedWrite = "a write to a disk failed";

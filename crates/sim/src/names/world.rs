@@ -151,6 +151,7 @@ pub enum Event {
         host: usize,
         life: u32,
     },
+    Move,
     Chaos,
     Calm,
     Probe,
@@ -187,6 +188,8 @@ pub struct Names {
     last_operation: BTreeMap<(usize, usize), u64>,
     next_id: u64,
     pub(super) numbered: Numbered,
+    /// Ownership moves.
+    pub(super) moves: bool,
     hash: u64,
     events: u64,
 }
@@ -287,6 +290,7 @@ impl Names {
             next_id: 0,
             rng: numbered.weather(rng),
             numbered,
+            moves: super::moves::moves(options.seed),
             hash: options.seed,
             events: 0,
         }
@@ -337,6 +341,9 @@ impl Names {
             self.at(at, Event::Start { host, life: 0 });
         }
         self.at(2 * SECOND, Event::Chaos);
+        if self.moves {
+            self.at(SECOND, Event::Move);
+        }
         let end = self.numbered.chaos_length(self.chaos.length_us);
         self.at(end, Event::Calm);
     }
@@ -486,6 +493,7 @@ impl Names {
             }
             Event::Kill { host, .. } => self.kill(host),
             Event::Chaos => self.wreak(),
+            Event::Move => self.move_some(),
             Event::Calm => self.calm_down(),
             Event::Probe => self.probe(),
             Event::End => {}
@@ -526,6 +534,7 @@ impl Names {
             Then::Lost(attempt) => self.lost(host, attempt),
             Then::Turn(attempt) => self.turn(host, attempt),
             Then::Serve(origin, asked) => self.serve(host, origin, container, *asked),
+            Then::Cede(heir) => self.cede(host, container, heir),
         }
     }
 
@@ -590,6 +599,7 @@ impl Event {
             | Self::StoreArrive { .. }
             | Self::Start { .. }
             | Self::Chaos
+            | Self::Move
             | Self::Calm
             | Self::Probe
             | Self::End => None,

@@ -134,6 +134,7 @@ impl World {
             message
         };
         self.log(12, node, || format!("-> n{}: {}", to + 1, brief(&message)));
+        self.on_ceded(node, to, &message);
         self.send(node, to, Packet::Chain(message));
     }
 
@@ -269,6 +270,7 @@ impl World {
             }
             Role::Outside | Role::Replica { .. } | Role::Joining { .. } | Role::Returning => None,
         };
+        self.note_cession(node, role);
         let before = self.running(node).reign;
         if reign.is_none() {
             self.distrust_unrecorded(node);
@@ -300,6 +302,20 @@ impl World {
         run.asking.clear();
         run.holding.on_source_changed();
         self.go_on_holding(node);
+    }
+
+    fn note_cession(&mut self, node: usize, role: Role) {
+        let ceded = self.running_ref(node).ceded_in;
+        let Some(ceded) = ceded.filter(|ceded| role != Role::Suspended { epoch: *ceded }) else {
+            return;
+        };
+        self.running(node).ceded_in = None;
+        self.note(match role {
+            Role::Owner { epoch } | Role::Reconciling { epoch } if epoch == ceded => {
+                Mark::CededInVain
+            }
+            _ => Mark::CededForGood,
+        });
     }
 
     fn fault(&mut self, node: usize, fault: Fault) {
@@ -567,5 +583,6 @@ pub(crate) fn brief(message: &Message) -> String {
         } => format!("ack {epoch} durable {durable} data {data}"),
         Message::AppendRefused { epoch, reason, .. } => format!("refused {epoch} {reason:?}"),
         Message::StateNeeded { view, .. } => format!("state needed {}", view.epoch),
+        Message::Cede { view, last, .. } => format!("ceded {} at {last}", view.epoch),
     }
 }

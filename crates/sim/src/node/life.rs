@@ -168,6 +168,7 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         lost_held: std::collections::BTreeSet::new(),
         asked_at: BTreeMap::new(),
         leaves_until: 0,
+        ceded_in: None,
         lost_unsynced: std::collections::BTreeSet::new(),
     }
 }

@@ -324,6 +324,8 @@ pub struct Running {
     pub(crate) asked_at: BTreeMap<(Chunk, u64), Tick>,
     /// This node is to leave the chain: until then it takes no changes and tries to hand over.
     pub(crate) leaves_until: u64,
+    /// This node ceded in this epoch, and does not know yet how that went.
+    pub(crate) ceded_in: Option<Epoch>,
     /// Files of which blocks were lost: the next fsync says so.
     pub(crate) lost_unsynced: BTreeSet<InodeId>,
 }

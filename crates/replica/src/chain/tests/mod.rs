@@ -1,5 +1,6 @@
 //! The rules of the chain as scripts: a few nodes whose messages, disks and control store the test moves by hand.
 
+mod ceding;
 mod changes;
 mod joining;
 mod records;
@@ -230,6 +231,9 @@ pub(super) fn lease() -> Span {
 pub(super) fn is_refusal(message: &Message) -> Option<Refusal> {
     match message {
         Message::AppendRefused { reason, .. } => Some(*reason),
-        Message::Append { .. } | Message::AppendAck { .. } | Message::StateNeeded { .. } => None,
+        Message::Append { .. }
+        | Message::AppendAck { .. }
+        | Message::StateNeeded { .. }
+        | Message::Cede { .. } => None,
     }
 }

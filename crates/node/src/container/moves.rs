@@ -1,0 +1,352 @@
+//! Ownership that moves to the member whose host works in the container.
+//!
+//! [`Work`](perigee_replica::Work) says to whom and when, the policy of what was worked on whether. Then this owner takes
+//! no changes, takes back what sessions may keep, sees to it that nobody lacks anything, and cedes. What of that cannot be
+//! done in a moment ends the attempt, and the owner goes on.
+
+use super::{After, Container, Elsewhere, State};
+use crate::sessions::Whom;
+use perigee_meta::Touched;
+use perigee_meta::lease::Kept;
+use perigee_proto::message::session::Revoke;
+use perigee_replica::work::Done;
+use perigee_replica::{Input, Role, Standing};
+use perigee_types::{InodeId, Migration, NodeId, Seq, SessionId, Span, Tick};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tracing::{debug, info};
+
+/// The longest that changes wait for a move that comes to nothing.
+const STOP: Span = Span::from_millis(300);
+/// For how long an owner waits, and works on, until there is so little left to be put on the members' disks that it fits
+/// into a moment.
+const PREPARE: Span = Span::from_millis(3_000);
+/// So many files may still lack bytes on a member's disk when it stops.
+const LEFT_MAX: usize = 32;
+/// So many bytes may have no record then.
+const DIRTY_MAX: u64 = 8 << 20;
+/// How often an owner that prepares looks whether it may stop.
+const LOOK: Duration = Duration::from_millis(50);
+/// The same of one that has stopped.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long the control store may take to show that it is there.
+const CONTROL_CHECK: Duration = Duration::from_millis(200);
+/// Fewer bytes than this of a file are not handed to the kernel.
+const HANDED_OUT_MIN: u64 = super::unseen::PASSTHROUGH_LEN_MIN;
+
+/// Why an owner does not cede.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Stays {
+    #[error("another node owns the container")]
+    NotOwner,
+    #[error("the chain is about to change, or one of the two leaves")]
+    Unsettled,
+    #[error("too much is not on every disk")]
+    Behind,
+    #[error("a program here has a large file open, which its kernel reads by itself")]
+    HandedOut,
+    #[error("the control store does not answer")]
+    NoControl,
+    #[error("a session does not say that it has forgotten")]
+    Kept,
+    #[error("it took too long")]
+    Late,
+}
+
+impl From<Elsewhere> for Stays {
+    fn from(_: Elsewhere) -> Self {
+        Self::NotOwner
+    }
+}
+
+impl Container {
+    /// The owner has done something for a session: its host may be the better owner.
+    pub(super) fn note_work(
+        self: &Arc<Self>,
+        st: &mut State,
+        now: Tick,
+        by: SessionId,
+        (done, at): (Done, InodeId),
+    ) {
+        let heir = st.work.on_done(now, (self.env.me, by.node()), done);
+        let may = |_: &NodeId| !st.moving && now >= st.changes_from;
+        let Some(heir) = heir.filter(may) else {
+            return;
+        };
+        let member = |view: &perigee_replica::ChainView| view.lists(heir);
+        if !st.chain.view().is_some_and(member) {
+            return st.work.forget(heir);
+        }
+        match self.env.migrations.of(&self.env, at) {
+            None => return,
+            Some(Migration::Off) => return st.work.forget(heir),
+            Some(Migration::Always) => {}
+            Some(Migration::Adaptive) if st.work.pays(now, heir) => {}
+            Some(Migration::Adaptive) => return,
+        }
+        st.moving = true;
+        let me = self.clone();
+        self.env
+            .runtime
+            .spawn(async move { me.try_to_cede(heir).await });
+    }
+
+    async fn try_to_cede(self: Arc<Self>, heir: NodeId) {
+        let ceded = match self.prepare_to_cede(heir).await {
+            Ok(()) => self.stop_and_cede(heir).await,
+            Err(stays) => Err(stays),
+        };
+        let mut st = self.state.lock();
+        let now = self.env.clock.now();
+        st.moving = false;
+        match ceded {
+            Ok(stopped) => {
+                let took_ms = now.since(stopped).as_micros() / 1_000;
+                info!(container = %self.id, %heir, took_ms, "ceded");
+            }
+            Err(stays) => {
+                debug!(container = %self.id, %heir, %stays, "not ceded");
+                st.work.on_failed(now);
+            }
+        }
+    }
+
+    /// Whether this owner may cede to a member as things are.
+    fn may_cede(&self, st: &State, now: Tick, heir: NodeId) -> Result<(), Stays> {
+        Self::reign(st, now)?;
+        let directory = self.env.directory.read();
+        let stays = |node: NodeId| {
+            let takes = perigee_cluster::Node::takes_containers;
+            directory.node(node).is_some_and(takes) && directory.live.contains_key(&node)
+        };
+        let progress = st.chain.member_progress();
+        let members = progress.iter().all(|m| m.standing == Standing::Member);
+        let known = progress.iter().any(|m| m.node == heir);
+        let working = !self.failing.load(Ordering::Relaxed)
+            && !self.env.stopping.load(Ordering::Relaxed)
+            && !st.receiving;
+        if !members || !known || !working || !stays(heir) || !stays(self.env.me) {
+            return Err(Stays::Unsettled);
+        }
+        Ok(())
+    }
+
+    /// Whether a kernel here may read or write files of the container without asking.
+    fn is_handed_out(&self) -> bool {
+        if self.unseen.has_any() {
+            return true;
+        }
+        let open = self.env.sessions.open_in(self.id);
+        let st = self.state.lock();
+        let large = |inode: &InodeId| {
+            let attr = self.attr(&st, *inode);
+            attr.is_ok_and(|attr| attr.size >= HANDED_OUT_MIN)
+        };
+        open.iter().any(large)
+    }
+
+    /// Waits, while changes go on, until little is left to be done.
+    async fn prepare_to_cede(self: &Arc<Self>, heir: NodeId) -> Result<(), Stays> {
+        let until = self.env.clock.now() + PREPARE;
+        loop {
+            let now = self.env.clock.now();
+            let little = {
+                let st = self.state.lock();
+                self.may_cede(&st, now, heir)?;
+                st.data_last.len() <= LEFT_MAX && st.dirty.bytes() <= DIRTY_MAX
+            };
+            if little {
+                break;
+            }
+            if now >= until {
+                return Err(Stays::Behind);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        if self.is_handed_out() {
+            return Err(Stays::HandedOut);
+        }
+        // Without it, nobody could own next.
+        let view = tokio::time::timeout(CONTROL_CHECK, self.current()).await;
+        let epoch = view.ok().flatten().map(|view| view.epoch);
+        if epoch != Some(self.epoch()) {
+            return Err(Stays::NoControl);
+        }
+        // Most of what must be done is done before changes wait for it.
+        self.call_back_readers(heir, until).await
+    }
+
+    /// Takes no changes until it has ceded, or cannot. Says when it stopped.
+    async fn stop_and_cede(self: &Arc<Self>, heir: NodeId) -> Result<Tick, Stays> {
+        let (began, kept) = {
+            let mut st = self.state.lock();
+            let now = self.env.clock.now();
+            self.may_cede(&st, now, heir)?;
+            if now < st.changes_from {
+                return Err(Stays::Unsettled);
+            }
+            st.changes_from = now + STOP;
+            st.leases.close();
+            (now, st.leases.recall_all(now))
+        };
+        let until = began + STOP;
+        let ceded = match self.is_handed_out() {
+            true => Err(Stays::HandedOut),
+            false => self.cede_within(heir, kept, until).await,
+        };
+        let mut st = self.state.lock();
+        st.leases.open();
+        if st.changes_from == until {
+            st.changes_from = began;
+        }
+        ceded.map(|()| began)
+    }
+
+    async fn cede_within(
+        self: &Arc<Self>,
+        heir: NodeId,
+        kept: Vec<Kept>,
+        until: Tick,
+    ) -> Result<(), Stays> {
+        let taking = kept.into_iter().map(|kept| self.take_back_all(kept, until));
+        let here = self.forget_at_this_host();
+        let (taken, ()) = tokio::join!(futures_util::future::join_all(taking), here);
+        if taken.contains(&false) {
+            return Err(Stays::Kept);
+        }
+        loop {
+            let left = until.since(self.env.clock.now()).as_duration();
+            if left.is_zero() {
+                return Err(Stays::Late);
+            }
+            match tokio::time::timeout(left, self.bring_up()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(stays)) => return Err(stays),
+                Err(_) => return Err(Stays::Late),
+            }
+            self.call_back_readers(heir, until).await?;
+            if self.cede_now(heir)? {
+                return Ok(());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Puts everything on every member.
+    async fn bring_up(self: &Arc<Self>) -> Result<(), Stays> {
+        let (last, files) = {
+            let mut st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
+            self.record_all_writes(&mut st);
+            (st.chain.last(), st.data_last.clone())
+        };
+        self.step(Input::Announce);
+        self.committed(last).await?;
+        let files = files.into_iter();
+        let files = files.map(|(inode, seq)| self.data_everywhere(inode, seq));
+        let everywhere = futures_util::future::join_all(files).await;
+        match everywhere.iter().all(Result::is_ok) {
+            true => Ok(()),
+            false => Err(Stays::Behind),
+        }
+    }
+
+    /// Cedes, if nothing has come in between; says whether it has.
+    fn cede_now(self: &Arc<Self>, heir: NodeId) -> Result<bool, Stays> {
+        let mut after = After::default();
+        let ceded = {
+            let mut st = self.state.lock();
+            let now = self.env.clock.now();
+            self.may_cede(&st, now, heir)?;
+            let recorded = st.dirty.inodes().is_empty() && st.data_last.is_empty();
+            let idle = st.leases.is_free(now) && st.transactions.is_idle();
+            if recorded && idle {
+                // All bytes are on every disk.
+                let data = Seq::ZERO;
+                self.step_locked(&mut st, Input::Cede { heir, data }, &mut after);
+            }
+            let ceded = matches!(st.role, Role::Suspended { .. });
+            if ceded {
+                let last = st.chain.last().seq;
+                st.work.on_left(now, last);
+            }
+            ceded
+        };
+        after.run();
+        Ok(ceded)
+    }
+
+    /// Ends all leases of one session, if it says so in time.
+    async fn take_back_all(self: &Arc<Self>, kept: Kept, until: Tick) -> bool {
+        let mut touched: Vec<Touched> = kept.inodes.iter().copied().map(Touched::Attr).collect();
+        // A mount forgets all names at once.
+        let name = Vec::new();
+        touched.extend(
+            kept.inodes
+                .first()
+                .map(|dir| Touched::Name { dir: *dir, name }),
+        );
+        let told = self.call_back(kept.session, touched, until).await;
+        if told {
+            let now = self.env.clock.now();
+            let mut st = self.state.lock();
+            for inode in kept.inodes {
+                st.leases.revoked(now, inode, kept.session);
+            }
+        }
+        told
+    }
+
+    /// Has those drop their pages that may hold some without a lease. The heir's host is told by itself of what changes.
+    async fn call_back_readers(self: &Arc<Self>, heir: NodeId, until: Tick) -> Result<(), Stays> {
+        let readers = self.state.lock().leases.take_all_readers();
+        let others = |(session, _): &(SessionId, Vec<InodeId>)| session.node() != heir;
+        let (others, of_heir): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            readers.into_iter().partition(others);
+        let calls = others.iter().map(|(session, inodes)| {
+            let touched = inodes.iter().copied().map(Touched::Data).collect();
+            self.call_back(*session, touched, until)
+        });
+        let told = futures_util::future::join_all(calls).await;
+        let failed = told.contains(&false);
+        let again = others.into_iter().filter(|_| failed).chain(of_heir);
+        let mut st = self.state.lock();
+        for (session, inodes) in again {
+            for inode in inodes {
+                st.leases.note_reader(inode, session);
+            }
+        }
+        match failed {
+            true => Err(Stays::Kept),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes a session forget; says whether it has, in time.
+    async fn call_back(&self, session: SessionId, touched: Vec<Touched>, until: Tick) -> bool {
+        let left = until.since(self.env.clock.now()).as_duration();
+        let told = async {
+            if session.node() == self.env.me {
+                let whom = Whom::One(session);
+                let revoked = crate::router::revoke(&self.env, whom, touched);
+                return revoked.await.is_ok();
+            }
+            let revoke = Revoke { session, touched };
+            let none = bytes::Bytes::new();
+            let asked = self.env.ask(session.node(), &revoke, none, left);
+            asked.await.is_ok()
+        };
+        tokio::time::timeout(left, told).await.unwrap_or(false)
+    }
+
+    /// The mounts of this host hold content without a lease while it owns.
+    async fn forget_at_this_host(&self) {
+        let (env, id) = (self.env.clone(), self.id);
+        let runtime = env.runtime.clone();
+        let forgets = runtime.spawn_blocking(move || env.sessions.forget_content(id));
+        // It panics where the runtime stops.
+        _ = forgets.await;
+    }
+}

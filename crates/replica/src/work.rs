@@ -1,0 +1,291 @@
+//! When it pays that a container moves to another of its members.
+//!
+//! A move stops changes for a few round trips, and everybody asks anew for what was kept. So it pays when another host has
+//! asked for so much more than the owner's own programs have done meanwhile that this is paid back, and its work is
+//! expected to go on. Whoever gave a container away that soon came back guessed wrong, and waits longer the next time: two
+//! hosts that take turns soon have a fixed owner. Sister of [`Habit`](crate::chunk::Habit), which does the same for chunks.
+
+use perigee_types::{NodeId, Seq, Span, Tick};
+use std::collections::BTreeMap;
+
+/// What a change of another host counts. Reads that had to ask count one each, and no more than the changes do: who only
+/// reads keeps what it has read.
+const CHANGE: u32 = 4;
+/// What the owner's own work counts against that of others, as often: it would have to ask from then on.
+const OWN: u32 = 2;
+/// A move costs as much as so many changes of another host.
+pub const PRICE: u32 = 32;
+/// A stay was worth the moves there and back when so many times the price was done in it: of two hosts that take turns, each
+/// asks for the price before a move, and waits as long for the move itself.
+const STAY: u32 = 4;
+/// The dearest that it becomes where moves proved wrong again and again.
+const PRICE_MAX: u32 = 1 << 16;
+/// After so many changes a container moves where it always shall.
+pub const HANDFUL: u32 = 4;
+/// Who has asked for nothing for so long begins anew.
+const IDLE: Span = Span::from_millis(10_000);
+/// A move is half as dear for each such time without one.
+const CALM: Span = Span::from_millis(30_000);
+
+/// What somebody did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// It changed something.
+    Change,
+    /// It asked for something.
+    Read,
+}
+
+/// What one other host has asked for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Asked {
+    changes: u32,
+    reads: u32,
+    last: Tick,
+}
+
+impl Asked {
+    /// In changes.
+    fn worth(self) -> u32 {
+        let changes = self.changes.saturating_mul(CHANGE);
+        (changes + self.reads.min(changes)) / CHANGE
+    }
+}
+
+/// Who works in a container, as its owner sees it; and what came of the moves that this node made.
+#[derive(Debug, Clone)]
+pub struct Work {
+    asked: BTreeMap<NodeId, Asked>,
+    price: u32,
+    /// When it was last given away, or when that was last thought of as long ago.
+    moved: Tick,
+    /// The last record when this node gave it away, if it has not come back.
+    left: Option<Seq>,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self {
+            asked: BTreeMap::new(),
+            price: PRICE,
+            moved: Tick(0),
+            left: None,
+        }
+    }
+}
+
+impl Work {
+    /// The owner has done something for a session of `by`. Says who has asked for so much that the container moves to it
+    /// where it always shall; [`Self::pays`] says whether that pays.
+    pub fn on_done(&mut self, now: Tick, (me, by): (NodeId, NodeId), done: Done) -> Option<NodeId> {
+        if by == me {
+            for asked in self.asked.values_mut() {
+                match done {
+                    Done::Change => asked.changes = asked.changes.saturating_sub(OWN),
+                    Done::Read => asked.reads = asked.reads.saturating_sub(OWN),
+                }
+            }
+            return None;
+        }
+        let asked = self.asked.entry(by).or_default();
+        if now.since(asked.last) > IDLE {
+            *asked = Asked::default();
+        }
+        asked.last = now;
+        let count = match done {
+            Done::Change => &mut asked.changes,
+            Done::Read => &mut asked.reads,
+        };
+        *count = count.saturating_add(1);
+        (asked.worth() >= HANDFUL).then_some(by)
+    }
+
+    /// Whether what `by` has asked for is worth a move.
+    pub fn pays(&mut self, now: Tick, by: NodeId) -> bool {
+        let halves = now.since(self.moved).0 / CALM.0;
+        if halves > 0 {
+            self.price = self
+                .price
+                .checked_shr(halves as u32)
+                .unwrap_or(0)
+                .max(PRICE);
+            self.moved = now;
+        }
+        let asked = self.asked.get(&by).copied().unwrap_or_default();
+        asked.worth() >= self.price
+    }
+
+    /// Nothing is to move for what `by` has asked for so far.
+    pub fn forget(&mut self, by: NodeId) {
+        self.asked.remove(&by);
+    }
+
+    /// It was to be given away, and that was not possible.
+    pub fn on_failed(&mut self, now: Tick) {
+        self.asked.clear();
+        self.moved = now;
+        self.price = (self.price * 2).min(PRICE_MAX);
+    }
+
+    /// It was given away, with this as its last record.
+    pub fn on_left(&mut self, now: Tick, last: Seq) {
+        self.asked.clear();
+        self.moved = now;
+        self.left = Some(last);
+    }
+
+    /// Whether it was given away, and has not come back.
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        self.left.is_some()
+    }
+
+    /// It is this node's: from another one, or as before. The last record says how much was done meanwhile.
+    pub fn on_owned(&mut self, now: Tick, last: Seq) {
+        self.asked.clear();
+        let Some(left) = self.left.take() else {
+            return;
+        };
+        let done = last.0.saturating_sub(left.0);
+        self.price = match done < u64::from(STAY) * u64::from(self.price) {
+            true => (self.price * 2).min(PRICE_MAX),
+            false => (self.price / 2).max(PRICE),
+        };
+        self.moved = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: NodeId = NodeId(1);
+
+    /// Each node's own view of one container, and who owns it.
+    struct Container {
+        works: Vec<Work>,
+        owner: usize,
+        moves: u32,
+        last: u64,
+        now: Tick,
+    }
+
+    impl Container {
+        fn of(nodes: usize) -> Self {
+            Self {
+                works: vec![Work::default(); nodes],
+                owner: 0,
+                moves: 0,
+                last: 0,
+                now: Tick(1_000_000),
+            }
+        }
+
+        /// A host does something, a millisecond after what was done before.
+        fn act(&mut self, host: usize, done: Done) {
+            self.now = self.now + Span::from_millis(1);
+            self.last += u64::from(done == Done::Change);
+            let id = |host: usize| NodeId(host as u32 + 1);
+            let (now, owner) = (self.now, self.owner);
+            let work = &mut self.works[owner];
+            let heir = work.on_done(now, (id(owner), id(host)), done);
+            if heir.is_some_and(|heir| work.pays(now, heir)) {
+                work.on_left(now, Seq(self.last));
+                self.owner = host;
+                self.moves += 1;
+                self.works[host].on_owned(now, Seq(self.last));
+            }
+        }
+    }
+
+    /// Moves of a container in which two hosts work by turns.
+    fn moves(turn: u32, turns: u32) -> u32 {
+        let mut container = Container::of(2);
+        for act in 0..turn * turns {
+            container.act((act / turn % 2) as usize, Done::Change);
+        }
+        container.moves
+    }
+
+    #[test]
+    fn a_container_follows_long_turns_and_not_short_ones() {
+        assert_eq!(moves(1, 20_000), 0);
+        assert_eq!(moves(10, 2_000), 0);
+        assert!(moves(40, 1_000) < 20, "{}", moves(40, 1_000));
+        assert!(moves(100, 500) < 20, "{}", moves(100, 500));
+        assert_eq!(moves(5_000, 10), 9);
+    }
+
+    #[test]
+    fn it_moves_to_who_works_alone_after_some_changes() {
+        let mut container = Container::of(3);
+        for _ in 0..PRICE - 1 {
+            container.act(2, Done::Change);
+        }
+        assert_eq!(container.moves, 0);
+        container.act(2, Done::Change);
+        assert_eq!((container.moves, container.owner), (1, 2));
+    }
+
+    #[test]
+    fn a_little_work_of_others_does_not_hold_it() {
+        let mut container = Container::of(3);
+        for act in 0..200 {
+            let host = match act % 10 {
+                0 => 0,
+                1 => 1,
+                _ => 2,
+            };
+            container.act(host, Done::Change);
+        }
+        assert_eq!((container.moves, container.owner), (1, 2));
+    }
+
+    #[test]
+    fn who_only_reads_moves_nothing() {
+        let mut container = Container::of(2);
+        (0..10_000).for_each(|_| container.act(1, Done::Read));
+        assert_eq!(container.moves, 0);
+        // With changes, what had to be asked for counts too.
+        (0..PRICE / 2).for_each(|_| container.act(1, Done::Change));
+        assert_eq!(container.moves, 1);
+    }
+
+    #[test]
+    fn seldom_work_moves_nothing() {
+        let mut work = Work::default();
+        for act in 0..1_000 {
+            let now = Tick(act * 2 * IDLE.0);
+            assert_eq!(work.on_done(now, (ME, NodeId(2)), Done::Change), None);
+        }
+    }
+
+    #[test]
+    fn wrong_moves_make_the_next_dearer_and_quiet_makes_it_cheaper() {
+        let mut work = Work::default();
+        let now = Tick(1_000_000);
+        for _ in 0..4 {
+            work.on_left(now, Seq(10));
+            work.on_owned(now, Seq(11));
+        }
+        assert_eq!(work.price, 16 * PRICE);
+        work.on_left(now, Seq(10));
+        work.on_owned(now, Seq(10 + 100 * u64::from(PRICE)));
+        assert_eq!(work.price, 8 * PRICE, "a long stay was right");
+        work.on_failed(now);
+        assert_eq!(work.price, 16 * PRICE);
+        assert!(!work.pays(now + Span(2 * CALM.0), NodeId(2)));
+        assert_eq!(work.price, 4 * PRICE);
+        let later = Tick(now.0 + 1_000 * CALM.0);
+        assert!(!work.pays(later, NodeId(2)));
+        assert_eq!(work.price, PRICE);
+    }
+
+    #[test]
+    fn where_it_always_moves_a_handful_is_enough() {
+        let mut work = Work::default();
+        let mut acts = (0..).map(|at| work.on_done(Tick(at), (ME, NodeId(2)), Done::Change));
+        let first = acts.position(|heir| heir == Some(NodeId(2)));
+        assert_eq!(first, Some(HANDFUL as usize - 1));
+    }
+}

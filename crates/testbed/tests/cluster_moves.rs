@@ -1,0 +1,154 @@
+//! Ownership that moves to the host that works.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::{Cluster, program, wait};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Longer than a file's few calls take while ownership moves, which is some 70 ms here; a takeover takes seconds.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Who owns a path, and how often that changed because of who works there.
+fn owner(cluster: &mut Cluster, path: &Path) -> (u64, u64) {
+    let path = path.to_string_lossy();
+    let ended = cluster.command(&["where", "--json", &path]).unwrap();
+    let placement: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let moves = placement["moves"].as_u64().unwrap();
+    (placement["owner"].as_u64().unwrap(), moves)
+}
+
+/// Works on a tree as a program does, and looks at each answer: makes, writes, reads back, renames and removes. Gives the
+/// longest time that a file took.
+fn work(dir: &Path, who: &str, files: u32) -> Duration {
+    let mut longest = Duration::ZERO;
+    for number in 0..files {
+        let began = Instant::now();
+        let path = dir.join(format!("{who}-{number}"));
+        let text = format!("{who} wrote {number}");
+        fs::write(&path, &text).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), text.len() as u64);
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        let there = dir.join(format!("{who}-{number}-there"));
+        fs::rename(&path, &there).unwrap();
+        if number % 2 == 0 {
+            fs::remove_file(&there).unwrap();
+        }
+        longest = longest.max(began.elapsed());
+    }
+    longest
+}
+
+/// Works until the container belongs to a node; gives the longest time that a file took.
+fn work_until_owned(cluster: &mut Cluster, dir: &Path, who: &str, node: u64) -> Duration {
+    let mut longest = Duration::ZERO;
+    let mut round = 0;
+    wait::until(&format!("node {node} owns"), LIMIT, || {
+        round += 1;
+        longest = longest.max(work(dir, &format!("{who}{round}"), 40));
+        Ok((owner(cluster, dir).0 == node).then_some(()))
+    })
+    .unwrap();
+    longest
+}
+
+/// Messages that a node has sent to others and got from them.
+fn messages(cluster: &mut Cluster, node: u32) -> u64 {
+    let node = node.to_string();
+    let status = cluster.perigee(&["status", "--json", "--node", &node]);
+    let status: Value = serde_json::from_str(&status.unwrap()).unwrap();
+    status["net"]["messages_sent"].as_u64().unwrap()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn ownership_follows_the_host_that_works() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    fs::create_dir(here.join("tree")).unwrap();
+    work(&here.join("tree"), "first", 50);
+    assert_eq!(owner(&mut cluster, &here.join("tree")), (1, 0));
+
+    let longest = work_until_owned(&mut cluster, &there.join("tree"), "second", 2);
+    assert!(longest < PAUSE_MAX, "{longest:?}");
+    let (now, moves) = owner(&mut cluster, &there.join("tree"));
+    assert_eq!((now, moves), (2, 1));
+    // At home now: records go out in groups, and nobody waits for them. A create alone took a message before.
+    let before = messages(&mut cluster, 2);
+    let began = Instant::now();
+    for number in 0..400 {
+        fs::write(there.join(format!("tree/home-{number}")), "at home").unwrap();
+    }
+    let took = began.elapsed();
+    let sent = messages(&mut cluster, 2) - before;
+    // What the time itself costs: heartbeats and groups of records, to two members each.
+    let by_time = 40 + took.as_millis() as u64 / 5;
+    assert!(sent < 400 + by_time, "{sent} messages in {took:?}");
+    assert_eq!(names(&here.join("tree")), names(&there.join("tree")));
+
+    let longest = work_until_owned(&mut cluster, &here.join("tree"), "third", 1);
+    assert!(longest < PAUSE_MAX, "{longest:?}");
+    assert_eq!(owner(&mut cluster, &here.join("tree")).1, 2);
+    assert_eq!(names(&here.join("tree")), names(&there.join("tree")));
+}
+
+#[test]
+fn hosts_that_take_turns_soon_have_a_fixed_owner() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    fs::create_dir(here.join("shared")).unwrap();
+    for turn in 0..200 {
+        let mount = if turn % 2 == 0 { &here } else { &there };
+        work(&mount.join("shared"), &format!("turn{turn}"), 2);
+    }
+    let (_, moves) = owner(&mut cluster, &here.join("shared"));
+    assert!(moves <= 1, "{moves} moves");
+    // Turns that are as long as a move is dear: each move proves wrong, until none is made.
+    for turn in 0..30 {
+        let mount = if turn % 2 == 0 { &here } else { &there };
+        work(&mount.join("shared"), &format!("long{turn}"), 20);
+    }
+    let (_, moves) = owner(&mut cluster, &here.join("shared"));
+    assert!(moves <= 8, "{moves} moves");
+    assert_eq!(names(&here.join("shared")), names(&there.join("shared")));
+}
+
+#[test]
+fn where_it_is_not_wanted_ownership_stays() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let set = |cluster: &mut Cluster, pair: &str| {
+        let path = here.join("kept").to_string_lossy().into_owned();
+        let ended = cluster.command(&["policy", "set", &path, pair]).unwrap();
+        assert!(ended.status.success(), "{pair}: {}", ended.stderr);
+    };
+    fs::create_dir(here.join("kept")).unwrap();
+    set(&mut cluster, "migration=off");
+    work(&there.join("kept"), "far", 300);
+    assert_eq!(owner(&mut cluster, &here.join("kept")), (1, 0));
+    set(&mut cluster, "migration=always");
+    work_until_owned(&mut cluster, &there.join("kept"), "always", 2);
+    // A handful is enough now, however often.
+    for _ in 0..4 {
+        work_until_owned(&mut cluster, &here.join("kept"), "back", 1);
+        work_until_owned(&mut cluster, &there.join("kept"), "forth", 2);
+    }
+}
