@@ -1,0 +1,251 @@
+//! An etcd of one or several real processes on loopback ports, with its data in a folder.
+
+use crate::error::{Call, CheckError, Checked};
+use crate::leftover::Workspace;
+use crate::wait;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The name of the program.
+pub const PROGRAM: &str = "etcd";
+/// A process serves within this, on a busy machine too.
+const START: Duration = Duration::from_secs(30);
+
+/// Whether `etcd` is installed; where it is not, says that the test called `test` is skipped.
+#[must_use]
+pub fn is_here(test: &str) -> bool {
+    let asked = Command::new(PROGRAM).arg("--version").output();
+    if asked.is_ok_and(|answer| answer.status.success()) {
+        return true;
+    }
+    crate::leftover::report(&format!(
+        "{test} is skipped: there is no `{PROGRAM}` (on Debian: apt-get install etcd-server)"
+    ));
+    false
+}
+
+/// A member.
+#[derive(Debug)]
+struct Member {
+    client: SocketAddr,
+    peer: SocketAddr,
+    process: Option<Child>,
+}
+
+/// An etcd. Dropping it ends its processes and removes its data.
+#[derive(Debug)]
+pub struct Etcd {
+    members: Vec<Member>,
+    workspace: Workspace,
+}
+
+impl Etcd {
+    /// Starts an etcd of so many members, and waits until each serves.
+    ///
+    /// Errors: a process that does not.
+    pub fn start(members: usize) -> Checked<Self> {
+        let workspace = Workspace::new()?;
+        let members = free_ports(members * 2)?
+            .chunks_exact(2)
+            .map(|pair| Member {
+                client: pair[0],
+                peer: pair[1],
+                process: None,
+            })
+            .collect();
+        let mut etcd = Self { members, workspace };
+        for at in 0..etcd.members.len() {
+            etcd.spawn(at)?;
+        }
+        for at in 0..etcd.members.len() {
+            etcd.wait_until_it_serves(at)?;
+        }
+        Ok(etcd)
+    }
+
+    /// How many members there are, running or not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Where it is, as users write it.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let hosts: Vec<String> = self.members.iter().map(|m| m.client.to_string()).collect();
+        format!("etcd://{}", hosts.join(","))
+    }
+
+    /// Kills a member; its data stays.
+    ///
+    /// Errors: those of the signal.
+    pub fn kill(&mut self, at: usize) -> Checked {
+        if let Some(mut process) = self.members[at].process.take() {
+            process
+                .kill()
+                .call(|| format!("kill member {at} of etcd"))?;
+            process
+                .wait()
+                .call(|| format!("wait for member {at} of etcd"))?;
+        }
+        Ok(())
+    }
+
+    /// Kills all members.
+    ///
+    /// Errors: those of the signals.
+    pub fn kill_all(&mut self) -> Checked {
+        (0..self.len()).try_for_each(|at| self.kill(at))
+    }
+
+    /// Starts a member that does not run, and waits until it serves.
+    ///
+    /// Errors: it does not.
+    pub fn restart(&mut self, at: usize) -> Checked {
+        self.spawn(at)?;
+        self.wait_until_it_serves(at)
+    }
+
+    /// Starts all that do not run, and waits until they serve.
+    ///
+    /// Errors: one does not.
+    pub fn restart_all(&mut self) -> Checked {
+        for at in 0..self.len() {
+            self.spawn(at)?;
+        }
+        (0..self.len()).try_for_each(|at| self.wait_until_it_serves(at))
+    }
+
+    /// Copies the data of all members, which must not run.
+    ///
+    /// Errors: those of copying.
+    pub fn back_up(&self) -> Checked {
+        copy_tree(&self.data(), &self.workspace.path().join("backup"))
+    }
+
+    /// Puts back what [`Etcd::back_up`] has copied, in place of the data. No member may run.
+    ///
+    /// Errors: those of copying.
+    pub fn put_back(&self) -> Checked {
+        self.empty()?;
+        copy_tree(&self.workspace.path().join("backup"), &self.data())
+    }
+
+    /// Removes the data of all members, which must not run.
+    ///
+    /// Errors: those of removing.
+    pub fn empty(&self) -> Checked {
+        fs::remove_dir_all(self.data()).call(|| "remove the data of etcd".to_owned())
+    }
+
+    fn data(&self) -> PathBuf {
+        self.workspace.path().join("data")
+    }
+
+    fn spawn(&mut self, at: usize) -> Checked {
+        if self.members[at].process.is_some() {
+            return Ok(());
+        }
+        let url = |address: SocketAddr| format!("http://{address}");
+        let all: Vec<String> = self
+            .members
+            .iter()
+            .enumerate()
+            .map(|(at, member)| format!("m{at}={}", url(member.peer)))
+            .collect();
+        let (client, peer) = (url(self.members[at].client), url(self.members[at].peer));
+        let log = self.workspace.path().join(format!("m{at}.log"));
+        let log = File::options().create(true).append(true).open(&log);
+        let log = log.call(|| format!("make the log of member {at} of etcd"))?;
+        fs::create_dir_all(self.data()).call(|| "make the folder of etcd".to_owned())?;
+        let process = Command::new(PROGRAM)
+            .args(["--name", &format!("m{at}"), "--data-dir"])
+            .arg(self.data().join(format!("m{at}")))
+            .args([
+                "--listen-client-urls",
+                &client,
+                "--advertise-client-urls",
+                &client,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
+            .args(["--initial-cluster", &all.join(","), "--logger", "zap"])
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        self.members[at].process = Some(process.call(|| format!("start {PROGRAM}"))?);
+        self.workspace.record()
+    }
+
+    fn wait_until_it_serves(&self, at: usize) -> Checked {
+        let address = self.members[at].client;
+        wait::until("a member of etcd serves", START, || {
+            Ok(is_healthy(address).then_some(()))
+        })
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        // The workspace ends what is left, and says so when it cannot.
+        _ = self.kill_all();
+    }
+}
+
+/// Whether a member serves, and knows a leader.
+fn is_healthy(address: SocketAddr) -> bool {
+    use std::io::{Read as _, Write as _};
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else {
+        return false;
+    };
+    let asked = stream
+        .set_read_timeout(Some(Duration::from_secs(2)))
+        .and_then(|()| stream.write_all(b"GET /health HTTP/1.0\r\n\r\n"));
+    let mut answer = String::new();
+    asked.is_ok()
+        && stream.read_to_string(&mut answer).is_ok()
+        && answer.contains("\"health\":\"true\"")
+}
+
+/// Ports that nobody listens on; below the range from which the kernel gives ports to outgoing connections, so that
+/// they are still free after a restart.
+fn free_ports(count: usize) -> Checked<Vec<SocketAddr>> {
+    use std::hash::{BuildHasher, RandomState};
+    let mut held = Vec::new();
+    for _ in 0..1000 {
+        let random = RandomState::new().hash_one(0);
+        let port = 12_000 + (random % 8_000) as u16;
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            held.push(listener);
+        }
+        if held.len() == count {
+            let addresses = held.iter().map(TcpListener::local_addr);
+            return addresses
+                .collect::<std::io::Result<_>>()
+                .call(|| "ask for a port".to_owned());
+        }
+    }
+    Err(CheckError::violated("no free ports for etcd"))
+}
+
+fn copy_tree(from: &Path, to: &Path) -> Checked {
+    let made = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    let made = made.call(|| "copy the data of etcd".to_owned())?;
+    crate::ensure!(made.success(), "the data of etcd cannot be copied: {made}");
+    Ok(())
+}
