@@ -1,7 +1,6 @@
 //! Who gets in: join tokens, and the certificates of those who show one.
 
-use crate::engine::Engine;
-use crate::local::LocalControl;
+use crate::keeper::Keeper;
 use crate::wire::{AdminError, Admission, Join, JoinRefusal, NewToken, TokenInfo};
 use perigee_cluster::transition::{self, Certified};
 use perigee_cluster::{
@@ -11,7 +10,6 @@ use perigee_cluster::{
 use perigee_net::{AUDIT, ClusterCa, ClusterId, JoinToken, PeerName, Refusals, SecretHash};
 use perigee_types::{ContainerId, NodeId, Span, WallTime};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tracing::{info, warn};
 
@@ -29,7 +27,7 @@ const ATTEMPTS_MAX: usize = 32;
 /// Makes tokens, and admits who shows one. Holds the key of the certificate authority.
 #[derive(Debug)]
 pub struct Gatekeeper {
-    store: LocalControl,
+    store: Keeper,
     ca: ClusterCa,
     /// Where the control store is reached, as tokens say.
     address: SocketAddr,
@@ -49,11 +47,11 @@ pub(crate) fn wall_now() -> WallTime {
 }
 
 impl Gatekeeper {
-    /// The gatekeeper of `engine`'s cluster, which others reach at `address`.
+    /// The gatekeeper of the cluster of `store`, which others reach at `address`.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, ca: ClusterCa, address: SocketAddr) -> Self {
+    pub fn new(store: Keeper, ca: ClusterCa, address: SocketAddr) -> Self {
         Self {
-            store: LocalControl::new(engine),
+            store,
             ca,
             address,
             refusals: Refusals::default(),
@@ -70,10 +68,9 @@ impl Gatekeeper {
     ///
     /// # Errors
     /// The store is away, or holds what this program cannot read.
-    pub(crate) fn directory(&self) -> Result<Directory, AdminError> {
-        let engine = self.store.engine();
-        let list = engine.list_page(key::ROOT, None, usize::MAX);
-        let (list, _, revision) = list.map_err(AdminError::Store)?;
+    pub(crate) async fn directory(&self) -> Result<Directory, AdminError> {
+        let list = self.store.list(key::ROOT).await;
+        let (list, revision) = list.map_err(AdminError::Store)?;
         Directory::from_list(&list, revision).map_err(|_| AdminError::Unreadable)
     }
 
@@ -146,8 +143,8 @@ impl Gatekeeper {
     ///
     /// # Errors
     /// The store is away, or holds what this program cannot read.
-    pub fn list_tokens(&self) -> Result<Vec<TokenInfo>, AdminError> {
-        let directory = self.directory()?;
+    pub async fn list_tokens(&self) -> Result<Vec<TokenInfo>, AdminError> {
+        let directory = self.directory().await?;
         let tokens = directory.tokens.values().map(|known| &known.record);
         Ok(tokens
             .map(|t| TokenInfo::of(&t.hash, t.expires, t.used_by.as_ref()))
@@ -177,7 +174,7 @@ impl Gatekeeper {
 
     async fn try_admit(&self, join: &Join) -> Result<Admission, JoinRefusal> {
         for _ in 0..ATTEMPTS_MAX {
-            let directory = self.directory().map_err(|_| JoinRefusal::Away)?;
+            let directory = self.directory().await.map_err(|_| JoinRefusal::Away)?;
             // The secret comes first: who has none learns nothing else.
             let pass = find_pass(&directory, &join.secret)?;
             let token = pass.token();

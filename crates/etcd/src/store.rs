@@ -95,6 +95,15 @@ impl EtcdControl {
     }
 
     /// The current revision.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn revision(&self) -> Result<Revision, StoreError> {
+        let now = self.now().await;
+        now.map(|raw| self.shown(raw))
+            .map_err(|error| read_error(&error))
+    }
+
     pub(crate) async fn now(&self) -> Result<u64, CallError> {
         let range = Range {
             key: Blob(self.root.about().into()),

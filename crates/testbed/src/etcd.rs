@@ -140,11 +140,31 @@ impl Etcd {
         copy_tree(&self.workspace.path().join("backup"), &self.data())
     }
 
+    /// Puts the data of all members, which must not run, aside.
+    ///
+    /// Errors: those of renaming.
+    pub fn set_aside(&self) -> Checked {
+        let aside = self.workspace.path().join("aside");
+        fs::rename(self.data(), aside).call(|| "put the data of etcd aside".to_owned())
+    }
+
+    /// Brings back what [`Etcd::set_aside`] has put there, in place of the data. No member may run.
+    ///
+    /// Errors: those of renaming.
+    pub fn bring_back(&self) -> Checked {
+        self.empty()?;
+        let aside = self.workspace.path().join("aside");
+        fs::rename(aside, self.data()).call(|| "bring the data of etcd back".to_owned())
+    }
+
     /// Removes the data of all members, which must not run.
     ///
     /// Errors: those of removing.
     pub fn empty(&self) -> Checked {
-        fs::remove_dir_all(self.data()).call(|| "remove the data of etcd".to_owned())
+        match fs::remove_dir_all(self.data()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed.call(|| "remove the data of etcd".to_owned()),
+        }
     }
 
     fn data(&self) -> PathBuf {
