@@ -21,6 +21,8 @@ const TOKEN_TTL_MAX: Span = Span::from_millis(30 * 24 * 3600 * 1000);
 const TOKEN_KEPT_SECS: i64 = 24 * 3600;
 /// Characters of a name that are logged.
 const NAME_SHOWN: usize = 64;
+/// Addresses that a token names, of those that serve the record.
+const ADDRESSES_MAX: usize = 8;
 /// How often a join begins anew because another change of the record was faster.
 const ATTEMPTS_MAX: usize = 32;
 
@@ -80,7 +82,7 @@ impl Gatekeeper {
     /// [`AdminError::BadTerm`], or the store's.
     pub async fn create_token(&self, ttl: Span, admits: Admits) -> Result<NewToken, AdminError> {
         let now = wall_now();
-        let (token, expires) = self.new_token(now, ttl)?;
+        let (token, expires) = self.new_token(now, ttl).await?;
         let hash = token.secret_hash().0;
         change(&self.store, |dir| {
             transition::create_token(dir, hash, expires, admits)
@@ -107,7 +109,7 @@ impl Gatekeeper {
     /// # Errors
     /// [`AdminError::BadTerm`], no such node, one that shows signs of life, or the store's.
     pub async fn create_readmission(&self, id: NodeId, ttl: Span) -> Result<NewToken, AdminError> {
-        let (token, expires) = self.new_token(wall_now(), ttl)?;
+        let (token, expires) = self.new_token(wall_now(), ttl).await?;
         let hash = token.secret_hash().0;
         change(&self.store, |dir| {
             transition::create_readmission(dir, id, hash, expires)
@@ -120,7 +122,21 @@ impl Gatekeeper {
         })
     }
 
-    fn new_token(&self, now: WallTime, ttl: Span) -> Result<(JoinToken, WallTime), AdminError> {
+    /// Where the record is served: here, and by others.
+    async fn addresses(&self) -> Result<Vec<SocketAddr>, AdminError> {
+        let controls = self.directory().await?.controls;
+        let mut all = vec![self.address];
+        let others = controls.values().map(|known| known.record.address);
+        all.extend(others.filter(|address| *address != self.address));
+        all.truncate(ADDRESSES_MAX);
+        Ok(all)
+    }
+
+    async fn new_token(
+        &self,
+        now: WallTime,
+        ttl: Span,
+    ) -> Result<(JoinToken, WallTime), AdminError> {
         if !(TOKEN_TTL_MIN..=TOKEN_TTL_MAX).contains(&ttl) {
             return Err(AdminError::BadTerm { ttl });
         }
@@ -130,7 +146,7 @@ impl Gatekeeper {
             nanos: 0,
         };
         let token = JoinToken::new(
-            vec![self.address],
+            self.addresses().await?,
             self.ca.cluster(),
             self.ca.fingerprint(),
             expires.secs.unsigned_abs(),

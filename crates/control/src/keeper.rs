@@ -36,6 +36,8 @@ pub enum Keeper {
 #[derive(Debug)]
 pub struct EtcdKeeper {
     store: EtcdControl,
+    /// Names this process among those that serve the record.
+    process: u128,
     feed: Feed,
     /// The last list that was too long for one page.
     long: Mutex<Option<LongList>>,
@@ -50,10 +52,11 @@ struct LongList {
 }
 
 impl EtcdKeeper {
-    /// The keeper of `store`; begins to follow it.
+    /// The keeper of `store`, of which `process` is this process' number; begins to follow it.
     #[must_use]
-    pub fn begin(store: EtcdControl) -> Self {
+    pub fn begin(store: EtcdControl, process: u128) -> Self {
         Self {
+            process,
             feed: Feed::begin(store.clone()),
             store,
             long: Mutex::default(),
@@ -120,6 +123,14 @@ impl Keeper {
         match self {
             Self::Embedded(local) => local,
             Self::Etcd(etcd) => &etcd.store,
+        }
+    }
+
+    /// The number of this process among those that serve the record; `None` where no other can.
+    pub(crate) fn process(&self) -> Option<u128> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Etcd(etcd) => Some(etcd.process),
         }
     }
 

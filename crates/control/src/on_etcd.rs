@@ -77,7 +77,10 @@ pub(crate) fn open(
     let memory = Arc::new(Memory::open(&place.join(MEMORY))?);
     let credentials = credentials_in(place, &record.place);
     let store = EtcdControl::open(record, credentials.as_ref(), cluster.0, memory)?;
-    Ok(Keeper::Etcd(Arc::new(EtcdKeeper::begin(store))))
+    Ok(Keeper::Etcd(Arc::new(EtcdKeeper::begin(
+        store,
+        record.process,
+    ))))
 }
 
 fn credentials_in(place: &Path, etcd: &Place) -> Option<Credentials> {
@@ -151,6 +154,20 @@ pub struct Moved {
     pub place: Place,
     /// How many keys were copied; none where it was there already.
     pub keys: usize,
+}
+
+/// Whether [`move_control`] has anything against it, as far as can be said while the control store runs.
+///
+/// # Errors
+/// See [`ControlError`].
+pub async fn check_move(dir: &Path, choice: &EtcdChoice) -> Result<(), ControlError> {
+    let place = place_of(dir)?;
+    if record_of(&place)?.is_some() {
+        return Ok(());
+    }
+    let cluster = ClusterCa::load(&place)?.cluster().0;
+    let checked = Founding::check(&choice.place, choice.credentials.as_ref(), cluster);
+    Ok(checked.await?)
 }
 
 /// Moves the record of the control store of `dir`, which must not run, to an etcd. When this fails the record is where

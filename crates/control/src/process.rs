@@ -18,7 +18,8 @@ use crate::on_etcd::{self, EtcdChoice};
 use crate::server::ControlService;
 use crate::wire::AdminError;
 use perigee_cluster::{
-    Admits, ClusterInfo, ControlStore, Directory, Revision, WatchError, change, key, transition,
+    Admits, ClusterInfo, ControlProcess, ControlStore, Directory, Revision, WatchError, change,
+    key, transition,
 };
 use perigee_etcd::OpenError;
 use perigee_net::{
@@ -45,8 +46,8 @@ const PLACE: &str = "control";
 const PLACE_NEW: &str = "control.new";
 /// The file with the address.
 const ADDRESS: &str = "address";
-/// The pause before the revoked certificates are asked for again, after the store did not tell.
-const REVOKED_PAUSE: Duration = Duration::from_millis(300);
+/// The pause before the record is looked at again, after the store did not answer.
+const RECORD_PAUSE: Duration = Duration::from_millis(300);
 /// How long the first token works.
 const FIRST_TOKEN_TTL: Span = Span::from_millis(3_600_000);
 
@@ -308,6 +309,8 @@ pub struct Control {
     network: Network,
     service: ControlService,
     revoker: AbortOnDrop,
+    /// Says where this process listens, until the store has it.
+    _registrar: AbortOnDrop,
     dir: PathBuf,
 }
 
@@ -343,8 +346,10 @@ impl Control {
         let config = NetConfig::new(identity, address);
         let network = Network::start(config, Arc::new(service.clone())).await?;
         let revoker = AbortOnDrop(tokio::spawn(revoke(keeper.clone(), network.clone())));
+        let registered = register(keeper.clone(), address);
         info!(%address, kept = keeper.shown(), "serving the control store");
         Ok(Self {
+            _registrar: AbortOnDrop(tokio::spawn(registered)),
             keeper,
             gatekeeper,
             network,
@@ -406,6 +411,19 @@ pub async fn run_control(
     result
 }
 
+/// Writes down where this process listens, where others serve the same record: nodes and tokens name them all.
+async fn register(store: Keeper, address: SocketAddr) {
+    let Some(process) = store.process() else {
+        return;
+    };
+    let made = ControlProcess { address };
+    let plan = |d: &Directory| Ok(transition::put_control(d, process, made.clone()));
+    while let Err(error) = change(&store, plan).await {
+        debug!(%error, "the address of this process is not written down yet");
+        tokio::time::sleep(RECORD_PAUSE).await;
+    }
+}
+
 /// Keeps the network's set of void certificates as the store has it, and says which are new.
 async fn revoke(store: Keeper, network: Network) {
     let mut known: Option<BTreeSet<Vec<u8>>> = None;
@@ -414,7 +432,7 @@ async fn revoke(store: Keeper, network: Network) {
             Ok((list, at)) => Directory::from_list(&list, at),
             Err(error) => {
                 debug!(%error, "the revoked certificates are not known now");
-                tokio::time::sleep(REVOKED_PAUSE).await;
+                tokio::time::sleep(RECORD_PAUSE).await;
                 continue;
             }
         };
@@ -436,7 +454,7 @@ async fn revoke(store: Keeper, network: Network) {
         let mut watch = store.watch(key::REVOKED, directory.revision.next());
         match watch.next().await {
             Ok(_) | Err(WatchError::Compacted { .. }) => {}
-            Err(WatchError::Lost) => tokio::time::sleep(REVOKED_PAUSE).await,
+            Err(WatchError::Lost) => tokio::time::sleep(RECORD_PAUSE).await,
         }
     }
 }

@@ -121,6 +121,20 @@ impl std::fmt::Debug for Founding {
 }
 
 impl Founding {
+    /// Whether [`Founding::begin`] would begin now.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn check(
+        place: &Place,
+        credentials: Option<&Credentials>,
+        cluster: u128,
+    ) -> Result<(), OpenError> {
+        let client = client(place, credentials)?;
+        let seen = look(&client, &Root::of(cluster)).await?;
+        seen.check_unused(place)
+    }
+
     /// Begins the record of `cluster`, whose revisions will be above `least`. What an earlier attempt left is removed;
     /// what a control process has used is not.
     ///
@@ -135,10 +149,7 @@ impl Founding {
         let client = Arc::new(client(place, credentials)?);
         let root = Root::of(cluster);
         let seen = look(&client, &root).await?;
-        if seen.is_used {
-            let place = place.to_string();
-            return Err(OpenError::InUse { place });
-        }
+        seen.check_unused(place)?;
         let offset = least.0.saturating_sub(seen.revision);
         let about = About {
             format: FORMAT,
@@ -250,6 +261,16 @@ struct Seen {
     description: Option<About>,
     /// Whether a control process has left its mark.
     is_used: bool,
+}
+
+impl Seen {
+    fn check_unused(&self, place: &Place) -> Result<(), OpenError> {
+        if self.is_used {
+            let place = place.to_string();
+            return Err(OpenError::InUse { place });
+        }
+        Ok(())
+    }
 }
 
 async fn look(client: &Client, root: &Root) -> Result<Seen, OpenError> {

@@ -149,14 +149,16 @@ impl Node {
 
     async fn control_status(&self) -> ControlStatus {
         let began = Instant::now();
-        let get = self.env.control.get(perigee_cluster::key::CLUSTER);
-        let state = match tokio::time::timeout(CONTROL_CHECK, get).await {
+        // A list has a revision, which tells a store that was put back.
+        let list = self.env.control.list(perigee_cluster::key::CLUSTER);
+        let state = match tokio::time::timeout(CONTROL_CHECK, list).await {
             Ok(Ok(_)) => ControlState::Up,
+            Ok(Err(perigee_cluster::StoreError::WentBack)) => ControlState::WentBack,
             Ok(Err(_)) | Err(_) => ControlState::Away,
         };
         ControlStatus {
             state,
-            address: self.control.to_string(),
+            address: self.places.asked().to_string(),
             silent_ms: began.elapsed().as_millis() as u64,
         }
     }

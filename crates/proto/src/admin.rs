@@ -273,6 +273,8 @@ pub enum ControlState {
     /// It does not: chains cannot change until it does; everything else goes on.
     #[default]
     Away,
+    /// It has lost what it had told: nothing is taken from it, and nothing changed there.
+    WentBack,
 }
 
 /// One node.

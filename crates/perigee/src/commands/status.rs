@@ -118,9 +118,16 @@ fn faults(status: &Status) -> Vec<String> {
             human::plural(ownerless, "container")
         ));
     }
-    if status.control.state == ControlState::Away {
-        let silent = human::time(Duration::from_millis(status.control.silent_ms));
-        faults.push(format!("the control store has not answered for {silent}"));
+    match status.control.state {
+        ControlState::Up => {}
+        ControlState::Away => {
+            let silent = human::time(Duration::from_millis(status.control.silent_ms));
+            faults.push(format!("the control store has not answered for {silent}"));
+        }
+        ControlState::WentBack => faults.push(
+            "the control store has lost what it told, and is not listened to: `perigee doctor`"
+                .to_owned(),
+        ),
     }
     faults
 }
@@ -135,6 +142,7 @@ fn text(status: &Status, faults: &[String]) -> String {
     let control = match status.control.state {
         ControlState::Up => "up",
         ControlState::Away => "away",
+        ControlState::WentBack => "went back",
     };
     // writing to a string cannot fail
     let _ = writeln!(
