@@ -34,7 +34,7 @@ pub use error::EngineError;
 pub use gatekeeper::Gatekeeper;
 pub use keeper::Keeper;
 pub use local::LocalControl;
-pub use on_etcd::{EtcdChoice, Moved, check_move, move_control};
+pub use on_etcd::{EtcdChoice, MoveNeeded, Moved, check_move, move_control};
 pub use process::{Control, ControlError, NewControl, init_control, init_control_on, run_control};
 pub use rebuild::{RebuiltControl, rebuild_control};
 pub use server::ControlService;

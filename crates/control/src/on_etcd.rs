@@ -156,18 +156,37 @@ pub struct Moved {
     pub keys: usize,
 }
 
-/// Whether [`move_control`] has anything against it, as far as can be said while the control store runs.
+/// Whether [`move_control`] has anything to do, and anything against it, as far as can be said while the control store
+/// runs.
 ///
 /// # Errors
 /// See [`ControlError`].
-pub async fn check_move(dir: &Path, choice: &EtcdChoice) -> Result<(), ControlError> {
+pub async fn check_move(dir: &Path, choice: &EtcdChoice) -> Result<MoveNeeded, ControlError> {
     let place = place_of(dir)?;
-    if record_of(&place)?.is_some() {
-        return Ok(());
+    if let Some(record) = record_of(&place)? {
+        return is_there(&record, choice).map(|()| MoveNeeded::No);
     }
     let cluster = ClusterCa::load(&place)?.cluster().0;
     let checked = Founding::check(&choice.place, choice.credentials.as_ref(), cluster);
-    Ok(checked.await?)
+    checked.await?;
+    Ok(MoveNeeded::Yes)
+}
+
+fn is_there(record: &Record, choice: &EtcdChoice) -> Result<(), ControlError> {
+    if record.place == choice.place {
+        return Ok(());
+    }
+    let place = record.place.to_string();
+    Err(ControlError::OnEtcd { place })
+}
+
+/// Whether there is something to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MoveNeeded {
+    /// There is.
+    Yes,
+    /// The record is there already.
+    No,
 }
 
 /// Moves the record of the control store of `dir`, which must not run, to an etcd. When this fails the record is where
@@ -179,14 +198,10 @@ pub async fn check_move(dir: &Path, choice: &EtcdChoice) -> Result<(), ControlEr
 pub async fn move_control(dir: &Path, choice: &EtcdChoice) -> Result<Moved, ControlError> {
     let place = place_of(dir)?;
     if let Some(record) = record_of(&place)? {
-        if record.place == choice.place {
-            put_log_aside(&place)?;
-            let place = record.place;
-            return Ok(Moved { place, keys: 0 });
-        }
-        return Err(ControlError::OnEtcd {
-            place: record.place.to_string(),
-        });
+        is_there(&record, choice)?;
+        put_log_aside(&place)?;
+        let place = record.place;
+        return Ok(Moved { place, keys: 0 });
     }
     let ca = ClusterCa::load(&place)?;
     // Nobody else opens the directory before this ends, so nothing changes beside the copy.

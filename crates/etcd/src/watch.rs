@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tracing::debug;
+use tracing::{debug, info, warn};
 
 /// Answers of etcd that wait for whoever watches.
 const WAITING_MAX: usize = 16;
@@ -101,10 +101,14 @@ impl Follower {
         };
         self.next = first;
         let mut pause = PAUSE;
+        let mut is_away = false;
         loop {
             let member = self.store.client().member();
             match self.ask().await {
                 Ok(lines) => {
+                    if std::mem::take(&mut is_away) {
+                        info!(prefix = self.prefix, "etcd answers a watch again");
+                    }
                     self.held.clear();
                     if self.follow(lines, parts, &mut pause).await? == Listener::Gone {
                         return Ok(());
@@ -112,7 +116,11 @@ impl Follower {
                     self.store.client().leave(member);
                 }
                 Err(CallError::WentBack) => return Err(WatchError::Lost),
-                Err(error) => debug!(%error, "a watch waits for etcd"),
+                Err(error) => {
+                    if !std::mem::replace(&mut is_away, true) {
+                        warn!(%error, prefix = self.prefix, "a watch waits for etcd");
+                    }
+                }
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);

@@ -4,6 +4,7 @@ use crate::container::Standing;
 use crate::env::Env;
 use crate::node::Node;
 use perigee_cluster::Directory;
+use perigee_control::AdminError;
 use perigee_meta::{Op, Reply};
 use perigee_proto::admin::{
     AdminPath, ContainerStatus, ControlState, ControlStatus, CopyStatus, Holder, MemberLag,
@@ -156,8 +157,16 @@ impl Node {
             Ok(Err(perigee_cluster::StoreError::WentBack)) => ControlState::WentBack,
             Ok(Err(_)) | Err(_) => ControlState::Away,
         };
+        let kept = match state {
+            ControlState::Up => tokio::time::timeout(CONTROL_CHECK, self.remote.status()).await,
+            ControlState::Away | ControlState::WentBack => Ok(Err(AdminError::Unreadable)),
+        };
         ControlStatus {
             state,
+            kept: kept
+                .ok()
+                .and_then(Result::ok)
+                .map_or(String::new(), |told| told.kept),
             address: self.places.asked().to_string(),
             silent_ms: began.elapsed().as_millis() as u64,
         }

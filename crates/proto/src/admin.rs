@@ -260,6 +260,9 @@ pub struct ControlStatus {
     pub state: ControlState,
     /// Where it listens.
     pub address: String,
+    /// Where it keeps the record: an etcd, or `embedded`; empty where it does not say.
+    #[serde(default)]
+    pub kept: String,
     /// Milliseconds since its last answer.
     pub silent_ms: u64,
 }

@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::output::Report;
 use crate::{daemon, human, process};
 use clap::{Args, Subcommand};
-use perigee_control::EtcdChoice;
+use perigee_control::{EtcdChoice, MoveNeeded};
 use perigee_etcd::place::Secrecy;
 use perigee_etcd::{Credentials, Place};
 use perigee_proto::admin::Failure;
@@ -87,7 +87,7 @@ struct Summary {
     control: Place,
     keys: usize,
     /// For how long there was no control store.
-    away_ms: u128,
+    away_ms: u64,
 }
 
 impl Control {
@@ -110,8 +110,16 @@ impl Move {
         }
         let choice = self.credentials.choice(self.to)?;
         let _only = lock(&layout.dir)?;
-        daemon::check_etcd(&layout.dir, &choice)?;
         let begun = Instant::now();
+        if daemon::check_etcd(&layout.dir, &choice)? == MoveNeeded::No {
+            start_control(&layout, &mut Undo::default())?;
+            let summary = Summary {
+                control: choice.place,
+                keys: 0,
+                away_ms: 0,
+            };
+            return Report::either(self.json.json, &summary, || summary.text());
+        }
         process::terminate(&layout.control(), STOP_TIME)?;
         let moved = daemon::move_control(&layout.dir, &choice);
         // Moved or not: there is a control store again.
@@ -120,16 +128,22 @@ impl Move {
         let summary = Summary {
             control: moved.place,
             keys: moved.keys,
-            away_ms: begun.elapsed().as_millis(),
+            away_ms: begun.elapsed().as_millis() as u64,
         };
-        Report::either(self.json.json, &summary, || match summary.keys {
-            0 => format!("the record is in {} already\n", summary.control),
+        Report::either(self.json.json, &summary, || summary.text())
+    }
+}
+
+impl Summary {
+    fn text(&self) -> String {
+        match self.keys {
+            0 => format!("the record is in {} already\n", self.control),
             keys => format!(
                 "{} moved to {}; the control store was away for {}\n",
                 human::plural(keys, "key"),
-                summary.control,
-                human::time(begun.elapsed())
+                self.control,
+                human::time(Duration::from_millis(self.away_ms))
             ),
-        })
+        }
     }
 }

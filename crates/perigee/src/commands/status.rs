@@ -144,10 +144,14 @@ fn text(status: &Status, faults: &[String]) -> String {
         ControlState::Away => "away",
         ControlState::WentBack => "went back",
     };
+    let kept = match status.control.kept.as_str() {
+        "" | "embedded" => String::new(),
+        etcd => format!(", its record in {etcd}"),
+    };
     // writing to a string cannot fail
     let _ = writeln!(
         out,
-        "control store {control} at {}\n",
+        "control store {control} at {}{kept}\n",
         status.control.address
     );
     out.push_str(&nodes_table(status));
@@ -315,6 +319,7 @@ mod tests {
             control: ControlStatus {
                 state: ControlState::Up,
                 address: "127.0.0.1:20000".to_owned(),
+                kept: "embedded".to_owned(),
                 silent_ms: 3,
             },
             nodes: vec![node(1, NodeState::Down), node(2, NodeState::Up)],

@@ -3,7 +3,7 @@
 use super::{block_on, failure};
 use perigee_cluster::Admits;
 use perigee_control::process::{Control, ControlError, init_control_on as make_control};
-use perigee_control::{EtcdChoice, Moved};
+use perigee_control::{EtcdChoice, MoveNeeded, Moved};
 use perigee_etcd::OpenError;
 use perigee_proto::admin::Failure;
 use perigee_types::Span;
@@ -42,7 +42,7 @@ pub fn init_control(
 }
 
 /// Whether a move has anything against it that can be said before anything stops.
-pub fn check_etcd(cluster: &Path, etcd: &EtcdChoice) -> Result<(), Failure> {
+pub fn check_etcd(cluster: &Path, etcd: &EtcdChoice) -> Result<MoveNeeded, Failure> {
     let what = format!("cannot move the control store to `{}`", etcd.place);
     block_on(async {
         let checked = perigee_control::check_move(cluster, etcd).await;

@@ -1,0 +1,224 @@
+//! A cluster whose record is in real etcd processes: programs go on whatever becomes of them.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::etcd::{self, Etcd};
+use perigee_testbed::{Cluster, program, wait};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Longer than any lease between nodes, and than a sign of life.
+const LONG: Duration = Duration::from_secs(6);
+
+/// A cluster of three that has moved to an etcd of `members`, and mounts on its first two nodes.
+struct Moved {
+    cluster: Cluster,
+    etcd: Etcd,
+    here: PathBuf,
+    there: PathBuf,
+}
+
+impl Moved {
+    fn new(members: usize) -> Self {
+        let etcd = Etcd::start(members).unwrap();
+        let mut cluster = Cluster::start(3).unwrap();
+        let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+        fs::write(here.join("before"), "before").unwrap();
+        let place = etcd.place();
+        // Programs write and read beside the move.
+        let busy = Busy::start(&here, &there);
+        let moved = cluster.perigee(&["control", "move", &place, "--json"]);
+        let moved: Value = serde_json::from_str(&moved.unwrap()).unwrap();
+        busy.end();
+        assert_eq!(moved["control"], place);
+        assert!(moved["keys"].as_u64() > Some(10), "{moved}");
+        let mut made = Self {
+            cluster,
+            etcd,
+            here,
+            there,
+        };
+        made.until_control_is("up");
+        let status = made.status();
+        assert_eq!(status["control"]["kept"], place);
+        assert_eq!(fs::read(made.there.join("before")).unwrap(), b"before");
+        made
+    }
+
+    fn status(&mut self) -> Value {
+        let ended = self.cluster.on_this(&["status", "--json", "--node", "1"]);
+        serde_json::from_str(&ended.unwrap().stdout).unwrap()
+    }
+
+    fn until_control_is(&mut self, state: &str) {
+        let what = format!("the control store is {state}");
+        wait::until(&what, LIMIT, || {
+            let is = self.status()["control"]["state"] == state;
+            Ok(is.then_some(()))
+        })
+        .unwrap();
+    }
+
+    /// Writes, reads, makes and syncs on both mounts for `time`, none of which takes long.
+    fn go_on(&self, time: Duration) {
+        let busy = Busy::start(&self.here, &self.there);
+        std::thread::sleep(time);
+        busy.end();
+    }
+
+    /// A node dies, and another one owns what it owned: that takes the control store.
+    fn chains_change(&mut self) {
+        let epochs = |status: &Value| -> Vec<u64> {
+            let containers = status["containers"].as_array().unwrap().iter();
+            containers
+                .map(|one| one["epoch"].as_u64().unwrap())
+                .collect()
+        };
+        let before = epochs(&self.status());
+        self.cluster.kill(3, Signal::KILL).unwrap();
+        wait::until("every chain has done without it", LIMIT, || {
+            let after = epochs(&self.status());
+            let all = before
+                .iter()
+                .zip(&after)
+                .all(|(before, after)| after > before);
+            Ok(all.then_some(()))
+        })
+        .unwrap();
+        self.cluster.up().unwrap();
+        self.cluster.settle().unwrap();
+    }
+}
+
+/// Programs on two mounts, until they are told to end.
+struct Busy {
+    stop: std::sync::mpsc::Sender<()>,
+    worker: std::thread::JoinHandle<(u32, Duration)>,
+}
+
+impl Busy {
+    fn start(here: &Path, there: &Path) -> Self {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (here, there) = (here.to_path_buf(), there.to_path_buf());
+        let worker = std::thread::spawn(move || {
+            let (mut rounds, mut longest) = (0, Duration::ZERO);
+            while stopped.recv_timeout(Duration::from_millis(20))
+                == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+            {
+                let began = Instant::now();
+                let text = format!("round {rounds}");
+                for (own, other) in [(&here, &there), (&there, &here)] {
+                    let name = format!("of-{}", rounds % 8);
+                    fs::write(own.join(&name), &text).unwrap();
+                    File::open(own.join(&name)).unwrap().sync_all().unwrap();
+                    assert_eq!(fs::read_to_string(other.join(&name)).unwrap(), text);
+                    fs::remove_file(other.join(&name)).unwrap();
+                }
+                longest = longest.max(began.elapsed());
+                rounds += 1;
+            }
+            (rounds, longest)
+        });
+        Self { stop, worker }
+    }
+
+    fn end(self) {
+        drop(self.stop);
+        let (rounds, longest) = self.worker.join().unwrap();
+        assert!(rounds > 0, "nothing was done");
+        assert!(longest < Duration::from_secs(2), "a round took {longest:?}");
+    }
+}
+
+#[test]
+fn programs_go_on_while_etcd_is_away_and_chains_change_when_it_is_back() {
+    let name = "programs_go_on_while_etcd_is_away_and_chains_change_when_it_is_back";
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    if !etcd::is_here(name) {
+        return;
+    }
+    let mut moved = Moved::new(1);
+    moved.chains_change();
+    moved.etcd.kill_all().unwrap();
+    moved.go_on(LONG);
+    moved.until_control_is("away");
+    // The process that serves it starts, too, while etcd is away.
+    let served = moved.cluster.dir().join("control");
+    let pid = fs::read_to_string(served.join("pid")).unwrap();
+    let pid: i32 = pid.split_whitespace().next().unwrap().parse().unwrap();
+    let process = perigee_testbed::process::Identity::of(pid).unwrap();
+    process.signal(Signal::KILL).unwrap();
+    moved.go_on(Duration::from_secs(1));
+    moved.cluster.perigee(&["up"]).unwrap();
+    moved.etcd.restart_all().unwrap();
+    moved.until_control_is("up");
+    moved.chains_change();
+    moved.go_on(Duration::from_secs(1));
+}
+
+#[test]
+fn one_of_three_etcds_is_as_good_as_all() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    if !etcd::is_here("one_of_three_etcds_is_as_good_as_all") {
+        return;
+    }
+    let mut moved = Moved::new(3);
+    // The one that is asked first.
+    moved.etcd.kill(0).unwrap();
+    moved.until_control_is("up");
+    moved.chains_change();
+    // Two of three are none.
+    moved.etcd.kill(1).unwrap();
+    moved.go_on(LONG);
+    moved.until_control_is("away");
+    moved.etcd.restart_all().unwrap();
+    moved.until_control_is("up");
+    moved.chains_change();
+}
+
+#[test]
+fn an_etcd_that_was_put_back_is_refused_and_programs_go_on() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    if !etcd::is_here("an_etcd_that_was_put_back_is_refused_and_programs_go_on") {
+        return;
+    }
+    let mut moved = Moved::new(1);
+    moved.etcd.kill_all().unwrap();
+    moved.etcd.back_up().unwrap();
+    moved.etcd.restart_all().unwrap();
+    moved.until_control_is("up");
+    moved.chains_change();
+    moved.etcd.kill_all().unwrap();
+    moved.etcd.set_aside().unwrap();
+    moved.etcd.put_back().unwrap();
+    moved.etcd.restart_all().unwrap();
+    moved.until_control_is("went_back");
+    moved.go_on(LONG);
+    let ended = moved.cluster.on_this(&["token"]).unwrap();
+    assert!(!ended.status.success());
+    assert!(
+        ended.stderr.contains("lost what it acknowledged"),
+        "{}",
+        ended.stderr
+    );
+    let doctor = moved.cluster.on_this(&["doctor"]).unwrap();
+    assert!(
+        doctor.stdout.contains("put back to an older state"),
+        "{}",
+        doctor.stdout
+    );
+    moved.etcd.kill_all().unwrap();
+    moved.etcd.bring_back().unwrap();
+    moved.etcd.restart_all().unwrap();
+    moved.until_control_is("up");
+    moved.chains_change();
+}
