@@ -12,6 +12,7 @@ pub mod disk;
 pub mod engine;
 pub mod error;
 mod feed;
+pub mod further;
 #[cfg(test)]
 mod fuzz;
 pub mod gatekeeper;
@@ -31,6 +32,7 @@ pub use client::{Caller, EnterError, RemoteControl, enter};
 pub use disk::{DirDisk, Disk};
 pub use engine::{Engine, EngineConfig};
 pub use error::EngineError;
+pub use further::{Bundle, join_control};
 pub use gatekeeper::Gatekeeper;
 pub use keeper::Keeper;
 pub use local::LocalControl;

@@ -83,12 +83,18 @@ pub(crate) fn open(
     ))))
 }
 
-fn credentials_in(place: &Path, etcd: &Place) -> Option<Credentials> {
-    (etcd.secrecy() == Secrecy::Tls).then(|| Credentials {
+/// The credentials that `place` has, where they are needed.
+pub(crate) fn credentials_in(place: &Path, etcd: &Place) -> Option<Credentials> {
+    (etcd.secrecy() == Secrecy::Tls).then(|| credential_files(place))
+}
+
+/// Where `place` has its credentials.
+pub(crate) fn credential_files(place: &Path) -> Credentials {
+    Credentials {
         authority: place.join(AUTHORITY),
         certificate: place.join(CERTIFICATE),
         key: place.join(KEY),
-    })
+    }
 }
 
 /// Copies the credentials of a choice into `place`. Whoever is cut off there begins anew.
@@ -130,11 +136,26 @@ pub(crate) async fn begin(
 pub(crate) async fn finish(place: &Path, founding: Founding) -> Result<Record, ControlError> {
     let process = ClusterId::random().map_err(IdentityError::from)?.0;
     let record = founding.finish(process, &place.join(MEMORY)).await?;
-    let path = place.join(RECORD);
-    let bytes =
-        serde_json::to_vec(&record).map_err(|error| failed("write", &path)(error.into()))?;
-    replace_file(&path, &bytes).map_err(failed("write", &path))?;
+    write_record(place, &record)?;
     Ok(record)
+}
+
+/// Makes `place` that of a further process for a record that is there.
+pub(crate) async fn find(
+    place: &Path,
+    choice: &EtcdChoice,
+    cluster: ClusterId,
+) -> Result<(), ControlError> {
+    let process = ClusterId::random().map_err(IdentityError::from)?.0;
+    let (credentials, memory) = (choice.credentials.as_ref(), place.join(MEMORY));
+    let found = Record::find(&choice.place, credentials, cluster.0, process, &memory);
+    write_record(place, &found.await?)
+}
+
+fn write_record(place: &Path, record: &Record) -> Result<(), ControlError> {
+    let path = place.join(RECORD);
+    let bytes = serde_json::to_vec(record).map_err(|error| failed("write", &path)(error.into()))?;
+    replace_file(&path, &bytes).map_err(failed("write", &path))
 }
 
 /// Nobody opens the log of a record that is elsewhere by mistake.

@@ -113,6 +113,9 @@ pub enum ControlError {
         /// Where.
         place: String,
     },
+    /// The record is this machine's own, and no other process can serve it.
+    #[error("the record is in this machine's own store, which no other machine can serve")]
+    Embedded,
     /// The disk failed while the process ran. A new process reads what is there.
     #[error("the disk under the control store in `{dir}` failed")]
     DiskFailed {

@@ -32,13 +32,27 @@ pub fn is_here(test: &str) -> bool {
 struct Member {
     client: SocketAddr,
     peer: SocketAddr,
+    /// Where it says in plain text how it is.
+    health: SocketAddr,
     process: Option<Child>,
+}
+
+/// The certificates of an etcd that speaks TLS, as PEM files. Its certificate serves on both sides: etcd asks itself.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    /// Signs everybody's.
+    pub authority: PathBuf,
+    /// The members'.
+    pub certificate: PathBuf,
+    /// The key of that.
+    pub key: PathBuf,
 }
 
 /// An etcd. Dropping it ends its processes and removes its data.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
+    tls: Option<Certificates>,
     workspace: Workspace,
 }
 
@@ -47,16 +61,32 @@ impl Etcd {
     ///
     /// Errors: a process that does not.
     pub fn start(members: usize) -> Checked<Self> {
+        Self::start_as(members, None)
+    }
+
+    /// The same over TLS, for those alone who have a certificate of the same authority.
+    ///
+    /// Errors: those of [`Etcd::start`].
+    pub fn start_secured(members: usize, certificates: Certificates) -> Checked<Self> {
+        Self::start_as(members, Some(certificates))
+    }
+
+    fn start_as(members: usize, tls: Option<Certificates>) -> Checked<Self> {
         let workspace = Workspace::new()?;
-        let members = free_ports(members * 2)?
-            .chunks_exact(2)
-            .map(|pair| Member {
-                client: pair[0],
-                peer: pair[1],
+        let members = free_ports(members * 3)?
+            .chunks_exact(3)
+            .map(|ports| Member {
+                client: ports[0],
+                peer: ports[1],
+                health: ports[2],
                 process: None,
             })
             .collect();
-        let mut etcd = Self { members, workspace };
+        let mut etcd = Self {
+            members,
+            tls,
+            workspace,
+        };
         for at in 0..etcd.members.len() {
             etcd.spawn(at)?;
         }
@@ -82,7 +112,8 @@ impl Etcd {
     #[must_use]
     pub fn place(&self) -> String {
         let hosts: Vec<String> = self.members.iter().map(|m| m.client.to_string()).collect();
-        format!("etcd://{}", hosts.join(","))
+        let scheme = if self.tls.is_some() { "etcds" } else { "etcd" };
+        format!("{scheme}://{}", hosts.join(","))
     }
 
     /// Kills a member; its data stays.
@@ -182,7 +213,11 @@ impl Etcd {
             .enumerate()
             .map(|(at, member)| format!("m{at}={}", url(member.peer)))
             .collect();
-        let (client, peer) = (url(self.members[at].client), url(self.members[at].peer));
+        let peer = url(self.members[at].peer);
+        let client = match &self.tls {
+            None => url(self.members[at].client),
+            Some(_) => format!("https://{}", self.members[at].client),
+        };
         let log = self.workspace.path().join(format!("m{at}.log"));
         let log = File::options().create(true).append(true).open(&log);
         let log = log.call(|| format!("make the log of member {at} of etcd"))?;
@@ -203,6 +238,8 @@ impl Etcd {
                 &peer,
             ])
             .args(["--initial-cluster", &all.join(","), "--logger", "zap"])
+            .args(["--listen-metrics-urls", &url(self.members[at].health)])
+            .args(self.tls_arguments())
             .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -212,8 +249,21 @@ impl Etcd {
         self.workspace.record()
     }
 
+    fn tls_arguments(&self) -> Vec<String> {
+        let Some(tls) = &self.tls else {
+            return Vec::new();
+        };
+        let file = |path: &Path| path.to_string_lossy().into_owned();
+        vec![
+            "--client-cert-auth".to_owned(),
+            format!("--trusted-ca-file={}", file(&tls.authority)),
+            format!("--cert-file={}", file(&tls.certificate)),
+            format!("--key-file={}", file(&tls.key)),
+        ]
+    }
+
     fn wait_until_it_serves(&self, at: usize) -> Checked {
-        let address = self.members[at].client;
+        let address = self.members[at].health;
         wait::until("a member of etcd serves", START, || {
             Ok(is_healthy(address).then_some(()))
         })

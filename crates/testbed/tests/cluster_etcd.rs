@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use perigee_testbed::etcd::{self, Etcd};
+use perigee_testbed::process::Identity;
 use perigee_testbed::{Cluster, program, wait};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -62,6 +63,18 @@ impl Moved {
         .unwrap();
     }
 
+    fn json(&mut self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.cluster.perigee(arguments).unwrap()).unwrap()
+    }
+
+    /// Kills the control process that is in `dir`.
+    fn kill_control(&self, dir: &Path) {
+        let pid = fs::read_to_string(dir.join("control/pid")).unwrap();
+        let pid = pid.split_whitespace().next().unwrap().parse().unwrap();
+        let process = Identity::of(pid).unwrap();
+        process.signal(Signal::KILL).unwrap();
+    }
+
     /// Writes, reads, makes and syncs on both mounts for `time`, none of which takes long.
     fn go_on(&self, time: Duration) {
         let busy = Busy::start(&self.here, &self.there);
@@ -69,8 +82,14 @@ impl Moved {
         busy.end();
     }
 
-    /// A node dies, and another one owns what it owned: that takes the control store.
+    /// A node dies, and another one owns what it owned: that takes the control store. Then it comes back.
     fn chains_change(&mut self) {
+        self.chains_do_without_a_node();
+        self.cluster.up().unwrap();
+        self.cluster.settle().unwrap();
+    }
+
+    fn chains_do_without_a_node(&mut self) {
         let epochs = |status: &Value| -> Vec<u64> {
             let containers = status["containers"].as_array().unwrap().iter();
             containers
@@ -88,8 +107,6 @@ impl Moved {
             Ok(all.then_some(()))
         })
         .unwrap();
-        self.cluster.up().unwrap();
-        self.cluster.settle().unwrap();
     }
 }
 
@@ -148,11 +165,7 @@ fn programs_go_on_while_etcd_is_away_and_chains_change_when_it_is_back() {
     moved.go_on(LONG);
     moved.until_control_is("away");
     // The process that serves it starts, too, while etcd is away.
-    let served = moved.cluster.dir().join("control");
-    let pid = fs::read_to_string(served.join("pid")).unwrap();
-    let pid: i32 = pid.split_whitespace().next().unwrap().parse().unwrap();
-    let process = perigee_testbed::process::Identity::of(pid).unwrap();
-    process.signal(Signal::KILL).unwrap();
+    moved.kill_control(&moved.cluster.dir());
     moved.go_on(Duration::from_secs(1));
     moved.cluster.perigee(&["up"]).unwrap();
     moved.etcd.restart_all().unwrap();
@@ -221,4 +234,131 @@ fn an_etcd_that_was_put_back_is_refused_and_programs_go_on() {
     moved.etcd.restart_all().unwrap();
     moved.until_control_is("up");
     moved.chains_change();
+}
+
+#[test]
+fn any_of_the_processes_that_serve_the_record_will_do() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    if !etcd::is_here("any_of_the_processes_that_serve_the_record_will_do") {
+        return;
+    }
+    let mut moved = Moved::new(1);
+    // What is another machine to all commands, with a node of its own.
+    let elsewhere = moved.cluster.path().join("elsewhere");
+    let (file, there) = (elsewhere.with_extension("control"), elsewhere.clone());
+    let (file, there) = (file.to_str().unwrap(), there.to_str().unwrap());
+    let token = moved.json(&["token", "--json"])["token"].clone();
+    let join = [
+        "join",
+        token.as_str().unwrap(),
+        "--listen",
+        "127.0.0.1:0",
+        "--name",
+        "far",
+    ];
+    let at = ["--dir", there];
+    let on = |all: &[&str]| {
+        all.iter()
+            .chain(&at)
+            .map(|word| (*word).to_owned())
+            .collect()
+    };
+    let join: Vec<String> = on(&join);
+    assert!(moved.cluster.command(&join).unwrap().status.success());
+    moved.cluster.perigee(&["control", "export", file]).unwrap();
+    let import: Vec<String> = on(&[
+        "control",
+        "import",
+        file,
+        "--listen",
+        "127.0.0.1:0",
+        "--json",
+    ]);
+    let imported = moved.cluster.command(&import).unwrap();
+    assert!(imported.status.success(), "{}", imported.stderr);
+    let imported: Value = serde_json::from_str(&imported.stdout).unwrap();
+    let first = moved.status()["control"]["address"].clone();
+    assert_ne!(imported["address"], first);
+
+    moved.kill_control(&moved.cluster.dir());
+    wait::until("the other process is asked", LIMIT, || {
+        let control = moved.status()["control"].clone();
+        let is = control["state"] == "up" && control["address"] == imported["address"];
+        Ok(is.then_some(()))
+    })
+    .unwrap();
+    moved.chains_do_without_a_node();
+    // A node that starts knows of the other process, and joins go there.
+    moved.kill_control(&elsewhere);
+    let up: Vec<String> = on(&["up"]);
+    assert!(moved.cluster.command(&up).unwrap().status.success());
+    moved.until_control_is("up");
+    let token = moved.json(&["token", "--json"])["token"].clone();
+    assert!(token.is_string());
+    moved.cluster.up().unwrap();
+    moved.until_control_is("up");
+    moved.go_on(Duration::from_secs(1));
+    moved.kill_control(&elsewhere);
+    moved.until_control_is("up");
+    moved.go_on(Duration::from_secs(1));
+}
+
+#[test]
+fn a_cluster_is_made_on_etcd() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    if !etcd::is_here("a_cluster_is_made_on_etcd") {
+        return;
+    }
+    let mut etcd = Etcd::start(1).unwrap();
+    // For its folder, in which nothing is left behind.
+    let mut cluster = Cluster::start(1).unwrap();
+    let (first, second) = (cluster.path().join("first"), cluster.path().join("second"));
+    let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
+    let place = etcd.place();
+    let listen = ["--listen", "127.0.0.1:0", "--listen-control", "127.0.0.1:0"];
+    let init = ["init", "--control", &place, "--name", "a", "--dir", first];
+    let init: Vec<&str> = init.iter().chain(&listen).copied().collect();
+    // A cluster that did not come to be leaves nothing.
+    etcd.kill(0).unwrap();
+    let refused = cluster.command(&init).unwrap();
+    assert!(!refused.status.success());
+    assert!(
+        refused.stderr.contains("does not answer as an etcd"),
+        "{}",
+        refused.stderr
+    );
+    etcd.restart(0).unwrap();
+    let made = cluster.command(&init).unwrap();
+    assert!(made.status.success(), "{}", made.stderr);
+    let token = cluster.command(&["token", "--dir", first]).unwrap().stdout;
+    let join = [
+        "join",
+        token.trim(),
+        "--listen",
+        "127.0.0.1:0",
+        "--name",
+        "b",
+        "--dir",
+        second,
+    ];
+    let joined = cluster.command(&join).unwrap();
+    assert!(joined.status.success(), "{}", joined.stderr);
+    let status = cluster
+        .command(&["status", "--json", "--dir", second])
+        .unwrap();
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_eq!(status["control"]["kept"], place);
+    assert_eq!(status["nodes"].as_array().unwrap().len(), 2);
+    for dir in [second, first] {
+        let down = cluster.command(&["down", "--dir", dir]).unwrap();
+        assert!(down.status.success(), "{}", down.stderr);
+    }
+    for dir in [first, second] {
+        let up = cluster.command(&["up", "--dir", dir]).unwrap();
+        assert!(up.status.success(), "{}", up.stderr);
+    }
 }

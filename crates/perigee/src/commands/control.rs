@@ -1,6 +1,6 @@
 //! `perigee control`: where the cluster's record is kept.
 
-use super::up::{Undo, lock, start_control};
+use super::up::{Undo, check_address, lock, start_control};
 use super::{DirArg, JsonArg};
 use crate::layout::Layout;
 use crate::output::Report;
@@ -11,6 +11,10 @@ use perigee_etcd::place::Secrecy;
 use perigee_etcd::{Credentials, Place};
 use perigee_proto::admin::Failure;
 use serde::Serialize;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -22,6 +26,10 @@ const STOP_TIME: Duration = Duration::from_secs(10);
 pub enum Control {
     /// Move the record from the control store of this machine to an etcd, while the cluster runs
     Move(Move),
+    /// Write down what a further machine needs to serve the record; a secret
+    Export(Export),
+    /// Serve the record on this machine, too
+    Import(Import),
 }
 
 /// The certificates for an etcd over TLS.
@@ -81,6 +89,55 @@ pub struct Move {
     json: JsonArg,
 }
 
+/// Write down what a further machine needs to serve the record.
+///
+/// For a record in etcd, which several machines can serve: each of them will do. The file holds the key of the cluster's
+/// authority: whoever has it decides who is in the cluster. Remove it when it was used.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  perigee control export north.control     there: perigee control import north.control --listen 10.0.0.5:7401")]
+pub struct Export {
+    /// The file, which must not be there yet
+    file: PathBuf,
+    #[command(flatten)]
+    dir: DirArg,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+/// Serve the record on this machine, too, and start with that.
+///
+/// For a record in etcd, from the file that `perigee control export` wrote on a machine that serves it. Nodes learn of the
+/// address by themselves.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  perigee control import north.control --listen 10.0.0.5:7401")]
+pub struct Import {
+    /// What `perigee control export` wrote
+    file: PathBuf,
+    /// Address and port for nodes
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    dir: DirArg,
+    #[command(flatten)]
+    json: JsonArg,
+}
+
+/// What `control export` has done.
+#[derive(Debug, Serialize)]
+struct Exported {
+    file: PathBuf,
+}
+
+/// What `control import` has done.
+#[derive(Debug, Serialize)]
+struct Imported {
+    address: SocketAddr,
+}
+
 /// What `control move` has done.
 #[derive(Debug, Serialize)]
 struct Summary {
@@ -95,6 +152,8 @@ impl Control {
     pub fn run(self) -> Result<Report, Failure> {
         match self {
             Self::Move(command) => command.run(),
+            Self::Export(command) => command.run(),
+            Self::Import(command) => command.run(),
         }
     }
 }
@@ -131,6 +190,41 @@ impl Move {
             away_ms: begun.elapsed().as_millis() as u64,
         };
         Report::either(self.json.json, &summary, || summary.text())
+    }
+}
+
+impl Export {
+    fn run(self) -> Result<Report, Failure> {
+        let what = || format!("cannot write `{}`", self.file.display());
+        let bundle = daemon::export_control(&Layout::look(&self.dir.path())?.dir)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let made = options.open(&self.file);
+        made.and_then(|mut file| file.write_all(&bundle).and_then(|()| file.sync_all()))
+            .map_err(|error| Failure::new(what(), error))?;
+        let exported = Exported { file: self.file };
+        Report::either(self.json.json, &exported, || {
+            let file = exported.file.display();
+            format!(
+                "{file} lets a machine serve the record, and is a secret; on that machine, where a node is:\n  \
+                 perigee control import {file} --listen ADDRESS:PORT\n"
+            )
+        })
+    }
+}
+
+impl Import {
+    fn run(self) -> Result<Report, Failure> {
+        let layout = self.dir.open()?;
+        let _only = lock(&layout.dir)?;
+        let what = || format!("cannot read `{}`", self.file.display());
+        let bundle = std::fs::read(&self.file).map_err(|error| Failure::new(what(), error))?;
+        let listen = check_address(self.listen)?;
+        let address = daemon::import_control(&layout.dir, listen, &bundle)?;
+        start_control(&layout, &mut Undo::default())?;
+        Report::either(self.json.json, &Imported { address }, || {
+            format!("the record is served at {address}, too; nodes learn of it by themselves\n")
+        })
     }
 }
 

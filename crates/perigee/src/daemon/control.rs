@@ -3,7 +3,7 @@
 use super::{block_on, failure};
 use perigee_cluster::Admits;
 use perigee_control::process::{Control, ControlError, init_control_on as make_control};
-use perigee_control::{EtcdChoice, MoveNeeded, Moved};
+use perigee_control::{Bundle, EtcdChoice, MoveNeeded, Moved, join_control};
 use perigee_etcd::OpenError;
 use perigee_proto::admin::Failure;
 use perigee_types::Span;
@@ -59,6 +59,27 @@ pub fn move_control(cluster: &Path, etcd: &EtcdChoice) -> Result<Moved, Failure>
     })
 }
 
+/// What a further process needs that serves the record of `cluster`.
+pub fn export_control(cluster: &Path) -> Result<Vec<u8>, Failure> {
+    let what = || format!("cannot export the control store of `{}`", cluster.display());
+    let bundle = Bundle::of(cluster).map_err(|error| hinted(what(), &error))?;
+    bundle.encode().map_err(|error| failure(what(), &error))
+}
+
+/// Makes a further process in `cluster`, from what another one has exported.
+pub fn import_control(
+    cluster: &Path,
+    listen: SocketAddr,
+    bundle: &[u8],
+) -> Result<SocketAddr, Failure> {
+    let what = || format!("cannot make a control store in `{}`", cluster.display());
+    let bundle = Bundle::decode(bundle).map_err(|error| failure(what(), &error))?;
+    block_on(async {
+        let made = join_control(cluster, listen, &bundle).await;
+        made.map_err(|error| hinted(what(), &error))
+    })
+}
+
 /// A failure with what a person can do about it.
 fn hinted(what: String, error: &ControlError) -> Failure {
     let failure = failure(what, error);
@@ -70,6 +91,9 @@ fn hinted(what: String, error: &ControlError) -> Failure {
         ControlError::Etcd(OpenError::InUse { .. }) => failure.hint(
             "this directory is older than the cluster: the control processes that use etcd know where it is",
         ),
+        ControlError::Embedded => {
+            failure.hint("`perigee control move` moves it to an etcd first")
+        }
         ControlError::Etcd(OpenError::Credentials(_)) => {
             failure.hint("give --etcd-ca, --etcd-cert and --etcd-key, as PEM files")
         }

@@ -9,8 +9,8 @@ mod node;
 mod rebuild;
 
 pub use control::{
-    address as address_of_control, check_etcd, first_token, init_control, is_control, move_control,
-    run_control,
+    address as address_of_control, check_etcd, export_control, first_token, import_control,
+    init_control, is_control, move_control, run_control,
 };
 pub use join::{control_address, cut_off, join, join_again, settle as settle_join};
 pub use node::start_node;
