@@ -271,3 +271,35 @@ async fn one_etcd_serves_several_clusters_and_several_processes_of_each() {
         .unwrap();
     assert!(whole.store().list("/").await.unwrap().0.is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_of_what_was_compacted_says_so_and_misses_no_delete() {
+    if !etcd::is_here("a_watch_of_what_was_compacted_says_so_and_misses_no_delete") {
+        return;
+    }
+    let world = World::new(1, Revision(0)).await;
+    let store = world.open();
+    let first = store.commit(put("/w/a", 1)).await.unwrap().revision;
+    let delete = Txn::default().when("/w/a", Some(first)).delete("/w/a");
+    let deleted = store.commit(delete).await.unwrap().revision;
+    let last = store.commit(put("/w/b", 2)).await.unwrap().revision;
+    // One that follows is not disturbed.
+    let mut follows = store.watch("/w/", first);
+    for at in [first, deleted, last] {
+        assert_eq!(follows.next().await.unwrap().revision, at);
+    }
+    world.etcd.compact(deleted.0).unwrap();
+    // Of the revision that it has compacted to, etcd knows no deletes.
+    for from in [first, deleted] {
+        let mut watch = store.watch("/w/", from);
+        let gone = watch.next().await;
+        let oldest = last;
+        assert_eq!(gone, Err(WatchError::Compacted { oldest }));
+        assert_eq!(watch.next().await, Err(WatchError::Compacted { oldest }));
+    }
+    let mut watch = store.watch("/w/", last);
+    assert_eq!(watch.next().await.unwrap().revision, last);
+    let next = store.commit(put("/w/b", 3)).await.unwrap().revision;
+    assert_eq!(watch.next().await.unwrap().revision, next);
+    assert_eq!(follows.next().await.unwrap().revision, next);
+}

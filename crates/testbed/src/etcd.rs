@@ -116,6 +116,20 @@ impl Etcd {
         format!("{scheme}://{}", hosts.join(","))
     }
 
+    /// Has it forget what was before a revision, as it counts.
+    ///
+    /// Errors: it does not.
+    pub fn compact(&self, revision: u64) -> Checked {
+        let body = format!("{{\"revision\":\"{revision}\",\"physical\":true}}");
+        let question = format!(
+            "POST /v3/kv/compaction HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = ask(self.members[0].client, &question).call(|| "compact etcd".to_owned())?;
+        crate::ensure!(answer.contains(" 200 "), "etcd does not compact: {answer}");
+        Ok(())
+    }
+
     /// Kills a member; its data stays.
     ///
     /// Errors: those of the signal.
@@ -279,17 +293,19 @@ impl Drop for Etcd {
 
 /// Whether a member serves, and knows a leader.
 fn is_healthy(address: SocketAddr) -> bool {
+    ask(address, "GET /health HTTP/1.0\r\n\r\n")
+        .is_ok_and(|answer| answer.contains("\"health\":\"true\""))
+}
+
+/// One question in plain text, and its answer.
+fn ask(address: SocketAddr, question: &str) -> std::io::Result<String> {
     use std::io::{Read as _, Write as _};
-    let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else {
-        return false;
-    };
-    let asked = stream
-        .set_read_timeout(Some(Duration::from_secs(2)))
-        .and_then(|()| stream.write_all(b"GET /health HTTP/1.0\r\n\r\n"));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(question.as_bytes())?;
     let mut answer = String::new();
-    asked.is_ok()
-        && stream.read_to_string(&mut answer).is_ok()
-        && answer.contains("\"health\":\"true\"")
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 /// Ports that nobody listens on; below the range from which the kernel gives ports to outgoing connections, so that
