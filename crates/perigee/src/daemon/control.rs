@@ -89,7 +89,8 @@ fn hinted(what: String, error: &ControlError) -> Failure {
              for the name given here",
         ),
         ControlError::Etcd(OpenError::InUse { .. }) => failure.hint(
-            "this directory is older than the cluster: the control processes that use etcd know where it is",
+            "this directory is older than the cluster, whose control processes use that record; where nobody does any \
+             more, after `perigee rebuild`: etcdctl del --prefix /perigee/CLUSTER/",
         ),
         ControlError::Embedded => {
             failure.hint("`perigee control move` moves it to an etcd first")
