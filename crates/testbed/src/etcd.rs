@@ -1,8 +1,9 @@
 //! An etcd of one or several real processes on loopback ports, with its data in a folder.
 
+use crate::cluster::{CONTROL_HOST, Cluster};
 use crate::error::{Call, CheckError, Checked};
 use crate::leftover::Workspace;
-use crate::wait;
+use crate::{links, wait};
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -53,6 +54,8 @@ pub struct Certificates {
 pub struct Etcd {
     members: Vec<Member>,
     tls: Option<Certificates>,
+    /// The words before a command that is run on its host, where that is one of its own.
+    host: Vec<String>,
     workspace: Workspace,
 }
 
@@ -61,17 +64,24 @@ impl Etcd {
     ///
     /// Errors: a process that does not.
     pub fn start(members: usize) -> Checked<Self> {
-        Self::start_as(members, None)
+        Self::start_as(members, None, Vec::new())
+    }
+
+    /// The same where `host` before a command runs it on another host.
+    ///
+    /// Errors: those of [`Etcd::start`].
+    pub fn start_on(members: usize, host: Vec<String>) -> Checked<Self> {
+        Self::start_as(members, None, host)
     }
 
     /// The same over TLS, for those alone who have a certificate of the same authority.
     ///
     /// Errors: those of [`Etcd::start`].
     pub fn start_secured(members: usize, certificates: Certificates) -> Checked<Self> {
-        Self::start_as(members, Some(certificates))
+        Self::start_as(members, Some(certificates), Vec::new())
     }
 
-    fn start_as(members: usize, tls: Option<Certificates>) -> Checked<Self> {
+    fn start_as(members: usize, tls: Option<Certificates>, host: Vec<String>) -> Checked<Self> {
         let workspace = Workspace::new()?;
         let members = free_ports(members * 3)?
             .chunks_exact(3)
@@ -85,6 +95,7 @@ impl Etcd {
         let mut etcd = Self {
             members,
             tls,
+            host,
             workspace,
         };
         for at in 0..etcd.members.len() {
@@ -236,7 +247,8 @@ impl Etcd {
         let log = File::options().create(true).append(true).open(&log);
         let log = log.call(|| format!("make the log of member {at} of etcd"))?;
         fs::create_dir_all(self.data()).call(|| "make the folder of etcd".to_owned())?;
-        let process = Command::new(PROGRAM)
+        let process = self
+            .command(&[PROGRAM])
             .args(["--name", &format!("m{at}"), "--data-dir"])
             .arg(self.data().join(format!("m{at}")))
             .args([
@@ -254,13 +266,20 @@ impl Etcd {
             .args(["--initial-cluster", &all.join(","), "--logger", "zap"])
             .args(["--listen-metrics-urls", &url(self.members[at].health)])
             .args(self.tls_arguments())
-            .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn();
         self.members[at].process = Some(process.call(|| format!("start {PROGRAM}"))?);
         self.workspace.record()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let host = self.host.iter().map(String::as_str);
+        let mut all = host.chain(words.iter().copied());
+        let mut command = Command::new(all.next().unwrap_or(PROGRAM));
+        command.args(all);
+        command
     }
 
     fn tls_arguments(&self) -> Vec<String> {
@@ -277,10 +296,43 @@ impl Etcd {
     }
 
     fn wait_until_it_serves(&self, at: usize) -> Checked {
-        let address = self.members[at].health;
+        let health = format!("http://{}/health", self.members[at].health);
         wait::until("a member of etcd serves", START, || {
-            Ok(is_healthy(address).then_some(()))
+            Ok(self.is_healthy(&health).then_some(()))
         })
+    }
+
+    /// Whether a member serves, and knows a leader.
+    fn is_healthy(&self, health: &str) -> bool {
+        let asked = self
+            .command(&["curl", "--silent", "--max-time", "2", health])
+            .output();
+        asked.is_ok_and(|answer| {
+            String::from_utf8_lossy(&answer.stdout).contains("\"health\":\"true\"")
+        })
+    }
+}
+
+impl Cluster {
+    /// Starts an etcd, on the control store's host where that is one of its own, and moves the record there.
+    ///
+    /// Errors: those of [`Etcd::start`], and of the move.
+    pub fn move_to_etcd(&mut self, members: usize) -> Checked {
+        let links = self.links.take();
+        let host = match &links {
+            None => Vec::new(),
+            Some(links) => vec![links::ENTER.to_owned(), links.entry(CONTROL_HOST)?],
+        };
+        let etcd = Etcd::start_on(members, host)?;
+        let place = etcd.place();
+        let words = ["control", "move", &place];
+        match &links {
+            None => self.perigee(&words)?,
+            Some(links) => self.on_host(links, CONTROL_HOST, &words)?,
+        };
+        self.links = links;
+        self.etcd = Some(etcd);
+        Ok(())
     }
 }
 
@@ -289,12 +341,6 @@ impl Drop for Etcd {
         // The workspace ends what is left, and says so when it cannot.
         _ = self.kill_all();
     }
-}
-
-/// Whether a member serves, and knows a leader.
-fn is_healthy(address: SocketAddr) -> bool {
-    ask(address, "GET /health HTTP/1.0\r\n\r\n")
-        .is_ok_and(|answer| answer.contains("\"health\":\"true\""))
 }
 
 /// One question in plain text, and its answer.
