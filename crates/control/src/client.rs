@@ -238,13 +238,14 @@ impl RemoteControl {
             let after = list.last().map(|kv: &KeyValue| kv.key.clone());
             let prefix = prefix.to_owned();
             let page = self.read(&List { prefix, after }).await?;
-            if page.revision.0 < seen {
-                return Err(StoreError::WentBack);
+
+            match at {
+                None if page.revision.0 < seen => return Err(StoreError::WentBack),
+                None => at = Some(page.revision),
+                Some(at) if at != page.revision => return Ok(None),
+                Some(_) => {}
             }
             self.see(page.revision);
-            if *at.get_or_insert(page.revision) != page.revision {
-                return Ok(None);
-            }
             let more = page.more && !page.entries.is_empty();
             list.extend(page.entries);
             if !more {

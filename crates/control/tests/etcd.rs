@@ -291,3 +291,36 @@ async fn an_etcd_that_was_put_back_serves_nobody_until_its_newest_state_is_there
     member.store.commit(put("3")).await.unwrap();
     drop(world);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_many_pages_is_of_one_revision_beside_changes() {
+    if !etcd::is_here("a_list_of_many_pages_is_of_one_revision_beside_changes") {
+        return;
+    }
+    let etcd = Etcd::start(1).unwrap();
+    let world = World::on(Some(&choice(&etcd))).await;
+    let member = world.member("a").await;
+    let store = world.control.store();
+    for n in 0..40 {
+        let txn = (0..8).fold(Txn::default(), |txn, m| {
+            txn.put(format!("/big/{n:02}{m}"), vec![1; 60_000])
+        });
+        store.commit(txn).await.unwrap();
+    }
+    let changing = store.clone();
+    let changes = tokio::spawn(async move {
+        for n in 0_u64.. {
+            let key = "/big/000".to_owned();
+            let txn = Txn::default().put(key, n.to_string().into_bytes());
+            changing.commit(txn).await.unwrap();
+        }
+    });
+    let mut last = perigee_cluster::Revision(0);
+    for _ in 0..5 {
+        let (list, at) = member.store.list("/big/").await.unwrap();
+        assert_eq!(list.len(), 320);
+        assert!(at > last && list.iter().all(|kv| kv.revision <= at));
+        last = at;
+    }
+    changes.abort();
+}

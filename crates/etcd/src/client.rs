@@ -90,7 +90,9 @@ impl Client {
     ) -> Result<A, CallError> {
         let question = encode(question)?;
         let until = Instant::now() + PATIENCE;
-        let _slot = timeout_at(until, self.calls.acquire()).await;
+        let Ok(Ok(_slot)) = timeout_at(until, self.calls.acquire()).await else {
+            return Err(CallError::NotSent("too many calls wait".to_owned()));
+        };
         let mut failed = 0;
         loop {
             let at = self.current.load(Ordering::Relaxed) % self.idle.len();

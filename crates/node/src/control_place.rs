@@ -1,7 +1,8 @@
 //! Where the control store is: one process, or several of which each will do.
 //!
 //! All have one name and one record, and calls know one of them from the next by its number, as they know a process
-//! from the one before. So going to another is as if the one had started again, elsewhere.
+//! from the one before. So going to another is as if the one had started again, elsewhere. One that is reached may
+//! still do nothing: it is cut off from the etcd that has the record.
 
 use parking_lot::Mutex;
 use perigee_cluster::Directory;
@@ -16,6 +17,8 @@ use tracing::info;
 const LOOK: Duration = Duration::from_millis(250);
 /// Looks in a row that find no connection before the next process is tried: two handshakes.
 const LOOKS: u32 = 2;
+/// Renewals of the sign of life in a row that may fail, each after seconds, before the next process is tried.
+const FAILURES: u32 = 2;
 
 /// The addresses, and the one that is asked.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ struct Known {
     configured: Vec<SocketAddr>,
     all: Vec<SocketAddr>,
     asked: SocketAddr,
+    /// Failures in a row of what was asked.
+    failures: u32,
 }
 
 impl ControlPlaces {
@@ -47,6 +52,7 @@ impl ControlPlaces {
                 all: configured.clone(),
                 configured,
                 asked: first,
+                failures: 0,
             }),
         };
         if let Ok(directory) = Directory::from_list(&copy.records, copy.revision) {
@@ -72,6 +78,11 @@ impl ControlPlaces {
         self.known.lock().asked
     }
 
+    /// All addresses.
+    pub(crate) fn all(&self) -> Vec<SocketAddr> {
+        self.known.lock().all.clone()
+    }
+
     /// Goes on to the next process whenever the one that is asked cannot be reached.
     pub(crate) async fn keep_reachable(self: Arc<Self>) {
         let mut away = 0;
@@ -83,22 +94,42 @@ impl ControlPlaces {
             away = if is_reached { 0 } else { away + 1 };
             if away >= LOOKS {
                 away = 0;
-                self.ask_the_next();
+                self.ask_the_next(&mut self.known.lock());
             }
         }
     }
 
-    fn ask_the_next(&self) {
+    /// Takes note of whether the process that is asked did what it was asked for.
+    pub(crate) fn note(&self, done: bool) {
         let mut known = self.known.lock();
-        let at = known.all.iter().position(|address| *address == known.asked);
-        let next = at.map_or(0, |at| (at + 1) % known.all.len().max(1));
-        let Some(next) = known.all.get(next).copied() else {
-            return;
-        };
-        if next != known.asked {
-            info!(from = %known.asked, to = %next, "asks another process of the control store");
-            known.asked = next;
-            self.network.set_address(PeerName::Control, next);
+        known.failures = if done { 0 } else { known.failures + 1 };
+        if known.failures >= FAILURES {
+            known.failures = 0;
+            if self.ask_the_next(&mut known) == Goes::Elsewhere {
+                // It is connected, and would be asked on.
+                self.network.disconnect(PeerName::Control);
+            }
         }
     }
+
+    fn ask_the_next(&self, known: &mut Known) -> Goes {
+        let at = known.all.iter().position(|address| *address == known.asked);
+        let next = at.map_or(0, |at| (at + 1) % known.all.len().max(1));
+        match known.all.get(next).copied() {
+            Some(next) if next != known.asked => {
+                info!(from = %known.asked, to = %next, "asks another process of the control store");
+                known.asked = next;
+                self.network.set_address(PeerName::Control, next);
+                Goes::Elsewhere
+            }
+            Some(_) | None => Goes::Nowhere,
+        }
+    }
+}
+
+/// Whether there is another process to ask.
+#[derive(Debug, PartialEq, Eq)]
+enum Goes {
+    Elsewhere,
+    Nowhere,
 }

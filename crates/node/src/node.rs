@@ -199,7 +199,9 @@ impl Node {
         let places = self.places.clone();
         self.tasks
             .spawn(follow(env.clone(), places, appeared, leftovers));
-        self.tasks.spawn(live(env.clone(), version, life.ok()));
+        let places = self.places.clone();
+        self.tasks
+            .spawn(live(env.clone(), places, version, life.ok()));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
         self.tasks.spawn(duties(env));
@@ -508,12 +510,21 @@ async fn appear(env: &Arc<Env>, id: ContainerId) {
 }
 
 /// Shows the cluster that this node lives.
-async fn live(env: Arc<Env>, version: String, mut lease: Option<LeaseNumber>) {
+async fn live(
+    env: Arc<Env>,
+    places: Arc<ControlPlaces>,
+    version: String,
+    mut lease: Option<LeaseNumber>,
+) {
     loop {
         let renewed = match lease {
             Some(number) => env.control.keep_alive(number).await.map(|_| number),
             None => begin_life(&env, &version).await,
         };
+        places.note(matches!(
+            renewed,
+            Ok(_) | Err(ControlError::Refused { .. } | ControlError::WentBack)
+        ));
         lease = match renewed {
             Ok(number) => Some(number),
             Err(ControlError::Refused { .. }) => None,

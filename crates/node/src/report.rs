@@ -163,6 +163,7 @@ impl Node {
         };
         ControlStatus {
             state,
+            known: self.places.all().iter().map(ToString::to_string).collect(),
             kept: kept
                 .ok()
                 .and_then(Result::ok)

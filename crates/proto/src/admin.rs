@@ -260,6 +260,9 @@ pub struct ControlStatus {
     pub state: ControlState,
     /// Where it listens.
     pub address: String,
+    /// Where it can be reached, as the answering node knows: more than one address where several processes serve it.
+    #[serde(default)]
+    pub known: Vec<String>,
     /// Where it keeps the record: an etcd, or `embedded`; empty where it does not say.
     #[serde(default)]
     pub kept: String,

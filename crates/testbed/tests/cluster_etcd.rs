@@ -282,6 +282,18 @@ fn any_of_the_processes_that_serve_the_record_will_do() {
     let first = moved.status()["control"]["address"].clone();
     assert_ne!(imported["address"], first);
 
+    // Nodes learn of it by themselves, a moment later.
+    for node in ["1", "2", "3"] {
+        wait::until("the node knows of both processes", LIMIT, || {
+            let ended = moved
+                .cluster
+                .on_this(&["status", "--json", "--node", node])?;
+            let status: Value = serde_json::from_str(&ended.stdout).unwrap();
+            let known = status["control"]["known"].as_array().unwrap().len();
+            Ok((known == 2).then_some(()))
+        })
+        .unwrap();
+    }
     moved.kill_control(&moved.cluster.dir());
     wait::until("the other process is asked", LIMIT, || {
         let control = moved.status()["control"].clone();
@@ -303,6 +315,21 @@ fn any_of_the_processes_that_serve_the_record_will_do() {
     moved.kill_control(&elsewhere);
     moved.until_control_is("up");
     moved.go_on(Duration::from_secs(1));
+    // The first one is cut off from etcd: it is reached, and of no use while there is the other one.
+    let dir = moved.cluster.dir();
+    moved.kill_control(&dir);
+    let record = dir.join("control/etcd.json");
+    let known = fs::read_to_string(&record).unwrap();
+    let cut_off = known.replace(&moved.etcd.place(), "etcd://127.0.0.1:1");
+    fs::write(&record, cut_off).unwrap();
+    moved.cluster.up().unwrap();
+    assert!(moved.cluster.command(&up).unwrap().status.success());
+    wait::until("the one that is of use is asked", LIMIT, || {
+        let control = moved.status()["control"].clone();
+        let is = control["state"] == "up" && control["address"] == imported["address"];
+        Ok(is.then_some(()))
+    })
+    .unwrap();
 }
 
 #[test]

@@ -319,6 +319,7 @@ mod tests {
             control: ControlStatus {
                 state: ControlState::Up,
                 address: "127.0.0.1:20000".to_owned(),
+                known: vec!["127.0.0.1:20000".to_owned()],
                 kept: "embedded".to_owned(),
                 silent_ms: 3,
             },
