@@ -6,10 +6,14 @@ use perigee_cluster::{BoxFuture, ControlStore, Revision, StoreError, Txn, WatchE
 use perigee_etcd::{EtcdControl, Founding, Memory, OpenError, Place, Record};
 use perigee_testbed::etcd::{self, Etcd};
 use perigee_types::Span;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 const CLUSTER: u128 = 0xc1;
 const PROCESS: u128 = 0x0a;
@@ -302,4 +306,58 @@ async fn a_watch_of_what_was_compacted_says_so_and_misses_no_delete() {
     let next = store.commit(put("/w/b", 3)).await.unwrap().revision;
     assert_eq!(watch.next().await.unwrap().revision, next);
     assert_eq!(follows.next().await.unwrap().revision, next);
+}
+
+/// Stands between a client and etcd, and keeps answers to itself for as long as it is told to.
+async fn listener_before(etcd: &Etcd, quiet: Arc<AtomicBool>) -> SocketAddr {
+    let place = etcd.place();
+    let behind: SocketAddr = place.strip_prefix("etcd://").unwrap().parse().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let quiet = Arc::clone(&quiet);
+            tokio::spawn(async move {
+                let server = TcpStream::connect(behind).await.unwrap();
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = server.into_split();
+                let asks = tokio::spawn(async move {
+                    // A side that has gone away ends the other.
+                    _ = tokio::io::copy(&mut from_client, &mut to_server).await;
+                });
+                let mut answer = vec![0; 64 << 10];
+                while let Ok(len @ 1..) = from_server.read(&mut answer).await {
+                    let lost = quiet.load(Ordering::Relaxed);
+                    if lost || to_client.write_all(&answer[..len]).await.is_err() {
+                        break;
+                    }
+                }
+                asks.abort();
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_lost_is_an_unknown_outcome() {
+    if !etcd::is_here("an_answer_that_is_lost_is_an_unknown_outcome") {
+        return;
+    }
+    let world = World::new(1, Revision(0)).await;
+    let quiet = Arc::new(AtomicBool::new(false));
+    let address = listener_before(&world.etcd, Arc::clone(&quiet)).await;
+    let record = Record {
+        place: format!("etcd://{address}").parse().unwrap(),
+        ..world.record.clone()
+    };
+    let store = open(&record, CLUSTER, &world.memory());
+    store.commit(put("/a", 1)).await.unwrap();
+    quiet.store(true, Ordering::Relaxed);
+    assert_eq!(store.commit(put("/a", 2)).await, Err(StoreError::Unknown));
+    // What was not sent is known to be undone: each connection begins with a question of its own.
+    let away = Err(StoreError::Unavailable);
+    assert_eq!(store.commit(put("/a", 3)).await, away);
+    quiet.store(false, Ordering::Relaxed);
+    assert_eq!(store.get("/a").await.unwrap().unwrap().value, b"2");
 }
