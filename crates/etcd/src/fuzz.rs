@@ -1,5 +1,6 @@
 //! Whatever an etcd answers, or a person writes, is what it should be or an error.
 
+use crate::memory;
 use crate::place::Place;
 use crate::wire::{Complaint, Leased, Ranged, Streamed, TxnDone, Watched};
 use perigee_fuzz::assault;
@@ -30,6 +31,19 @@ fn fuzz_answers_of_etcd() {
     read::<Streamed<Watched>>("etcd::Watched", &[watched, gone, error]);
     let complaint = r#"{"error":"no","message":"no","code":5}"#.to_owned();
     read::<Complaint>("etcd::Complaint", &[complaint]);
+}
+
+#[test]
+fn fuzz_memories() {
+    let known = memory::Known {
+        etcd: 12_101_053_776_118_486_841,
+        marked: 5,
+        seen: 9,
+    };
+    let text = memory::text(&known).expect("a text");
+    assault("etcd::Memory", &[text.into()], |bytes| {
+        memory::parse(bytes).into()
+    });
 }
 
 #[test]

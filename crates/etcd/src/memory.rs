@@ -9,8 +9,8 @@ use crate::error::OpenError;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use tracing::warn;
 
@@ -33,13 +33,26 @@ impl Known {
     }
 }
 
-/// The memory of a process, and its file.
+/// Where the two places of the file begin: apart, so that a torn write leaves the other one.
+const PLACES: [u64; 2] = [0, 4096];
+/// The longest text of one: a checksum, and three numbers with their names.
+const TEXT_LEN_MAX: usize = 256;
+
+/// The memory of a process, and its file: two places, written by turns, each with a checksum and a line of JSON.
 #[derive(Debug)]
 pub struct Memory {
-    file: PathBuf,
+    path: PathBuf,
     known: Mutex<Known>,
-    /// What the file has.
-    written: Mutex<Known>,
+    written: Mutex<Written>,
+}
+
+/// What the file has.
+#[derive(Debug)]
+struct Written {
+    file: File,
+    known: Known,
+    /// The place that is written next.
+    next: usize,
 }
 
 impl Memory {
@@ -47,27 +60,31 @@ impl Memory {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn create(file: &Path, known: Known) -> Result<Self, OpenError> {
-        write(file, &known).map_err(failed("write", file))?;
-        Ok(Self::of(file, known))
+    pub fn create(path: &Path, known: Known) -> Result<Self, OpenError> {
+        make(path, &known).map_err(failed("write", path))?;
+        Self::open(path)
     }
 
     /// Reads the file.
     ///
     /// # Errors
     /// It cannot be read, or holds something else.
-    pub fn open(file: &Path) -> Result<Self, OpenError> {
-        let bytes = fs::read(file).map_err(failed("read", file))?;
-        let known = serde_json::from_slice(&bytes).map_err(io::Error::from);
-        Ok(Self::of(file, known.map_err(failed("read", file))?))
-    }
-
-    fn of(file: &Path, known: Known) -> Self {
-        Self {
-            file: file.to_path_buf(),
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let opened = File::options().read(true).write(true).open(path);
+        let file = opened.map_err(failed("open", path))?;
+        let found = PLACES.map(|at| read(&file, at));
+        let newest = found.iter().flatten().max_by_key(|known| known.seen);
+        let Some(known) = newest.copied() else {
+            let nothing = io::Error::from(io::ErrorKind::InvalidData);
+            return Err(failed("read", path)(nothing));
+        };
+        // The other place may be torn, or older.
+        let next = usize::from(found[0] == Some(known));
+        Ok(Self {
+            path: path.to_path_buf(),
             known: Mutex::new(known),
-            written: Mutex::new(known),
-        }
+            written: Mutex::new(Written { file, known, next }),
+        })
     }
 
     /// What is known now.
@@ -93,14 +110,19 @@ impl Memory {
     pub fn keep(&self) {
         let mut written = self.written.lock();
         let known = self.known();
-        if *written == known {
+        if written.known == known {
             return;
         }
-        match write(&self.file, &known) {
-            Ok(()) => *written = known,
+        let at = PLACES[written.next];
+        let put = text(&known).and_then(|text| written.file.write_all_at(text.as_bytes(), at));
+        match put.and_then(|()| written.file.sync_data()) {
+            Ok(()) => {
+                written.known = known;
+                written.next = 1 - written.next;
+            }
             // What was acknowledged is in etcd nevertheless: only its loss could go unseen.
             Err(error) => {
-                warn!(%error, file = %self.file.display(), "how far etcd is is not remembered");
+                warn!(%error, file = %self.path.display(), "how far etcd is is not remembered");
             }
         }
     }
@@ -116,16 +138,40 @@ fn failed(action: &'static str, file: &Path) -> impl FnOnce(io::Error) -> OpenEr
     }
 }
 
-/// The old file or the new one is there after a crash.
-fn write(file: &Path, known: &Known) -> io::Result<()> {
-    let new = file.with_extension("new");
+pub(crate) fn text(known: &Known) -> io::Result<String> {
+    let json = serde_json::to_string(known)?;
+    Ok(format!("{:08x} {json}\n", crc32c::crc32c(json.as_bytes())))
+}
+
+/// What one place holds, if it is whole.
+fn read(file: &File, at: u64) -> Option<Known> {
+    let mut bytes = [0; TEXT_LEN_MAX];
+    let len = file.read_at(&mut bytes, at).ok()?;
+    parse(&bytes[..len])
+}
+
+pub(crate) fn parse(bytes: &[u8]) -> Option<Known> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (sum, json) = std::str::from_utf8(&bytes[..end]).ok()?.split_once(' ')?;
+    let sum = u32::from_str_radix(sum, 16).ok()?;
+    if sum != crc32c::crc32c(json.as_bytes()) {
+        return None;
+    }
+    serde_json::from_str(json).ok()
+}
+
+/// Makes a file with both places. The old file or the new one is there after a crash.
+fn make(path: &Path, known: &Known) -> io::Result<()> {
+    let new = path.with_extension("new");
     let mut options = OpenOptions::new();
     options.create(true).write(true).truncate(true).mode(0o600);
-    let mut out = options.open(&new)?;
-    out.write_all(&serde_json::to_vec(known)?)?;
-    out.sync_data()?;
-    fs::rename(&new, file)?;
-    File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all()
+    let file = options.open(&new)?;
+    for at in PLACES {
+        file.write_all_at(text(known)?.as_bytes(), at)?;
+    }
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]
@@ -155,6 +201,29 @@ mod tests {
                 seen
             }
         );
+    }
+
+    #[test]
+    fn a_torn_write_leaves_what_was_known_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("etcd.memory");
+        let memory = Memory::create(&path, Known::default()).unwrap();
+        for marked in 1..=6 {
+            memory.mark(marked);
+            memory.keep();
+            let whole = fs::read(&path).unwrap();
+            for at in PLACES {
+                let mut torn = whole.clone();
+                torn[at as usize + 12] ^= 1;
+                let copy = dir.path().join("torn");
+                fs::write(&copy, torn).unwrap();
+                let known = Memory::open(&copy).unwrap().known();
+                assert!([marked - 1, marked].contains(&known.marked), "{known:?}");
+            }
+            assert_eq!(Memory::open(&path).unwrap().known().marked, marked);
+        }
+        fs::write(&path, "nothing of it").unwrap();
+        assert!(Memory::open(&path).is_err());
     }
 
     #[test]
