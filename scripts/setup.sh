@@ -15,12 +15,17 @@ build_packages=(build-essential git ca-certificates curl)
 mount_packages=(fuse3)
 test_packages=(attr acl e2fsprogs iproute2 mount)
 bench_packages=(fio)
+# without it the tests of etcd say that they are skipped
+wanted_packages=()
 
 packages=("${build_packages[@]}")
 case $purpose in
     build) ;;
     mount) packages+=("${mount_packages[@]}") ;;
-    test) packages+=("${mount_packages[@]}" "${test_packages[@]}") ;;
+    test)
+        packages+=("${mount_packages[@]}" "${test_packages[@]}")
+        wanted_packages=(etcd-server)
+        ;;
     bench) packages+=("${mount_packages[@]}" "${bench_packages[@]}") ;;
     *)
         echo "usage: $0 [build|mount|test|bench]" >&2
@@ -81,6 +86,16 @@ if ((${#missing[@]} > 0)); then
         echo "error: please install: ${missing[*]} (on Debian: sudo apt-get install ${missing[*]})" >&2
         exit 1
     fi
+fi
+
+# The tests start processes of their own: the package's service is not to run.
+if [[ ${#wanted_packages[@]} -gt 0 && $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
+    for package in "${wanted_packages[@]}"; do
+        if ! is_installed "$package"; then
+            [[ ! -d /run/systemd/system ]] || systemctl --quiet mask "${package%-server}.service"
+            install_packages "$package" || echo "no $package here: its tests are skipped" >&2
+        fi
+    done
 fi
 
 rust_is_fine || install_rust

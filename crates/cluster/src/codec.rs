@@ -1,8 +1,8 @@
 //! Records as bytes: one byte of version, then postcard. Nothing may follow.
 
 use crate::model::{
-    CHAIN_LEN_MAX, ClusterInfo, Container, Live, NODE_NAME_LEN_MAX, Node, Policy, Readmission,
-    Revoked, Token,
+    CHAIN_LEN_MAX, ClusterInfo, Container, ControlProcess, Live, NODE_NAME_LEN_MAX, Node, Policy,
+    Readmission, Revoked, Token,
 };
 use perigee_types::{ContainerId, NodeId};
 use serde::Serialize;
@@ -138,6 +138,10 @@ impl Record for Container {
 
 impl Record for Live {
     const WHAT: &'static str = "live";
+}
+
+impl Record for ControlProcess {
+    const WHAT: &'static str = "control process";
 }
 
 impl Record for Policy {

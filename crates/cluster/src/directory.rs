@@ -2,7 +2,9 @@
 
 use crate::codec::{DecodeError, Record};
 use crate::key::{self, Name};
-use crate::model::{ClusterInfo, Container, Live, Node, Policy, Readmission, Revoked, Token};
+use crate::model::{
+    ClusterInfo, Container, ControlProcess, Live, Node, Policy, Readmission, Revoked, Token,
+};
 use crate::store::{Event, KeyValue, Revision};
 use perigee_types::{ContainerId, NodeId};
 use std::collections::BTreeMap;
@@ -37,6 +39,8 @@ pub struct Directory {
     pub readmissions: BTreeMap<[u8; 32], Known<Readmission>>,
     /// Void certificates by serial number.
     pub revoked: BTreeMap<Vec<u8>, Known<Revoked>>,
+    /// The processes that serve the record, where several can; by their numbers.
+    pub controls: BTreeMap<u128, Known<ControlProcess>>,
     /// The number that the next node gets; `None` before the first.
     pub next_node: Option<Known<NodeId>>,
     /// The number that the next container gets; `None` before the first.
@@ -92,6 +96,10 @@ impl Directory {
             Name::Revoked(serial) => {
                 let known = read(at, value, r, |_| true)?;
                 replace(&mut self.revoked, serial, known);
+            }
+            Name::Control(process) => {
+                let known = read(at, value, r, |_| true)?;
+                replace(&mut self.controls, process, known);
             }
             Name::Policy(name) => {
                 replace(

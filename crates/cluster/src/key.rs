@@ -19,6 +19,8 @@ pub const TOKENS: &str = "/tokens/";
 pub const READMISSIONS: &str = "/readmissions/";
 /// Prefix of [`crate::Revoked`] records.
 pub const REVOKED: &str = "/revoked/";
+/// Prefix of [`crate::ControlProcess`] records.
+pub const CONTROLS: &str = "/controls/";
 /// Prefix of [`crate::Live`] records, which end with their node's lease.
 pub const LIVE: &str = "/live/";
 /// The number that the next node gets.
@@ -70,6 +72,12 @@ pub fn readmission(hash: &[u8; 32]) -> String {
     with_hex(READMISSIONS, hash)
 }
 
+/// The key of a control process, by its number.
+#[must_use]
+pub fn control(process: u128) -> String {
+    format!("{CONTROLS}{process:032x}")
+}
+
 /// The key of a void certificate, by its serial number.
 #[must_use]
 pub fn revoked(serial: &[u8]) -> String {
@@ -119,6 +127,8 @@ pub enum Name<'a> {
     Readmission(&'a str),
     /// A void certificate, by its serial number.
     Revoked(Vec<u8>),
+    /// A control process, by its number.
+    Control(u128),
     /// [`NEXT_NODE`].
     NextNode,
     /// [`NEXT_CONTAINER`].
@@ -149,6 +159,11 @@ impl<'a> Name<'a> {
         }
         if let Some(text) = key.strip_prefix(REVOKED) {
             return from_hex(text).map_or(Self::Other, Self::Revoked);
+        }
+        if let Some(text) = key.strip_prefix(CONTROLS) {
+            let number = u128::from_str_radix(text, 16).ok();
+            let number = number.filter(|process| control(*process) == key);
+            return number.map_or(Self::Other, Self::Control);
         }
         if let Some(name) = key.strip_prefix(POLICIES) {
             return Self::Policy(name);
@@ -183,6 +198,9 @@ mod tests {
         for other in ["/revoked/0fa", "/revoked/0FA0", "/revoked/0g"] {
             assert_eq!(Name::parse(other), Name::Other);
         }
+        let process = 0xa0_u128 << 64;
+        assert_eq!(Name::parse(&control(process)), Name::Control(process));
+        assert_eq!(Name::parse("/controls/+a0"), Name::Other);
         let hash = "ab".repeat(32);
         assert_eq!(Name::parse(&token(&[0xab; 32])), Name::Token(&hash));
     }

@@ -20,8 +20,8 @@ pub mod transition;
 pub use codec::DecodeError;
 pub use directory::Directory;
 pub use model::{
-    Admits, ClusterInfo, Container, Live, Node, NodeState, Policy, Readmission, Revoked, Role,
-    Token, TokenUse,
+    Admits, ClusterInfo, Container, ControlProcess, Live, Node, NodeState, Policy, Readmission,
+    Revoked, Role, Token, TokenUse,
 };
 pub use placement::{Candidate, Step, choose_member, next_step};
 pub use store::{

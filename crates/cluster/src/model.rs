@@ -155,6 +155,13 @@ impl Container {
     }
 }
 
+/// A process that serves the record, where several do. Its number is in the key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlProcess {
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
 /// What is wanted of containers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {

@@ -93,6 +93,13 @@ impl Copy {
         for (serial, known) in &directory.revoked {
             add(key::revoked(serial), known.record.encode(), known.revision);
         }
+        for (process, known) in &directory.controls {
+            add(
+                key::control(*process),
+                known.record.encode(),
+                known.revision,
+            );
+        }
         if let Some(known) = &directory.next_node {
             add(key::NEXT_NODE.into(), known.record.encode(), known.revision);
         }
@@ -366,6 +373,8 @@ pub fn rebuild(
         return Err(RebuildError::OtherCluster { node: *node });
     }
     let mut directory = Directory::from_list(&newest.copy.records, newest.copy.revision)?;
+    // They served the store that was lost.
+    directory.controls.clear();
     let cluster = directory.cluster.as_ref().map(|known| known.record.clone());
     let cluster = cluster.ok_or(RebuildError::Empty)?;
     check_all_there(&directory, inventories, lost)?;

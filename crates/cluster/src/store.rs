@@ -329,6 +329,12 @@ pub enum StoreError {
         /// The reason.
         why: Refusal,
     },
+    /// The store has lost what it had acknowledged: it was put back to an older state, or is another one. Nothing
+    /// happened, and nothing may, for what it says would contradict what nodes have done since.
+    #[error(
+        "the control store has lost what it acknowledged: it was put back to an older state, or is another one"
+    )]
+    WentBack,
 }
 
 impl From<Refusal> for StoreError {
@@ -383,8 +389,9 @@ pub trait ControlStore: Send + Sync {
     /// revision r, `from` is r + 1. What is wrong with it, the first [`Watch::next`] says.
     fn watch(&self, prefix: &str, from: Revision) -> Box<dyn Watch>;
 
-    /// Grants a lease. It ends when `ttl` passes without [`ControlStore::keep_alive`], by the store's
-    /// clock, counted from the last renewal or the store's last start; its keys are then deleted.
+    /// Grants a lease. It ends when its term passes without [`ControlStore::keep_alive`], by the store's
+    /// clock, counted from the last renewal or the store's last start; its keys are then deleted. The term is `ttl`,
+    /// or longer where the store has no terms that short (etcd's are of whole seconds, two at least).
     fn grant_lease(&self, ttl: Span) -> BoxFuture<'_, Result<LeaseNumber, StoreError>>;
 
     /// Renews a lease for its whole term, which is the answer. A holder counts from the moment when it

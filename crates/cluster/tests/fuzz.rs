@@ -4,8 +4,8 @@ use perigee_cluster::codec::Record;
 use perigee_cluster::key::{self, Name};
 use perigee_cluster::rebuild::{Copy, Held, Inventory, Place, decode_all, encode_all};
 use perigee_cluster::{
-    ClusterInfo, Container, KeyValue, Live, Node, NodeState, Policy, Readmission, Revision,
-    Revoked, Role, Token,
+    ClusterInfo, Container, ControlProcess, KeyValue, Live, Node, NodeState, Policy, Readmission,
+    Revision, Revoked, Role, Token,
 };
 use perigee_fuzz::{Verdict, assault, assault_plain};
 use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
@@ -58,6 +58,7 @@ fn fuzz_every_record() {
     );
     assault_plain("cluster::ClusterInfo", read::<ClusterInfo>);
     assault_plain("cluster::Live", read::<Live>);
+    assault_plain("cluster::ControlProcess", read::<ControlProcess>);
     assault_plain("cluster::Token", read::<Token>);
     assault_plain("cluster::Readmission", read::<Readmission>);
     assault_plain("cluster::Revoked", read::<Revoked>);

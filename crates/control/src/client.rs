@@ -15,6 +15,7 @@ use perigee_types::{NodeId, Span};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
@@ -56,6 +57,8 @@ impl Caller for Network {
 pub struct RemoteControl {
     caller: Arc<dyn Caller>,
     patience: Duration,
+    /// The highest revision that the store has told of.
+    seen: Arc<AtomicU64>,
 }
 
 /// What a repeat of a call does that may have run.
@@ -91,8 +94,23 @@ impl RemoteControl {
     /// The store that `caller` reaches.
     #[must_use]
     pub fn with_caller(caller: Arc<dyn Caller>) -> Self {
-        let patience = PATIENCE;
-        Self { caller, patience }
+        Self {
+            caller,
+            patience: PATIENCE,
+            seen: Arc::default(),
+        }
+    }
+
+    /// Says what the store has told an earlier process: a list of a revision below `seen` is
+    /// [`StoreError::WentBack`].
+    #[must_use]
+    pub fn having_seen(self, seen: Revision) -> Self {
+        self.see(seen);
+        self
+    }
+
+    fn see(&self, seen: Revision) {
+        self.seen.fetch_max(seen.0, Ordering::Relaxed);
     }
 
     /// Sets how long a call may take, attempts included, before the store counts as away; 5 s if not
@@ -212,15 +230,22 @@ impl RemoteControl {
     }
 
     async fn list_once(&self, prefix: &str) -> Result<Option<Listed>, StoreError> {
+        // Before the question: what others hear of meanwhile may be newer than its answer.
+        let seen = self.seen.load(Ordering::Relaxed);
         let mut list = Vec::new();
         let mut at = None;
         loop {
             let after = list.last().map(|kv: &KeyValue| kv.key.clone());
             let prefix = prefix.to_owned();
             let page = self.read(&List { prefix, after }).await?;
-            if *at.get_or_insert(page.revision) != page.revision {
-                return Ok(None);
+
+            match at {
+                None if page.revision.0 < seen => return Err(StoreError::WentBack),
+                None => at = Some(page.revision),
+                Some(at) if at != page.revision => return Ok(None),
+                Some(_) => {}
             }
+            self.see(page.revision);
             let more = page.more && !page.entries.is_empty();
             list.extend(page.entries);
             if !more {
@@ -280,7 +305,9 @@ impl ControlStore for RemoteControl {
     fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, StoreError>> {
         Box::pin(async move {
             txn.check()?;
-            self.write(&Commit { txn }).await
+            let committed: Committed = self.write(&Commit { txn }).await?;
+            self.see(committed.revision);
+            Ok(committed)
         })
     }
 
@@ -343,6 +370,9 @@ impl Watch for RemoteWatch {
                 self.asked = None;
                 match polled {
                     Ok(polled) => {
+                        if let Some(last) = polled.events.last() {
+                            self.store.see(last.revision);
+                        }
                         self.ready = polled.events.into();
                         self.from = polled.next;
                     }

@@ -130,3 +130,15 @@ impl Disk for DirDisk {
         File::open(&self.dir)?.sync_all()
     }
 }
+
+/// Writes a file that only its owner may read, to the disk. A crash leaves the old one or the new one.
+pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut options = fs::OpenOptions::new();
+    options.create(true).write(true).truncate(true).mode(0o600);
+    let mut file = options.open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    fs::rename(&new, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}

@@ -11,12 +11,13 @@ use crate::disk::{DirDisk, Disk};
 use crate::error::EngineError;
 use crate::journal::{Journal, Replayed};
 use crate::lease::LeaseClock;
-use crate::state::{History, State};
+use crate::state::{History, State, StoredKey};
 use parking_lot::{Mutex, RwLock};
 use perigee_cluster::{
     Committed, Event, KeyValue, LeaseNumber, Refusal, Revision, StoreError, Txn, WatchError,
 };
 use perigee_types::{Span, Tick};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -53,17 +54,15 @@ impl Default for EngineConfig {
 
 /// How many requests may wait for the committer. More are told to come back.
 const WAITING_MAX: usize = 4096;
-/// What the engine has been doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EngineStatus {
-    /// The current revision.
+/// A whole store.
+#[derive(Debug)]
+pub(crate) struct Content {
+    /// Its revision.
     pub revision: Revision,
-    /// How many keys there are.
-    pub keys: u64,
-    /// How many leases there are.
-    pub leases: u64,
-    /// Bytes of keys and values.
-    pub len: u64,
+    /// The keys, in order.
+    pub keys: Vec<StoredKey>,
+    /// The terms of its leases.
+    pub leases: BTreeMap<LeaseNumber, Span>,
 }
 
 /// What readers see: durable, always.
@@ -343,16 +342,13 @@ impl Engine {
         _ = failed.wait_for(|failed| *failed).await;
     }
 
-    /// What the engine holds.
-    #[must_use]
-    pub fn status(&self) -> EngineStatus {
+    /// All that the engine holds.
+    pub(crate) fn content(&self) -> Content {
         let published = self.shared.published.read();
-        let (keys, leases, len) = published.state.size();
-        EngineStatus {
+        Content {
             revision: published.state.revision(),
-            keys,
-            leases,
-            len: len as u64,
+            keys: published.state.stored().collect(),
+            leases: published.state.leases().collect(),
         }
     }
 }

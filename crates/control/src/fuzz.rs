@@ -92,6 +92,14 @@ macro_rules! of {
 }
 
 #[test]
+fn fuzz_bundles() {
+    let bundle = r#"{"format":1,"authority":"a","authority_key":"k","etcd":"etcds://a:1","credentials":{"authority":"b","certificate":"c","key":"d"}}"#;
+    assault("control::Bundle", &[bundle.into()], |bytes| {
+        crate::further::Bundle::decode(bytes).into()
+    });
+}
+
+#[test]
 fn fuzz_every_message() {
     of!(
         Get,

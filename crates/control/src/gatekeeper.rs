@@ -1,7 +1,6 @@
 //! Who gets in: join tokens, and the certificates of those who show one.
 
-use crate::engine::Engine;
-use crate::local::LocalControl;
+use crate::keeper::Keeper;
 use crate::wire::{AdminError, Admission, Join, JoinRefusal, NewToken, TokenInfo};
 use perigee_cluster::transition::{self, Certified};
 use perigee_cluster::{
@@ -11,7 +10,6 @@ use perigee_cluster::{
 use perigee_net::{AUDIT, ClusterCa, ClusterId, JoinToken, PeerName, Refusals, SecretHash};
 use perigee_types::{ContainerId, NodeId, Span, WallTime};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tracing::{info, warn};
 
@@ -23,13 +21,15 @@ const TOKEN_TTL_MAX: Span = Span::from_millis(30 * 24 * 3600 * 1000);
 const TOKEN_KEPT_SECS: i64 = 24 * 3600;
 /// Characters of a name that are logged.
 const NAME_SHOWN: usize = 64;
+/// Addresses that a token names, of those that serve the record.
+const ADDRESSES_MAX: usize = 8;
 /// How often a join begins anew because another change of the record was faster.
 const ATTEMPTS_MAX: usize = 32;
 
 /// Makes tokens, and admits who shows one. Holds the key of the certificate authority.
 #[derive(Debug)]
 pub struct Gatekeeper {
-    store: LocalControl,
+    store: Keeper,
     ca: ClusterCa,
     /// Where the control store is reached, as tokens say.
     address: SocketAddr,
@@ -49,11 +49,11 @@ pub(crate) fn wall_now() -> WallTime {
 }
 
 impl Gatekeeper {
-    /// The gatekeeper of `engine`'s cluster, which others reach at `address`.
+    /// The gatekeeper of the cluster of `store`, which others reach at `address`.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, ca: ClusterCa, address: SocketAddr) -> Self {
+    pub fn new(store: Keeper, ca: ClusterCa, address: SocketAddr) -> Self {
         Self {
-            store: LocalControl::new(engine),
+            store,
             ca,
             address,
             refusals: Refusals::default(),
@@ -70,10 +70,9 @@ impl Gatekeeper {
     ///
     /// # Errors
     /// The store is away, or holds what this program cannot read.
-    pub(crate) fn directory(&self) -> Result<Directory, AdminError> {
-        let engine = self.store.engine();
-        let list = engine.list_page(key::ROOT, None, usize::MAX);
-        let (list, _, revision) = list.map_err(AdminError::Store)?;
+    pub(crate) async fn directory(&self) -> Result<Directory, AdminError> {
+        let list = self.store.list(key::ROOT).await;
+        let (list, revision) = list.map_err(AdminError::Store)?;
         Directory::from_list(&list, revision).map_err(|_| AdminError::Unreadable)
     }
 
@@ -83,7 +82,7 @@ impl Gatekeeper {
     /// [`AdminError::BadTerm`], or the store's.
     pub async fn create_token(&self, ttl: Span, admits: Admits) -> Result<NewToken, AdminError> {
         let now = wall_now();
-        let (token, expires) = self.new_token(now, ttl)?;
+        let (token, expires) = self.new_token(now, ttl).await?;
         let hash = token.secret_hash().0;
         change(&self.store, |dir| {
             transition::create_token(dir, hash, expires, admits)
@@ -110,7 +109,7 @@ impl Gatekeeper {
     /// # Errors
     /// [`AdminError::BadTerm`], no such node, one that shows signs of life, or the store's.
     pub async fn create_readmission(&self, id: NodeId, ttl: Span) -> Result<NewToken, AdminError> {
-        let (token, expires) = self.new_token(wall_now(), ttl)?;
+        let (token, expires) = self.new_token(wall_now(), ttl).await?;
         let hash = token.secret_hash().0;
         change(&self.store, |dir| {
             transition::create_readmission(dir, id, hash, expires)
@@ -123,7 +122,21 @@ impl Gatekeeper {
         })
     }
 
-    fn new_token(&self, now: WallTime, ttl: Span) -> Result<(JoinToken, WallTime), AdminError> {
+    /// Where the record is served: here, and by others.
+    async fn addresses(&self) -> Result<Vec<SocketAddr>, AdminError> {
+        let controls = self.directory().await?.controls;
+        let mut all = vec![self.address];
+        let others = controls.values().map(|known| known.record.address);
+        all.extend(others.filter(|address| *address != self.address));
+        all.truncate(ADDRESSES_MAX);
+        Ok(all)
+    }
+
+    async fn new_token(
+        &self,
+        now: WallTime,
+        ttl: Span,
+    ) -> Result<(JoinToken, WallTime), AdminError> {
         if !(TOKEN_TTL_MIN..=TOKEN_TTL_MAX).contains(&ttl) {
             return Err(AdminError::BadTerm { ttl });
         }
@@ -133,7 +146,7 @@ impl Gatekeeper {
             nanos: 0,
         };
         let token = JoinToken::new(
-            vec![self.address],
+            self.addresses().await?,
             self.ca.cluster(),
             self.ca.fingerprint(),
             expires.secs.unsigned_abs(),
@@ -146,8 +159,8 @@ impl Gatekeeper {
     ///
     /// # Errors
     /// The store is away, or holds what this program cannot read.
-    pub fn list_tokens(&self) -> Result<Vec<TokenInfo>, AdminError> {
-        let directory = self.directory()?;
+    pub async fn list_tokens(&self) -> Result<Vec<TokenInfo>, AdminError> {
+        let directory = self.directory().await?;
         let tokens = directory.tokens.values().map(|known| &known.record);
         Ok(tokens
             .map(|t| TokenInfo::of(&t.hash, t.expires, t.used_by.as_ref()))
@@ -177,7 +190,7 @@ impl Gatekeeper {
 
     async fn try_admit(&self, join: &Join) -> Result<Admission, JoinRefusal> {
         for _ in 0..ATTEMPTS_MAX {
-            let directory = self.directory().map_err(|_| JoinRefusal::Away)?;
+            let directory = self.directory().await.map_err(|_| JoinRefusal::Away)?;
             // The secret comes first: who has none learns nothing else.
             let pass = find_pass(&directory, &join.secret)?;
             let token = pass.token();

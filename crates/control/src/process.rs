@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/control/ca.pem ca.key.pem       the cluster's authority
 //! DIR/control/node.pem node.key.pem   this process
-//! DIR/control/control.log             the store
+//! DIR/control/control.log             the store, where it is not in an etcd (then: see `on_etcd`)
 //! DIR/control/address                 where it listens, and where tokens say that it is
 //! ```
 //! Keys and the store have mode 0600. The directory is made beside its place and then renamed, so it is
@@ -12,12 +12,16 @@
 use crate::engine::{Engine, EngineConfig};
 use crate::error::{EngineError, shown};
 use crate::gatekeeper::{Gatekeeper, wall_now};
+use crate::keeper::Keeper;
 use crate::local::LocalControl;
+use crate::on_etcd::{self, EtcdChoice};
 use crate::server::ControlService;
 use crate::wire::AdminError;
 use perigee_cluster::{
-    Admits, ClusterInfo, ControlStore as _, Directory, WatchError, change, key, transition,
+    Admits, ClusterInfo, ControlProcess, ControlStore, Directory, Revision, WatchError, change,
+    key, transition,
 };
+use perigee_etcd::OpenError;
 use perigee_net::{
     AUDIT, ClusterCa, ClusterId, Identity, IdentityError, JoinToken, NetConfig, NetError, Network,
     NodeKey, PeerName, Serial, TokenError,
@@ -30,8 +34,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info};
 
 /// The feature level of new clusters.
 pub const FORMAT: u32 = 1;
@@ -41,6 +46,8 @@ const PLACE: &str = "control";
 const PLACE_NEW: &str = "control.new";
 /// The file with the address.
 const ADDRESS: &str = "address";
+/// The pause before the record is looked at again, after the store did not answer.
+const RECORD_PAUSE: Duration = Duration::from_millis(300);
 /// How long the first token works.
 const FIRST_TOKEN_TTL: Span = Span::from_millis(3_600_000);
 
@@ -97,6 +104,18 @@ pub enum ControlError {
     /// The first token.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// The etcd that keeps the record, or is to.
+    #[error(transparent)]
+    Etcd(#[from] OpenError),
+    /// The record has moved before, to somewhere else.
+    #[error("the control store is in `{place}` already")]
+    OnEtcd {
+        /// Where.
+        place: String,
+    },
+    /// The record is this machine's own, and no other process can serve it.
+    #[error("the record is in this machine's own store, which no other machine can serve")]
+    Embedded,
     /// The disk failed while the process ran. A new process reads what is there.
     #[error("the disk under the control store in `{dir}` failed")]
     DiskFailed {
@@ -105,7 +124,7 @@ pub enum ControlError {
     },
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ControlError {
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ControlError {
     let file = shown(path);
     move |source| ControlError::Io {
         action,
@@ -131,10 +150,22 @@ pub struct NewControl {
 /// # Errors
 /// There is one already; `listen` is an address that others cannot reach; the disk's.
 pub async fn init_control(dir: &Path, listen: SocketAddr) -> Result<NewControl, ControlError> {
+    init_control_on(dir, listen, None).await
+}
+
+/// The same with the record in an etcd, where one is given.
+///
+/// # Errors
+/// As there, and the etcd's.
+pub async fn init_control_on(
+    dir: &Path,
+    listen: SocketAddr,
+    etcd: Option<&EtcdChoice>,
+) -> Result<NewControl, ControlError> {
     check_absent(dir)?;
     let address = choose_address(listen)?;
     let beside = make_beside(dir)?;
-    let (cluster, token) = fill(&beside, address).await?;
+    let (cluster, token) = fill(&beside, address, etcd).await?;
     put_in_place(dir, &beside)?;
     info!(%cluster, %address, "made a cluster");
     Ok(NewControl {
@@ -142,6 +173,15 @@ pub async fn init_control(dir: &Path, listen: SocketAddr) -> Result<NewControl, 
         address,
         token,
     })
+}
+
+/// The control store's own directory in `dir`, which must be there.
+pub(crate) fn place_of(dir: &Path) -> Result<PathBuf, ControlError> {
+    let place = dir.join(PLACE);
+    if place.exists() {
+        return Ok(place);
+    }
+    Err(ControlError::Missing { dir: shown(dir) })
 }
 
 pub(crate) fn check_absent(dir: &Path) -> Result<(), ControlError> {
@@ -190,25 +230,44 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), ControlError> {
     synced.map_err(failed("sync", dir))
 }
 
-async fn fill(dir: &Path, address: SocketAddr) -> Result<(ClusterId, JoinToken), ControlError> {
+async fn fill(
+    dir: &Path,
+    address: SocketAddr,
+    etcd: Option<&EtcdChoice>,
+) -> Result<(ClusterId, JoinToken), ControlError> {
     let cluster = ClusterId::random().map_err(IdentityError::from)?;
     let ca = make_authority(dir, cluster)?;
     write_address(dir, address)?;
-    let engine = Arc::new(Engine::create(dir, EngineConfig::default())?);
-    let info = ClusterInfo {
-        id: cluster.0,
-        created: wall_now(),
-        format: FORMAT,
+    let keeper = match etcd {
+        None => {
+            let engine = Arc::new(Engine::create(dir, EngineConfig::default())?);
+            let store = LocalControl::new(engine);
+            make_cluster(&store, cluster).await?;
+            Keeper::Embedded(store)
+        }
+        Some(choice) => {
+            let founding = on_etcd::begin(dir, choice, cluster, Revision(0)).await?;
+            make_cluster(&founding.store(), cluster).await?;
+            let record = on_etcd::finish(dir, founding).await?;
+            on_etcd::open(dir, &record, cluster)?
+        }
     };
-    let store = LocalControl::new(Arc::clone(&engine));
-    let made = change(&store, |d| transition::create_cluster(d, info.clone())).await;
-    made.map_err(AdminError::from)?;
-    let gatekeeper = Gatekeeper::new(engine, ca, address);
+    let gatekeeper = Gatekeeper::new(keeper, ca, address);
     let token = gatekeeper
         .create_token(FIRST_TOKEN_TTL, Admits::Anybody)
         .await?;
     sync_dir(dir)?;
     Ok((cluster, token.text.parse()?))
+}
+
+async fn make_cluster(store: &dyn ControlStore, cluster: ClusterId) -> Result<(), ControlError> {
+    let info = ClusterInfo {
+        id: cluster.0,
+        created: wall_now(),
+        format: FORMAT,
+    };
+    let made = change(store, |d| transition::create_cluster(d, info.clone())).await;
+    Ok(made.map_err(AdminError::from)?)
 }
 
 /// A new authority, and this process' own certificate.
@@ -248,11 +307,13 @@ pub fn address(place: &Path) -> Result<SocketAddr, ControlError> {
 /// A running control store.
 #[derive(Debug)]
 pub struct Control {
-    engine: Arc<Engine>,
+    keeper: Keeper,
     gatekeeper: Arc<Gatekeeper>,
     network: Network,
     service: ControlService,
     revoker: AbortOnDrop,
+    /// Says where this process listens, until the store has it.
+    _registrar: AbortOnDrop,
     dir: PathBuf,
 }
 
@@ -272,23 +333,27 @@ impl Control {
     /// # Errors
     /// See [`ControlError`].
     pub async fn start(dir: &Path) -> Result<Self, ControlError> {
-        let place = dir.join(PLACE);
-        if !place.exists() {
-            return Err(ControlError::Missing { dir: shown(dir) });
-        }
+        let place = place_of(dir)?;
         let address = address(&place)?;
         let ca = ClusterCa::load(&place)?;
         let identity = Identity::load(&place)?;
-        let engine = Arc::new(Engine::open(&place, EngineConfig::default())?);
-        let gatekeeper = Arc::new(Gatekeeper::new(Arc::clone(&engine), ca, address));
-        let service = ControlService::new(Arc::clone(&engine), Arc::clone(&gatekeeper));
+        let keeper = match on_etcd::record_of(&place)? {
+            Some(record) => on_etcd::open(&place, &record, ca.cluster())?,
+            None => {
+                let engine = Engine::open(&place, EngineConfig::default())?;
+                Keeper::Embedded(LocalControl::new(Arc::new(engine)))
+            }
+        };
+        let gatekeeper = Arc::new(Gatekeeper::new(keeper.clone(), ca, address));
+        let service = ControlService::new(keeper.clone(), Arc::clone(&gatekeeper));
         let config = NetConfig::new(identity, address);
         let network = Network::start(config, Arc::new(service.clone())).await?;
-        let store = LocalControl::new(Arc::clone(&engine));
-        let revoker = AbortOnDrop(tokio::spawn(revoke(store, network.clone())));
-        info!(%address, "serving the control store");
+        let revoker = AbortOnDrop(tokio::spawn(revoke(keeper.clone(), network.clone())));
+        let registered = register(keeper.clone(), address);
+        info!(%address, kept = keeper.shown(), "serving the control store");
         Ok(Self {
-            engine,
+            _registrar: AbortOnDrop(tokio::spawn(registered)),
+            keeper,
             gatekeeper,
             network,
             service,
@@ -305,8 +370,8 @@ impl Control {
 
     /// The store, without the way over the network.
     #[must_use]
-    pub fn store(&self) -> LocalControl {
-        LocalControl::new(Arc::clone(&self.engine))
+    pub fn store(&self) -> Keeper {
+        self.keeper.clone()
     }
 
     /// Makes tokens and admits nodes.
@@ -317,7 +382,7 @@ impl Control {
 
     /// Returns when the disk failed in a way that only a new process can mend.
     pub async fn disk_failed(&self) {
-        self.engine.failed().await;
+        self.keeper.failed().await;
     }
 
     /// Stops: no call is taken any more, those that run end, and the directory is free.
@@ -327,9 +392,7 @@ impl Control {
         _ = (&mut self.revoker.0).await;
         self.service.stop_polls();
         self.network.shutdown().await;
-        let engine = Arc::clone(&self.engine);
-        // It waits for a sync. A panic in it is the engine's own, and reported there.
-        _ = tokio::task::spawn_blocking(move || engine.close()).await;
+        self.keeper.close().await;
         info!(dir = shown(&self.dir), "stopped the control store");
     }
 }
@@ -351,13 +414,30 @@ pub async fn run_control(
     result
 }
 
+/// Writes down where this process listens, where others serve the same record: nodes and tokens name them all.
+async fn register(store: Keeper, address: SocketAddr) {
+    let Some(process) = store.process() else {
+        return;
+    };
+    let made = ControlProcess { address };
+    let plan = |d: &Directory| Ok(transition::put_control(d, process, made.clone()));
+    while let Err(error) = change(&store, plan).await {
+        debug!(%error, "the address of this process is not written down yet");
+        tokio::time::sleep(RECORD_PAUSE).await;
+    }
+}
+
 /// Keeps the network's set of void certificates as the store has it, and says which are new.
-async fn revoke(store: LocalControl, network: Network) {
+async fn revoke(store: Keeper, network: Network) {
     let mut known: Option<BTreeSet<Vec<u8>>> = None;
     loop {
         let directory = match store.list(key::REVOKED).await {
             Ok((list, at)) => Directory::from_list(&list, at),
-            Err(error) => return warn!(%error, "no certificates are revoked any more"),
+            Err(error) => {
+                debug!(%error, "the revoked certificates are not known now");
+                tokio::time::sleep(RECORD_PAUSE).await;
+                continue;
+            }
         };
         let directory = match directory {
             Ok(directory) => directory,
@@ -377,7 +457,7 @@ async fn revoke(store: LocalControl, network: Network) {
         let mut watch = store.watch(key::REVOKED, directory.revision.next());
         match watch.next().await {
             Ok(_) | Err(WatchError::Compacted { .. }) => {}
-            Err(WatchError::Lost) => return,
+            Err(WatchError::Lost) => tokio::time::sleep(RECORD_PAUSE).await,
         }
     }
 }

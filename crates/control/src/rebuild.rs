@@ -6,6 +6,7 @@
 
 use crate::engine::{Engine, EngineConfig};
 use crate::gatekeeper::Gatekeeper;
+use crate::keeper::Keeper;
 use crate::local::LocalControl;
 use crate::process::{
     ControlError, certify, choose_address, make_authority, make_beside, make_dir, put_in_place,
@@ -80,7 +81,8 @@ pub async fn rebuild_control(
     };
     let engine = Arc::new(Engine::create(&beside, config)?);
     fill(&engine, records).await?;
-    let gatekeeper = Gatekeeper::new(engine, ca, address);
+    let keeper = Keeper::Embedded(LocalControl::new(engine));
+    let gatekeeper = Gatekeeper::new(keeper, ca, address);
     let mut tokens = BTreeMap::new();
     let away = rebuilt.nodes.iter();
     for node in away.filter(|node| node.state != NodeState::Left && !here.contains_key(&node.id)) {

@@ -1,16 +1,14 @@
-//! The engine as a service of the network: who may ask what, and the answers.
+//! The store as a service of the network: who may ask what, and the answers.
 
-use crate::engine::Engine;
 use crate::gatekeeper::Gatekeeper;
-use crate::local::WATCH_PAGE_LEN;
+use crate::keeper::Keeper;
 use crate::wire::{
-    AskStatus, Commit, ControlStatus, CreateReadmission, CreateToken, Get, Grant, Join, KeepAlive,
-    List, ListTokens, Page, Poll, Polled, Revoke, refuse,
+    AdminError, AskStatus, Commit, ControlStatus, CreateReadmission, CreateToken, Get, Grant, Join,
+    KeepAlive, List, ListTokens, Poll, Polled, Revoke, refuse,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
-use perigee_cluster::codec::Record as _;
-use perigee_cluster::{Node, NodeState, StoreError, Txn, WatchError, authority, key};
+use perigee_cluster::{ControlStore as _, Node, NodeState, StoreError, Txn, WatchError, authority};
 use perigee_net::{AUDIT, Answer, BoxFuture, Call, PeerName, Refusal, Refusals, Service};
 use perigee_proto::{Code, Rpc, decode, encode};
 use std::collections::BTreeMap;
@@ -19,8 +17,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{Instrument, info, info_span, warn};
 
-/// Bytes of one page of a list; with one more value it stays far below a frame.
-const LIST_PAGE_LEN: usize = 1 << 20;
 /// The longest that a poll waits, whatever it asks for.
 const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How many polls one peer may have waiting. A node has a handful of watches.
@@ -29,7 +25,7 @@ const POLLS_MAX: usize = 256;
 /// The service of the control process.
 #[derive(Debug, Clone)]
 pub struct ControlService {
-    engine: Arc<Engine>,
+    keeper: Keeper,
     gatekeeper: Arc<Gatekeeper>,
     polls: Arc<Mutex<BTreeMap<PeerName, usize>>>,
     stopping: watch::Sender<bool>,
@@ -38,11 +34,11 @@ pub struct ControlService {
 }
 
 impl ControlService {
-    /// The service of `engine`; `gatekeeper` admits new nodes.
+    /// The service of the store that `keeper` keeps; `gatekeeper` admits new nodes.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, gatekeeper: Arc<Gatekeeper>) -> Self {
+    pub fn new(keeper: Keeper, gatekeeper: Arc<Gatekeeper>) -> Self {
         Self {
-            engine,
+            keeper,
             gatekeeper,
             polls: Arc::default(),
             stopping: watch::Sender::new(false),
@@ -57,15 +53,19 @@ impl ControlService {
 
     /// What `from` is, when it may call `method` at all: strangers may only join, a node that only mounts may look and
     /// say that it lives, and a node that left may nothing.
-    fn authorize(&self, from: PeerName, method: u16) -> Result<Asker, Refusal> {
+    async fn authorize(&self, from: PeerName, method: u16) -> Result<Asker, Refusal> {
         let asker = match from {
             PeerName::Control => Some(Asker::Trusted),
             PeerName::Joining => (method == Join::METHOD).then_some(Asker::Trusted),
-            PeerName::Node(id) => match self.engine.get(&key::node(id)) {
-                // An engine that cannot be read answers for itself.
-                Err(_) => Some(Asker::Trusted),
+            PeerName::Node(id) => match self.keeper.node(id).await {
+                // Whoever reads is told what is wrong, and nothing else.
+                Err(StoreError::WentBack) if matches!(method, Get::METHOD | List::METHOD) => {
+                    Some(Asker::Trusted)
+                }
+                // Who it is may be known a moment later.
+                Err(_) => return Err(refuse(Code::NotReady)),
                 Ok(None) => None,
-                Ok(Some(found)) => Node::decode(&found.value).ok().and_then(Asker::of),
+                Ok(Some(node)) => Asker::of(node),
             },
         };
         let may = |asker: &Asker| match asker {
@@ -85,22 +85,23 @@ impl ControlService {
     }
 
     async fn run(self, from: PeerName, call: Call, deadline: Instant) -> Result<Answer, Refusal> {
-        let asker = self.authorize(from, call.method)?;
+        let asker = self.authorize(from, call.method).await?;
         match call.method {
             Get::METHOD => {
                 let get: Get = request(&call)?;
-                answer::<Get>(self.engine.get(&get.key))
+                answer::<Get>(self.keeper.get(&get.key).await)
             }
             List::METHOD => {
                 let list: List = request(&call)?;
-                answer::<List>(self.list(&list))
+                let page = self.keeper.list_page(&list.prefix, list.after.as_deref());
+                answer::<List>(page.await)
             }
             Commit::METHOD => {
                 let commit: Commit = request(&call)?;
                 if !asker.may_commit(&commit.txn) {
                     return Err(self.forbidden(from, call.method));
                 }
-                answer::<Commit>(self.engine.commit(commit.txn).await)
+                answer::<Commit>(self.keeper.commit(commit.txn).await)
             }
             Poll::METHOD => {
                 let poll: Poll = request(&call)?;
@@ -112,15 +113,15 @@ impl ControlService {
             }
             Grant::METHOD => {
                 let grant: Grant = request(&call)?;
-                answer::<Grant>(self.engine.grant_lease(grant.ttl).await)
+                answer::<Grant>(self.keeper.grant_lease(grant.ttl).await)
             }
             KeepAlive::METHOD => {
                 let keep: KeepAlive = request(&call)?;
-                answer::<KeepAlive>(self.engine.keep_alive(keep.lease))
+                answer::<KeepAlive>(self.keeper.keep_alive(keep.lease).await)
             }
             Revoke::METHOD => {
                 let revoke: Revoke = request(&call)?;
-                answer::<Revoke>(self.engine.revoke(revoke.lease).await)
+                answer::<Revoke>(self.keeper.revoke(revoke.lease).await)
             }
             CreateToken::METHOD => {
                 let create: CreateToken = request(&call)?;
@@ -137,11 +138,11 @@ impl ControlService {
             }
             ListTokens::METHOD => {
                 let ListTokens = request(&call)?;
-                answer::<ListTokens>(self.gatekeeper.list_tokens())
+                answer::<ListTokens>(self.gatekeeper.list_tokens().await)
             }
             AskStatus::METHOD => {
                 let AskStatus = request(&call)?;
-                answer::<AskStatus>(self.status())
+                answer::<AskStatus>(self.status().await)
             }
             Join::METHOD => {
                 let join: Join = request(&call)?;
@@ -149,17 +150,6 @@ impl ControlService {
             }
             _ => Err(refuse(Code::Unknown)),
         }
-    }
-
-    fn list(&self, list: &List) -> Result<Page, StoreError> {
-        let after = list.after.as_deref();
-        let (entries, more, revision) =
-            self.engine.list_page(&list.prefix, after, LIST_PAGE_LEN)?;
-        Ok(Page {
-            entries,
-            more,
-            revision,
-        })
     }
 
     async fn poll(&self, poll: Poll, deadline: Instant) -> Result<Polled, WatchError> {
@@ -171,40 +161,19 @@ impl ControlService {
             .min(POLL_WAIT_MAX)
             .min(left.mul_f32(0.9));
         let until = tokio::time::Instant::now() + wait;
-        // Before the look at the events: a change between the two must end the wait.
-        let mut revisions = self.engine.revisions();
-        let mut stopping = self.stopping.subscribe();
-        let mut from = poll.from;
-        loop {
-            revisions.borrow_and_update();
-            let (events, next) = self.engine.events(&poll.prefix, from, WATCH_PAGE_LEN)?;
-            if !events.is_empty() {
-                return Ok(Polled { events, next });
-            }
-            if next == from {
-                tokio::select! {
-                    changed = revisions.changed() => changed.map_err(|_| WatchError::Lost)?,
-                    () = tokio::time::sleep_until(until) => return Ok(Polled { events, next }),
-                    _ = stopping.wait_for(|stopping| *stopping) => {
-                        return Ok(Polled { events, next });
-                    }
-                }
-            }
-            from = next;
-        }
+        self.keeper
+            .poll(&poll, until, self.stopping.subscribe())
+            .await
     }
 
-    fn status(&self) -> Result<ControlStatus, crate::wire::AdminError> {
-        let status = self.engine.status();
-        let directory = self.gatekeeper.directory()?;
+    async fn status(&self) -> Result<ControlStatus, AdminError> {
+        let directory = self.gatekeeper.directory().await?;
         let nodes = directory.nodes.values();
         Ok(ControlStatus {
-            cluster: directory.cluster.map_or(0, |known| known.record.id),
+            cluster: self.gatekeeper.cluster().0,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            revision: status.revision,
-            keys: status.keys,
-            leases: status.leases,
-            len: status.len,
+            revision: directory.revision,
+            kept: self.keeper.shown(),
             nodes: nodes.map(|k| (k.record.id, k.record.state)).collect(),
         })
     }

@@ -139,6 +139,16 @@ impl State {
         (found, false)
     }
 
+    /// The keys, in order.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = StoredKey> {
+        self.keys.iter().map(|(key, stored)| StoredKey {
+            key: key.clone(),
+            value: stored.value.clone(),
+            revision: stored.revision,
+            lease: stored.lease,
+        })
+    }
+
     /// The state as records of a new file.
     pub(crate) fn base(&self) -> Vec<Record> {
         /// Bytes of keys and values in one record.
@@ -155,14 +165,9 @@ impl State {
         );
         let mut part = Vec::new();
         let mut len = 0;
-        for (key, stored) in &self.keys {
-            len += key.len() + stored.value.len();
-            part.push(StoredKey {
-                key: key.clone(),
-                value: stored.value.clone(),
-                revision: stored.revision,
-                lease: stored.lease,
-            });
+        for stored in self.stored() {
+            len += stored.key.len() + stored.value.len();
+            part.push(stored);
             if len >= PART_LEN {
                 records.push(Record::Keys(std::mem::take(&mut part)));
                 len = 0;

@@ -186,12 +186,8 @@ pub struct ControlStatus {
     pub version: String,
     /// Its current revision.
     pub revision: Revision,
-    /// How many keys there are.
-    pub keys: u64,
-    /// How many leases there are.
-    pub leases: u64,
-    /// Bytes of keys and values.
-    pub len: u64,
+    /// Where the record is kept, for people: the etcd, or `embedded`.
+    pub kept: String,
     /// Nodes and how they stand.
     pub nodes: Vec<(NodeId, NodeState)>,
 }

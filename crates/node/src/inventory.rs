@@ -96,6 +96,12 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
+/// The copy that an earlier process has kept; an empty one where there is none that can be read.
+pub(crate) fn kept_copy(data_dir: &Path) -> Copy {
+    let bytes = fs::read(data_dir.join(COPY)).unwrap_or_default();
+    Copy::decode(&bytes).unwrap_or_default()
+}
+
 /// What the node of a data directory knows. It must not run.
 ///
 /// # Errors

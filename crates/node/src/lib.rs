@@ -10,6 +10,7 @@
 mod authority;
 mod clock;
 mod container;
+mod control_place;
 mod env;
 pub mod inventory;
 mod leftovers;

@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::container::Container;
+use crate::control_place::ControlPlaces;
 use crate::env::Env;
 use crate::inventory;
 use crate::leftovers::{self, Leftovers};
@@ -10,7 +11,9 @@ use crate::usage::Usage;
 use futures_util::future::join_all;
 use perigee_client::Session;
 use perigee_cluster::codec::Record;
-use perigee_cluster::{ControlStore, Directory, Event, LeaseNumber, Live, Role, Txn, key};
+use perigee_cluster::{
+    ControlStore, Directory, Event, LeaseNumber, Live, Role, StoreError as ControlError, Txn, key,
+};
 use perigee_control::RemoteControl;
 use perigee_net::identity::{Identity, Serial};
 use perigee_net::{NetConfig, NetError, Network, PeerName};
@@ -44,8 +47,8 @@ pub struct NodeConfig {
     pub identity: Identity,
     /// Where it listens for its peers; port 0 chooses one.
     pub listen: SocketAddr,
-    /// Where the control store listens.
-    pub control: SocketAddr,
+    /// Where the control store listens: one address, or those of several processes that serve it.
+    pub control: Vec<SocketAddr>,
     /// The version of the program, for people.
     pub version: String,
 }
@@ -73,6 +76,17 @@ pub enum StartError {
         /// The last error.
         why: String,
     },
+    /// The control store has lost what it had told this node.
+    #[error(
+        "the control store at {address} is older than what it told this node: it was put back to an older state, or is another one"
+    )]
+    ControlWentBack {
+        /// Where it is.
+        address: SocketAddr,
+    },
+    /// No address of the control store.
+    #[error("it is not said where the control store is")]
+    NoControl,
     /// The data is another node's.
     #[error("the data is that of {found}, and the certificate that of {me}")]
     OtherNode {
@@ -92,7 +106,7 @@ pub enum StartError {
 /// A running node.
 pub struct Node {
     pub(crate) env: Arc<Env>,
-    pub(crate) control: SocketAddr,
+    pub(crate) places: Arc<ControlPlaces>,
     pub(crate) remote: Arc<RemoteControl>,
     network: Network,
     tasks: tokio::task::JoinSet<()>,
@@ -119,16 +133,22 @@ impl Node {
         if inventory::is_given_away(&config.data_dir) {
             return Err(StartError::GivenAway);
         }
+        let first = config.control.first().copied();
+        let first = first.ok_or(StartError::NoControl)?;
         let service = Arc::new(NodeService::default());
         let network = Network::start(
             NetConfig::new(config.identity, config.listen),
             service.clone(),
         )
         .await?;
-        network.set_address(PeerName::Control, config.control);
-        let remote = Arc::new(RemoteControl::new(network.clone()));
+        let copy = inventory::kept_copy(&config.data_dir);
+        let places = ControlPlaces::new(network.clone(), first, config.control, &copy);
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(places.clone().keep_reachable());
+        let remote = RemoteControl::new(network.clone()).having_seen(copy.revision);
+        let remote = Arc::new(remote);
         let control: Arc<dyn ControlStore> = remote.clone();
-        let directory = match first_list(control.as_ref(), config.control).await {
+        let directory = match first_list(control.as_ref(), &places).await {
             Ok(directory) => directory,
             Err(error) => {
                 network.shutdown().await;
@@ -153,10 +173,10 @@ impl Node {
         service.attach(&env);
         let mut node = Self {
             env,
-            control: config.control,
+            places,
             remote,
             network,
-            tasks: tokio::task::JoinSet::new(),
+            tasks,
         };
         node.take_directory(directory).await;
         let leftovers = Leftovers::of(&node.env)?;
@@ -176,8 +196,12 @@ impl Node {
         // Whoever is told that this node serves finds it alive.
         let life = begin_life(&env, &version).await;
         let life = life.inspect_err(|error| warn!(%error, "first sign of life not given"));
-        self.tasks.spawn(follow(env.clone(), appeared, leftovers));
-        self.tasks.spawn(live(env.clone(), version, life.ok()));
+        let places = self.places.clone();
+        self.tasks
+            .spawn(follow(env.clone(), places, appeared, leftovers));
+        let places = self.places.clone();
+        self.tasks
+            .spawn(live(env.clone(), places, version, life.ok()));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
         self.tasks.spawn(duties(env));
@@ -186,6 +210,7 @@ impl Node {
 
     /// Takes over the first picture of the cluster: addresses, and the containers to open.
     async fn take_directory(&self, directory: Directory) {
+        self.places.learn(&directory);
         *self.env.directory.write() = directory;
         look(&self.env).await;
     }
@@ -274,13 +299,17 @@ fn open_store(dir: PathBuf, identity: StoreIdentity) -> Result<Arc<Store>, OpenE
 /// Reads the cluster's record, with patience: the control store may be starting too.
 async fn first_list(
     control: &dyn ControlStore,
-    address: SocketAddr,
+    places: &ControlPlaces,
 ) -> Result<Directory, StartError> {
     let deadline = tokio::time::Instant::now() + CONTROL_PATIENCE;
     loop {
+        let address = places.asked();
         let why = match list(control).await {
             Ok(directory) => return Ok(directory),
-            Err(why) => why,
+            Err(ListError::Store(ControlError::WentBack)) => {
+                return Err(StartError::ControlWentBack { address });
+            }
+            Err(why) => why.to_string(),
         };
         if tokio::time::Instant::now() > deadline {
             return Err(StartError::Control { address, why });
@@ -289,12 +318,18 @@ async fn first_list(
     }
 }
 
-async fn list(control: &dyn ControlStore) -> Result<Directory, String> {
-    let (rows, revision) = control
-        .list(key::ROOT)
-        .await
-        .map_err(|error| error.to_string())?;
-    Directory::from_list(&rows, revision).map_err(|error| error.to_string())
+/// Why there is no picture of the cluster's record.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum ListError {
+    #[error(transparent)]
+    Store(#[from] ControlError),
+    #[error(transparent)]
+    Unreadable(#[from] perigee_cluster::DecodeError),
+}
+
+async fn list(control: &dyn ControlStore) -> Result<Directory, ListError> {
+    let (rows, revision) = control.list(key::ROOT).await?;
+    Ok(Directory::from_list(&rows, revision)?)
 }
 
 /// After an unclean stop: a container that others hold, or held lately, trusts only what its checksums prove, one that
@@ -400,17 +435,22 @@ async fn open(env: &Arc<Env>, id: ContainerId, view: ChainView) {
 /// Follows the control store, and opens containers that others speak of.
 async fn follow(
     env: Arc<Env>,
+    places: Arc<ControlPlaces>,
     mut appeared: mpsc::Receiver<ContainerId>,
     mut leftovers: Leftovers,
 ) {
     let mut look_for_leftovers = tokio::time::interval(leftovers::LOOK);
+    let mut told = None;
     loop {
         let from = env.directory.read().revision.next();
         let mut watch = env.control.watch(key::ROOT, from);
         loop {
             tokio::select! {
                 event = watch.next() => match event {
-                    Ok(event) => take_event(&env, &event).await,
+                    Ok(event) => {
+                        take_event(&env, &event).await;
+                        places.learn(&env.directory.read());
+                    }
                     Err(error) => {
                         debug!(%error, "watch ended");
                         break;
@@ -423,14 +463,30 @@ async fn follow(
         }
         match list(env.control.as_ref()).await {
             Ok(directory) => {
+                told = None;
+                places.learn(&directory);
                 *env.directory.write() = directory;
                 look(&env).await;
             }
             Err(why) => {
-                debug!(why, "control store is away");
+                if told.as_ref() != Some(&why) {
+                    tell(&why);
+                    told = Some(why);
+                }
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
+    }
+}
+
+/// Says once why the control store is not followed.
+fn tell(why: &ListError) {
+    match why {
+        ListError::Store(ControlError::WentBack) => error!(
+            "the control store has lost what it had told this node, which goes on with what it knows: bring back its \
+             newest state; if that is lost for good, `perigee rebuild`"
+        ),
+        why => debug!(%why, "control store is away"),
     }
 }
 
@@ -454,15 +510,24 @@ async fn appear(env: &Arc<Env>, id: ContainerId) {
 }
 
 /// Shows the cluster that this node lives.
-async fn live(env: Arc<Env>, version: String, mut lease: Option<LeaseNumber>) {
+async fn live(
+    env: Arc<Env>,
+    places: Arc<ControlPlaces>,
+    version: String,
+    mut lease: Option<LeaseNumber>,
+) {
     loop {
         let renewed = match lease {
             Some(number) => env.control.keep_alive(number).await.map(|_| number),
             None => begin_life(&env, &version).await,
         };
+        places.note(matches!(
+            renewed,
+            Ok(_) | Err(ControlError::Refused { .. } | ControlError::WentBack)
+        ));
         lease = match renewed {
             Ok(number) => Some(number),
-            Err(perigee_cluster::StoreError::Refused { .. }) => None,
+            Err(ControlError::Refused { .. }) => None,
             Err(error) => {
                 debug!(%error, "sign of life not renewed");
                 lease
@@ -472,10 +537,7 @@ async fn live(env: Arc<Env>, version: String, mut lease: Option<LeaseNumber>) {
     }
 }
 
-async fn begin_life(
-    env: &Arc<Env>,
-    version: &str,
-) -> Result<LeaseNumber, perigee_cluster::StoreError> {
+async fn begin_life(env: &Arc<Env>, version: &str) -> Result<LeaseNumber, ControlError> {
     let number = env.control.grant_lease(LIVE_TERM).await?;
     let free = env.store.space().map_or(0, |space| space.available);
     let live = Live {

@@ -4,6 +4,7 @@ use crate::container::Standing;
 use crate::env::Env;
 use crate::node::Node;
 use perigee_cluster::Directory;
+use perigee_control::AdminError;
 use perigee_meta::{Op, Reply};
 use perigee_proto::admin::{
     AdminPath, ContainerStatus, ControlState, ControlStatus, CopyStatus, Holder, MemberLag,
@@ -165,14 +166,25 @@ impl Node {
 
     async fn control_status(&self) -> ControlStatus {
         let began = Instant::now();
-        let get = self.env.control.get(perigee_cluster::key::CLUSTER);
-        let state = match tokio::time::timeout(CONTROL_CHECK, get).await {
+        // A list has a revision, which tells a store that was put back.
+        let list = self.env.control.list(perigee_cluster::key::CLUSTER);
+        let state = match tokio::time::timeout(CONTROL_CHECK, list).await {
             Ok(Ok(_)) => ControlState::Up,
+            Ok(Err(perigee_cluster::StoreError::WentBack)) => ControlState::WentBack,
             Ok(Err(_)) | Err(_) => ControlState::Away,
+        };
+        let kept = match state {
+            ControlState::Up => tokio::time::timeout(CONTROL_CHECK, self.remote.status()).await,
+            ControlState::Away | ControlState::WentBack => Ok(Err(AdminError::Unreadable)),
         };
         ControlStatus {
             state,
-            address: self.control.to_string(),
+            known: self.places.all().iter().map(ToString::to_string).collect(),
+            kept: kept
+                .ok()
+                .and_then(Result::ok)
+                .map_or(String::new(), |told| told.kept),
+            address: self.places.asked().to_string(),
             silent_ms: began.elapsed().as_millis() as u64,
         }
     }

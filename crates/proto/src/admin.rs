@@ -260,6 +260,12 @@ pub struct ControlStatus {
     pub state: ControlState,
     /// Where it listens.
     pub address: String,
+    /// Where it can be reached, as the answering node knows: more than one address where several processes serve it.
+    #[serde(default)]
+    pub known: Vec<String>,
+    /// Where it keeps the record: an etcd, or `embedded`; empty where it does not say.
+    #[serde(default)]
+    pub kept: String,
     /// Milliseconds since its last answer.
     pub silent_ms: u64,
 }
@@ -273,6 +279,8 @@ pub enum ControlState {
     /// It does not: chains cannot change until it does; everything else goes on.
     #[default]
     Away,
+    /// It has lost what it had told: nothing is taken from it, and nothing changed there.
+    WentBack,
 }
 
 /// One node.

@@ -5,11 +5,11 @@
 //! kills the daemons at a limit, which ends every call that waits for them.
 
 use crate::error::{Call, CheckError, Checked};
+use crate::etcd::Etcd;
 use crate::launch::Launch;
 use crate::leftover::{Workspace, report};
 use crate::links::{self, Links, address_of};
 use crate::process::Identity;
-use crate::slow::Slow;
 use crate::{mounts, program, wait};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -69,6 +69,8 @@ pub struct Cluster {
     pub(crate) commands: u32,
     /// Where each node is a host of its own.
     pub(crate) links: Option<Links>,
+    /// Where the record is in one: [`Cluster::move_to_etcd`].
+    pub(crate) etcd: Option<Etcd>,
     _watchdog: Sender<()>,
 }
 
@@ -134,6 +136,7 @@ impl Cluster {
             daemons: BTreeMap::new(),
             commands: 0,
             links: None,
+            etcd: None,
         })
     }
 
@@ -165,7 +168,12 @@ impl Cluster {
     }
 
     /// Runs `perigee ARGUMENTS --dir DIR` on a host, which has to succeed, and gives its standard output.
-    fn on_host(&mut self, links: &Links, host: u32, arguments: &[&str]) -> Checked<String> {
+    pub(crate) fn on_host(
+        &mut self,
+        links: &Links,
+        host: u32,
+        arguments: &[&str],
+    ) -> Checked<String> {
         self.commands += 1;
         let base = self.path().join(format!("command-{}", self.commands));
         let (entry, dir) = (links.entry(host)?, self.machine(host));
@@ -321,19 +329,6 @@ impl Cluster {
         crate::ensure!(left == 0, "{left} daemons live on after `down`");
         self.daemons.clear();
         Ok(())
-    }
-
-    /// Makes the disk of node `id` slow for its daemon, until what is returned is dropped.
-    ///
-    /// Errors: those of [`Slow::begin`]; it has no daemon.
-    pub fn slow_disk(&self, id: u32) -> Checked<Slow> {
-        let Some(daemon) = self.daemons.get(&id) else {
-            return Err(CheckError::violated(format!("node {id} has no daemon")));
-        };
-        let own = self.path().file_name().unwrap_or_default();
-        let name = format!("{}-{id}", own.to_string_lossy());
-        let place = self.dir().join(format!("node-{id}/store"));
-        Slow::begin(&name, daemon.pid, &place)
     }
 
     /// Pids of all processes of this cluster, the control store included.

@@ -12,6 +12,7 @@ pub mod checks;
 pub mod cluster;
 pub mod disk;
 pub mod error;
+pub mod etcd;
 pub mod launch;
 pub mod leftover;
 pub mod links;

@@ -24,7 +24,8 @@ usage: perigee-testbed CHECK ...
   crash-names [COUNT [SEED]]       own cluster of three; all killed while names are made (300, random)
   chaos [MINUTES [NODES [SEED [KIND...]]]]   own cluster, nodes struck under programs that check (10, 5, random);
                                    kinds: kill, kill-all, stop, full, wipe, cut, part, deafen, slow,
-                                   fail, jump, swap (which takes another build: PERIGEE_OTHER_BIN)";
+                                   fail, jump, swap (which takes another build: PERIGEE_OTHER_BIN),
+                                   etcd (which has the record in one)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -228,6 +229,9 @@ fn kinds(names: &[&str]) -> Checked<Vec<Kind>> {
     if named.contains(&Kind::Swap) && program::other_perigee().is_none() {
         tell("skipped: swap, which takes another build, named by PERIGEE_OTHER_BIN");
         named.retain(|kind| *kind != Kind::Swap);
+    }
+    if named.contains(&Kind::Etcd) && !perigee_testbed::etcd::is_here("etcd") {
+        named.retain(|kind| *kind != Kind::Etcd);
     }
     Ok(named)
 }

@@ -90,9 +90,9 @@ pub fn whereabouts(word: &str) -> String {
     all
 }
 
-/// Perigee's processes whose command line names `word`, this one left out.
+/// Perigee's processes, and those of etcd, whose command line names `word`, this one left out.
 ///
-/// Only executables with `perigee` in their names count, so that an editor or a pager which looks at
+/// Only executables with `perigee` in their names, and etcd, count, so that an editor or a pager which looks at
 /// the same files is never touched.
 #[must_use]
 pub fn mentioning(word: &str) -> Vec<Identity> {
@@ -114,8 +114,10 @@ pub fn mentioning(word: &str) -> Vec<Identity> {
 
 fn is_perigee(pid: i32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| {
-        exe.file_name()
-            .is_some_and(|name| name.to_string_lossy().contains("perigee"))
+        exe.file_name().is_some_and(|name| {
+            let name = name.to_string_lossy();
+            name.contains("perigee") || name == crate::etcd::PROGRAM
+        })
     })
 }
 

@@ -1,5 +1,6 @@
 //! A disk that is slow for one process: the kernel's limit on block I/O of a control group (cgroup v1, `blkio`).
 
+use crate::cluster::Cluster;
 use crate::error::{Call, CheckError, Checked};
 use crate::leftover::report;
 use std::os::unix::fs::MetadataExt;
@@ -24,6 +25,21 @@ const LIMITS: [(&str, u64); 4] = [
 #[must_use]
 pub fn is_possible() -> bool {
     rustix::process::geteuid().is_root() && Path::new(GROUPS).join(LIMITS[0].0).exists()
+}
+
+impl Cluster {
+    /// Makes the disk of node `id` slow for its daemon, until what is returned is dropped.
+    ///
+    /// Errors: those of [`Slow::begin`]; it has no daemon.
+    pub fn slow_disk(&self, id: u32) -> Checked<Slow> {
+        let Some(daemon) = self.daemons.get(&id) else {
+            return Err(CheckError::violated(format!("node {id} has no daemon")));
+        };
+        let own = self.path().file_name().unwrap_or_default();
+        let name = format!("{}-{id}", own.to_string_lossy());
+        let place = self.dir().join(format!("node-{id}/store"));
+        Slow::begin(&name, daemon.pid, &place)
+    }
 }
 
 /// A process whose disk is slow until this is dropped.

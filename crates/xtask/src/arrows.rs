@@ -8,7 +8,7 @@ use crate::metadata::{Dep, Metadata, Package};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A room, and the rooms below it that it may use, from the bottom up.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("types", &[]),
     ("meta", &["types"]),
     ("replica", &["types"]),
@@ -16,7 +16,8 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("proto", &["types", "meta", "replica", "cluster"]),
     ("store", &["types", "meta", "replica"]),
     ("net", &["types", "proto"]),
-    ("control", &["types", "cluster", "proto", "net"]),
+    ("etcd", &["types", "cluster"]),
+    ("control", &["types", "cluster", "proto", "net", "etcd"]),
     ("client", &["types", "meta", "replica", "cluster", "proto"]),
     ("gateway", &["types", "meta", "client"]),
     (
@@ -28,8 +29,8 @@ const ARROWS: [(&str, &[&str]); 12] = [
     (
         "perigee",
         &[
-            "types", "meta", "replica", "cluster", "proto", "store", "net", "control", "client",
-            "gateway", "node",
+            "types", "meta", "replica", "cluster", "proto", "store", "net", "etcd", "control",
+            "client", "gateway", "node",
         ],
     ),
 ];

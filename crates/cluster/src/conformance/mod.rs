@@ -19,6 +19,10 @@ pub trait Subject: Sync {
     fn store(&self) -> Arc<dyn ControlStore>;
     /// Waits, by the clock that the store's leases run on.
     fn sleep(&self, span: Span) -> BoxFuture<'static, ()>;
+    /// The step in which the store counts the terms of leases; none is shorter.
+    fn lease_step(&self) -> Span {
+        Span::from_millis(100)
+    }
 }
 
 /// A promise that the store does not keep.
@@ -43,7 +47,7 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// Runs every check. Takes about two seconds of the store's clock, for the leases that must end.
+/// Runs every check. Takes about two seconds of the store's clock, or eight steps of its leases, for those that must end.
 ///
 /// # Errors
 /// The first promise that is broken.
@@ -72,8 +76,8 @@ pub async fn check(subject: &dyn Subject) -> Result<(), Broken> {
         watches::keeps_the_past_or_says_that_it_is_gone(store);
         leases::end_with_their_keys(subject, store);
         leases::live_while_renewed(subject, store);
-        leases::are_revoked(store);
-        leases::follow_the_last_put(store);
+        leases::are_revoked(subject, store);
+        leases::follow_the_last_put(subject, store);
     }
     Ok(())
 }

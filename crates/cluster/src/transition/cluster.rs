@@ -4,7 +4,7 @@ use super::{PlanError, Planned, revision};
 use crate::codec::{Record, is_name};
 use crate::directory::Directory;
 use crate::key;
-use crate::model::{ClusterInfo, Policy};
+use crate::model::{ClusterInfo, ControlProcess, Policy};
 use crate::store::Txn;
 
 /// Makes the cluster's own record and its default policy.
@@ -20,6 +20,18 @@ pub fn create_cluster(dir: &Directory, info: ClusterInfo) -> Result<Planned<()>,
         .put(key::CLUSTER, info.encode())
         .put(key::policy(key::DEFAULT_POLICY), Policy::default().encode());
     Ok(Planned { txn, made: () })
+}
+
+/// Says where a control process listens.
+#[must_use]
+pub fn put_control(dir: &Directory, process: u128, made: ControlProcess) -> Planned<()> {
+    let known = dir.controls.get(&process);
+    let mut txn = Txn::default();
+    if known.is_none_or(|known| known.record != made) {
+        let at = key::control(process);
+        txn = txn.when(at.clone(), revision(known)).put(at, made.encode());
+    }
+    Planned { txn, made: () }
 }
 
 /// Sets the policy called `name`.

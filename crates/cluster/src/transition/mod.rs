@@ -8,7 +8,7 @@ mod container;
 mod member;
 mod token;
 
-pub use cluster::{create_cluster, set_policy};
+pub use cluster::{create_cluster, put_control, set_policy};
 pub use container::{
     change_chain, create_container, create_own_container, set_copies, set_own_policy,
 };

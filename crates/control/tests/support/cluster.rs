@@ -3,7 +3,7 @@
 
 use perigee_cluster::{Admits, JoinRequest};
 use perigee_control::{
-    Admission, Control, EnterError, NewControl, RemoteControl, enter, init_control,
+    Admission, Control, EnterError, EtcdChoice, NewControl, RemoteControl, enter, init_control_on,
 };
 use perigee_net::{
     Answer, BoxFuture, Call, Identity, JoinToken, NetConfig, Network, NodeKey, PeerName, Refusal,
@@ -64,8 +64,13 @@ pub struct Member {
 
 impl World {
     pub async fn new() -> Self {
+        Self::on(None).await
+    }
+
+    /// With the record in an etcd, where one is given.
+    pub async fn on(etcd: Option<&EtcdChoice>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let made = init_control(dir.path(), loopback()).await.unwrap();
+        let made = init_control_on(dir.path(), loopback(), etcd).await.unwrap();
         let control = Control::start(dir.path()).await.unwrap();
         Self { dir, made, control }
     }

@@ -44,7 +44,7 @@ fn conclusions(placement: &Placement, status: &Status) -> Vec<String> {
     lines.extend(moves(placement, status));
     lines.extend(durable(placement, status));
     lines.extend(caches(placement, status));
-    if status.control.state == ControlState::Away {
+    if status.control.state != ControlState::Up {
         lines.push(
             "the control store is away: reads and writes go on, but a chain that loses a member \
              waits for it"

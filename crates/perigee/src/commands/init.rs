@@ -1,5 +1,6 @@
 //! `perigee init`: the first node of a cluster of several machines.
 
+use super::control::EtcdArgs;
 use super::up::{check_address, start_missing};
 use super::{DirArg, JsonArg};
 use crate::config::{NodeConfig, check_name};
@@ -8,6 +9,8 @@ use crate::output::Report;
 use crate::{daemon, human, process};
 use clap::Args;
 use perigee_cluster::Admits;
+use perigee_control::EtcdChoice;
+use perigee_etcd::Place;
 use perigee_proto::admin::{Answer, Failure, Request};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -25,7 +28,9 @@ const TOKEN_TIME: Duration = Duration::from_secs(3600);
 #[command(after_help = "\
 Examples:
   perigee init --listen 10.0.0.4:7400
-  perigee init --dir /srv/perigee --listen 10.0.0.4:7400 --site north")]
+  perigee init --dir /srv/perigee --listen 10.0.0.4:7400 --site north
+  perigee init --listen 10.0.0.4:7400 --control etcds://10.0.0.1:2379,10.0.0.2:2379 \\
+    --etcd-ca ca.pem --etcd-cert perigee.pem --etcd-key perigee.key")]
 pub struct Init {
     #[command(flatten)]
     dir: DirArg,
@@ -35,6 +40,12 @@ pub struct Init {
     /// Address and port of the control store, where the port above will not do
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen_control: Option<SocketAddr>,
+    /// Keep the cluster's record in this etcd, instead of a store of its own: etcds://HOST:PORT,... for TLS, or
+    /// etcd://HOST:PORT,... on this machine
+    #[arg(long, value_name = "ETCD")]
+    control: Option<Place>,
+    #[command(flatten)]
+    credentials: EtcdArgs,
     /// Name of the node [default: the host's name]
     #[arg(long, value_parser = parse_name)]
     name: Option<String>,
@@ -65,20 +76,25 @@ impl Init {
         }
         let listen = check_address(self.listen)?;
         let control = self.control_address(listen)?;
-        let name = match self.name {
+        let name = match self.name.clone() {
             Some(name) => name,
             None => host_name()?,
+        };
+        let etcd = match self.control {
+            Some(place) => Some(self.credentials.choice(place)?),
+            None => None,
         };
         make_private_dir(&layout.dir)?;
         let config = NodeConfig {
             name,
             listen,
             control,
-            site: self.site,
+            site: self.site.clone(),
             storage: true,
             log: "info".to_owned(),
         };
-        let layout = make_cluster(&layout, &config).inspect_err(|_| unmake(&layout))?;
+        let layout =
+            make_cluster(&layout, &config, etcd.as_ref()).inspect_err(|_| unmake(&layout))?;
         let request = Request::Token {
             ttl_secs: TOKEN_TIME.as_secs(),
             admits: Admits::Anybody,
@@ -119,8 +135,12 @@ impl Init {
     }
 }
 
-fn make_cluster(layout: &Layout, config: &NodeConfig) -> Result<Layout, Failure> {
-    let token = daemon::init_control(&layout.dir, config.control)?;
+fn make_cluster(
+    layout: &Layout,
+    config: &NodeConfig,
+    etcd: Option<&EtcdChoice>,
+) -> Result<Layout, Failure> {
+    let token = daemon::init_control(&layout.dir, config.control, etcd)?;
     start_missing(layout)?;
     daemon::join(&layout.node_dir(1).path, config, &token)?;
     let layout = Layout::open(&layout.dir)?;

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod control;
 pub mod doctor;
 pub mod down;
 pub mod drain;
@@ -81,6 +82,9 @@ pub enum Command {
     Drain(drain::Drain),
     /// Strike a node off the cluster, for good
     Remove(remove::Remove),
+    /// Change where the cluster's record is kept
+    #[command(subcommand)]
+    Control(control::Control),
     /// Make a lost control store anew, from what the nodes know
     Rebuild(rebuild::Rebuild),
     /// Write down what the nodes of this machine know of the cluster
@@ -123,6 +127,7 @@ impl Command {
             Self::Policy(command) => command.run(),
             Self::Drain(command) => command.run(),
             Self::Remove(command) => command.run(),
+            Self::Control(command) => command.run(),
             Self::Rebuild(command) => command.run(),
             Self::Inventory(command) => command.run(),
             Self::Doctor(command) => command.run(),

@@ -118,9 +118,16 @@ fn faults(status: &Status) -> Vec<String> {
             human::plural(ownerless, "container")
         ));
     }
-    if status.control.state == ControlState::Away {
-        let silent = human::time(Duration::from_millis(status.control.silent_ms));
-        faults.push(format!("the control store has not answered for {silent}"));
+    match status.control.state {
+        ControlState::Up => {}
+        ControlState::Away => {
+            let silent = human::time(Duration::from_millis(status.control.silent_ms));
+            faults.push(format!("the control store has not answered for {silent}"));
+        }
+        ControlState::WentBack => faults.push(
+            "the control store has lost what it told, and is not listened to: `perigee doctor`"
+                .to_owned(),
+        ),
     }
     faults
 }
@@ -135,11 +142,16 @@ fn text(status: &Status, faults: &[String]) -> String {
     let control = match status.control.state {
         ControlState::Up => "up",
         ControlState::Away => "away",
+        ControlState::WentBack => "went back",
+    };
+    let kept = match status.control.kept.as_str() {
+        "" | "embedded" => String::new(),
+        etcd => format!(", its record in {etcd}"),
     };
     // writing to a string cannot fail
     let _ = writeln!(
         out,
-        "control store {control} at {}\n",
+        "control store {control} at {}{kept}\n",
         status.control.address
     );
     out.push_str(&nodes_table(status));
@@ -309,6 +321,8 @@ mod tests {
             control: ControlStatus {
                 state: ControlState::Up,
                 address: "127.0.0.1:20000".to_owned(),
+                known: vec!["127.0.0.1:20000".to_owned()],
+                kept: "embedded".to_owned(),
                 silent_ms: 3,
             },
             nodes: vec![node(1, NodeState::Down), node(2, NodeState::Up)],

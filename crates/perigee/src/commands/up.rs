@@ -225,7 +225,7 @@ fn bring_up(layout: &Layout, wanted: u32) -> Result<(Layout, Vec<NodeDir>), Fail
 
 /// Directories of the processes that this call started, in order.
 #[derive(Default)]
-struct Undo {
+pub(super) struct Undo {
     dirs: Vec<PathBuf>,
 }
 
@@ -248,7 +248,7 @@ fn try_bring_up(
         false => None,
     };
     daemon::put_identities(layout)?;
-    start_control(layout, token.as_deref(), undo)?;
+    start_control(layout, undo)?;
     let mut nodes = layout.nodes.clone();
     let mut started = start_nodes(&nodes, undo)?;
     let missing = (wanted as usize).saturating_sub(nodes.len());
@@ -273,19 +273,14 @@ fn try_bring_up(
     Ok((Layout::look(&layout.dir)?, started))
 }
 
-/// Starts the control store where it is on this machine. Its address is in the token of the first
-/// node, or known to the nodes.
-fn start_control(layout: &Layout, token: Option<&str>, undo: &mut Undo) -> Result<(), Failure> {
+/// Starts the control store where it is on this machine.
+pub(super) fn start_control(layout: &Layout, undo: &mut Undo) -> Result<(), Failure> {
     let dir = layout.control();
     if !daemon::is_control(&dir) {
         return Ok(());
     }
-    let address = match (token, layout.nodes.first()) {
-        (Some(token), _) => Some(daemon::control_address(token)?),
-        (None, Some(node)) => Some(NodeConfig::load(&node.config())?.control),
-        (None, None) => None,
-    };
-    let serves = || address.is_none_or(|address| TcpStream::connect(address).is_ok());
+    let address = daemon::address_of_control(&dir)?;
+    let serves = || TcpStream::connect(address).is_ok();
     if process::ensure("serve-control", &dir, serves)? == process::Run::Started {
         undo.dirs.push(dir);
     }
@@ -355,7 +350,7 @@ fn serving(node: &NodeDir) -> Result<process::Run, Failure> {
 fn first_token(layout: &Layout) -> Result<String, Failure> {
     let control = layout.control();
     if !daemon::is_control(&control) {
-        return daemon::init_control(&layout.dir, local_address(free_port()?));
+        return daemon::init_control(&layout.dir, local_address(free_port()?), None);
     }
     // an earlier call was cut off before it had a node; its control store may still run
     process::terminate(&control, Duration::from_secs(5))?;

@@ -30,6 +30,13 @@ fn control(status: &Status) -> Finding {
             ),
             "`perigee up` on its machine starts it; until then chains cannot change",
         ),
+        ControlState::WentBack => Finding::bad(
+            format!(
+                "the control store at {} has lost what it told: it was put back to an older state, or is another one",
+                status.control.address
+            ),
+            "bring back its newest state; if that is lost for good, `perigee rebuild`; until then chains cannot change",
+        ),
     }
 }
 

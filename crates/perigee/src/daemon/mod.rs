@@ -8,7 +8,10 @@ mod membership;
 mod node;
 mod rebuild;
 
-pub use control::{first_token, init_control, is_control, run_control};
+pub use control::{
+    address as address_of_control, check_etcd, export_control, first_token, import_control,
+    init_control, is_control, move_control, run_control,
+};
 pub use join::{control_address, cut_off, join, join_again, settle as settle_join};
 pub use node::start_node;
 pub use rebuild::{

@@ -34,7 +34,7 @@ pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, 
         data_dir: dir.to_path_buf(),
         identity,
         listen: config.listen,
-        control: config.control,
+        control: vec![config.control],
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
     let node = started.await.map_err(|error| {
@@ -42,6 +42,9 @@ pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, 
         match error {
             StartError::Control { .. } => failure.hint(
                 "`perigee up` on its machine starts it; if it is lost for good, `perigee rebuild --help`",
+            ),
+            StartError::ControlWentBack { .. } => failure.hint(
+                "bring back its newest state; if that is lost for good, `perigee rebuild --help`",
             ),
             StartError::GivenAway => failure.hint(
                 "`perigee join --again TOKEN` lets it in again, with the token that `perigee rebuild` prints; where no \

@@ -104,6 +104,9 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
     } else {
         Cluster::start_prepared(settings.nodes, limit, prepare)
     }?;
+    if settings.kinds.contains(&Kind::Etcd) {
+        cluster.move_to_etcd(nemesis::ETCDS)?;
+    }
     for id in cluster.ids() {
         cluster.mount(id)?;
     }

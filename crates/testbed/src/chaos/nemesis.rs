@@ -44,11 +44,13 @@ pub enum Kind {
     Jump,
     /// A daemon is stopped, and started again from another build.
     Swap,
+    /// Members of the etcd die that has the cluster's record, or all of them.
+    Etcd,
 }
 
 impl Kind {
     /// Each as often as it is here. Not [`Kind::Slow`], which needs more than root (see [`slow`]), and makes the rest
-    /// of a campaign slow; not [`Kind::Swap`], which needs another build.
+    /// of a campaign slow; not [`Kind::Swap`], which needs another build; not [`Kind::Etcd`], which needs one.
     pub const USUAL: [Self; 17] = [
         Self::Kill,
         Self::Kill,
@@ -97,13 +99,16 @@ impl Kind {
             Self::Fail => "fail",
             Self::Jump => "jump",
             Self::Swap => "swap",
+            Self::Etcd => "etcd",
         }
     }
 
     /// The kind of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let mut all = Self::USUAL.into_iter().chain([Self::Slow, Self::Swap]);
+        let mut all = Self::USUAL
+            .into_iter()
+            .chain([Self::Slow, Self::Swap, Self::Etcd]);
         all.find(|kind| kind.name() == name)
     }
 }
@@ -135,6 +140,8 @@ pub enum Strike {
     Jump(u32, i64),
     /// Its daemon is stopped, and started again from the other build.
     Swap(u32),
+    /// So many members of etcd die, and are started again.
+    Etcd(usize),
 }
 
 /// Most that a node stays away, in milliseconds: longer than leases, and than the time after which the only other copies
@@ -150,6 +157,9 @@ const AHEAD: [i64; 4] = [-60, 1, 86_400, 315_360_000];
 /// A disk fails for at least so long, in milliseconds: something is written to it.
 const FAILING_MIN: u64 = 4_000;
 
+/// Members of the etcd that keeps the record, where one is to be struck.
+pub(crate) const ETCDS: usize = 3;
+
 /// Shorter than leases.
 const SHORT_MAX: u64 = 1_500;
 
@@ -164,6 +174,7 @@ impl fmt::Display for Strike {
             Self::Slow(node) => write!(f, "slow the disk of [{node}] down"),
             Self::Fail(node) => write!(f, "have the disk of [{node}] fail"),
             Self::Jump(node, ahead) => write!(f, "set the clock of [{node}] ahead by {ahead} s"),
+            Self::Etcd(members) => write!(f, "kill {members} of etcd"),
             Self::Swap(node) => write!(f, "give [{node}] the other build"),
             Self::Cut(node) => write!(f, "cut off [{node}]"),
             Self::Part(a, b) => write!(f, "silence between [{a}] and [{b}]"),
@@ -194,6 +205,7 @@ impl Strike {
             Kind::Fail => Self::Fail(victim),
             Kind::Jump => Self::Jump(victim, AHEAD[rng.below(AHEAD.len() as u64) as usize]),
             Kind::Swap => Self::Swap(victim),
+            Kind::Etcd => Self::Etcd(1 + rng.below(ETCDS as u64) as usize),
             Kind::Cut => Self::Cut(victim),
             Kind::Part => Self::Part(victim, draw(rng)),
             Kind::Deafen => Self::Deafen(Direction {
@@ -215,6 +227,7 @@ impl Strike {
             Self::Fail(_) => Kind::Fail,
             Self::Jump(..) => Kind::Jump,
             Self::Swap(_) => Kind::Swap,
+            Self::Etcd(_) => Kind::Etcd,
             Self::Cut(_) => Kind::Cut,
             Self::Part(..) => Kind::Part,
             Self::Deafen(_) => Kind::Deafen,
@@ -308,6 +321,14 @@ pub fn strike(
             stage.watch(away)?;
             start_as(cluster, *node, &Launch::Build(other))?;
             stage.heal(&[*node]);
+        }
+        Strike::Etcd(members) => {
+            let etcd = cluster.etcd.as_mut();
+            let etcd = etcd.ok_or_else(|| CheckError::violated("there is no etcd"))?;
+            (0..*members).try_for_each(|at| etcd.kill(at))?;
+            let watched = stage.watch(away);
+            etcd.restart_all()?;
+            watched?;
         }
         Strike::Fail(node) => fail(cluster, stage, *node, away)?,
         Strike::Full(node) => full(cluster, stage, *node, away)?,
