@@ -10,6 +10,7 @@ pub mod campaign;
 pub mod chaos;
 pub mod checks;
 pub mod cluster;
+pub mod delay;
 pub mod disk;
 pub mod error;
 pub mod launch;
