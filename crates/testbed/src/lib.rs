@@ -6,6 +6,7 @@
 //!
 //! Read [`cluster`] first (start, kill, restart, mount, clean up), then [`checks`].
 
+pub mod apart;
 pub mod campaign;
 pub mod chaos;
 pub mod checks;
