@@ -46,6 +46,25 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// How many messages the nodes have sent each other since they started, by their own count: calls, answers, and
+    /// words that nobody answers. To ask makes some, too: two for each pair of nodes.
+    ///
+    /// Errors: a node does not answer, or its answer is not of the agreed form.
+    pub fn messages_sent(&mut self) -> Checked<u64> {
+        let mut all = 0;
+        for host in 1..=self.size {
+            let dir = self.machine(host).to_string_lossy().into_owned();
+            let ended = self.command(&["status", "--json", "--dir", &dir])?;
+            let value: Option<serde_json::Value> = serde_json::from_str(&ended.stdout).ok();
+            let sent = value.and_then(|value| value["net"]["messages_sent"].as_u64());
+            all += sent.ok_or_else(|| {
+                let (said, error) = (&ended.stdout, &ended.stderr);
+                CheckError::violated(format!("`status --json`: no messages: {said}{error}"))
+            })?;
+        }
+        Ok(all)
+    }
+
     /// Makes the node of a host: the first one the cluster, too. Each host has a directory as a machine has, whose
     /// node lies in [`Cluster::dir`], so that commands there see all nodes.
     fn found(&mut self, links: &Links, host: u32) -> Checked {
