@@ -33,19 +33,45 @@ struct Cli {
     /// Seconds of each row that has no end of its own
     #[arg(long, default_value_t = Settings::default().time.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3_600))]
     secs: u64,
-    /// Jobs to run: rewrite, random-4k, random-128k, random-1m, alternate, alternate-strangers, create, home, home-moved
-    #[arg(long, value_delimiter = ',', value_parser = parse_job)]
-    only: Vec<Job>,
+    /// Jobs to run: rewrite, random-4k, random-128k, random-1m, alternate, alternate-strangers, create, home, home-moved,
+    /// chunks
+    #[arg(long, value_delimiter = ',', value_parser = parse_work)]
+    only: Vec<Work>,
+    /// Nodes of the clusters whose chunks are counted
+    #[arg(long, value_delimiter = ',', default_values_t = [3, 5], value_parser = clap::value_parser!(u32).range(3..=16))]
+    sizes: Vec<u32>,
     /// Write one file for each row there
     #[arg(long)]
     results: Option<PathBuf>,
 }
 
-fn parse_job(text: &str) -> Result<Job, String> {
-    let found = Job::ALL.into_iter().find(|job| job.key() == text);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Rows(Job),
+    Chunks,
+}
+
+const CHUNKS: &str = "chunks";
+
+impl Work {
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Rows(job) => job.key(),
+            Self::Chunks => CHUNKS,
+        }
+    }
+
+    fn all() -> Vec<Self> {
+        let jobs = Job::ALL.into_iter().map(Self::Rows);
+        jobs.chain([Self::Chunks]).collect()
+    }
+}
+
+fn parse_work(text: &str) -> Result<Work, String> {
+    let found = Work::all().into_iter().find(|work| work.key() == text);
     found.ok_or_else(|| {
-        let names = Job::ALL.map(Job::key).join(", ");
-        format!("the jobs are {names}")
+        let names: Vec<_> = Work::all().into_iter().map(Work::key).collect();
+        format!("the jobs are {}", names.join(", "))
     })
 }
 
@@ -68,12 +94,22 @@ fn measure(cli: &Cli) -> Result<(), BenchError> {
         file_bytes: cli.size << 20,
         time: Duration::from_secs(cli.secs),
     };
-    let jobs = if cli.only.is_empty() {
-        Job::ALL.to_vec()
+    let wanted = if cli.only.is_empty() {
+        Work::all()
     } else {
         cli.only.clone()
     };
-    let outcome = locality::run(&settings, &jobs, note)?;
+    let job = |work: &Work| match work {
+        Work::Rows(job) => Some(*job),
+        Work::Chunks => None,
+    };
+    let jobs: Vec<Job> = wanted.iter().filter_map(job).collect();
+    let sizes = if wanted.contains(&Work::Chunks) {
+        cli.sizes.as_slice()
+    } else {
+        &[]
+    };
+    let outcome = locality::run(&settings, &jobs, sizes, note)?;
     // Whoever closed the output does not want to hear.
     _ = std::io::stdout().write_all(locality::table(&outcome).as_bytes());
     if let Some(folder) = &cli.results {
@@ -93,7 +129,7 @@ fn command(cli: &Cli) -> String {
         cli.nodes, cli.rtt, cli.rounds, cli.pairs, cli.size, cli.secs
     );
     if !cli.only.is_empty() {
-        let names: Vec<&str> = cli.only.iter().map(|job| job.key()).collect();
+        let names: Vec<&str> = cli.only.iter().map(|work| work.key()).collect();
         shown += &format!(" --only {}", names.join(","));
     }
     shown

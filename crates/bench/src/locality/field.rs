@@ -190,7 +190,15 @@ impl Field {
 
     /// Cuts a host off until what is returned is dropped.
     pub(super) fn cut_off(&self, node: u32) -> Checked<CutOff<'_>> {
-        let directions = self.cluster.links()?.around(node);
+        self.cut(self.cluster.links()?.around(node))
+    }
+
+    /// The same with every host.
+    pub(super) fn cut_all(&self) -> Checked<CutOff<'_>> {
+        self.cut(self.cluster.links()?.everywhere())
+    }
+
+    fn cut(&self, directions: Vec<Direction>) -> Checked<CutOff<'_>> {
         let cut = CutOff {
             field: self,
             directions,
@@ -211,7 +219,7 @@ impl Field {
     }
 }
 
-/// A host that hears nobody.
+/// Hosts that hear nobody.
 #[derive(Debug)]
 pub(super) struct CutOff<'a> {
     field: &'a Field,

@@ -1,8 +1,9 @@
 //! Locality: what it costs to write where another host is the owner, and what it brings that ownership moves to who writes.
 //!
 //! Each node is a process on a host of its own, and every packet between two hosts takes its time
-//! ([`perigee_testbed::delay`]). The rows are those of the paper that the protocol is from (AwareFS, its Tables 4 and 6):
-//! files of one node that all nodes rewrite, and random writes into a file that another node made. Besides there are the
+//! ([`perigee_testbed::delay`]). The rows are those of the paper that the protocol is from (AwareFS, its Tables 4, 6
+//! and 7): files of one node that all nodes rewrite, random writes into a file that another node made, and how many chunks
+//! belong to somebody else after that. Besides there are the
 //! two ways in which moving could do harm, two hosts that take turns, and a look at what a write at home needs of the network.
 //!
 //! Where the version under test has no policy `migration`, the rows that need it are left out, and the table says so.
@@ -10,6 +11,7 @@
 //! Read [`case`] (what is compared), [`field`] (where it is measured), then the jobs.
 
 mod case;
+mod chunks;
 mod contend;
 mod field;
 mod home;
@@ -18,9 +20,11 @@ mod report;
 mod rewrite;
 
 pub use case::{Case, Job, Side};
+pub use chunks::Moved;
+pub use field::Sample;
 pub use report::{store, table};
 
-use field::{Field, Sample};
+use field::Field;
 use perigee_testbed::delay::Wire;
 use perigee_testbed::{Checked, ensure};
 use std::collections::BTreeMap;
@@ -68,12 +72,19 @@ pub struct Outcome {
     pub moves: bool,
     /// How late the network's packets were.
     pub late: String,
+    /// What became of the chunks of clusters of several sizes.
+    pub moved: Vec<Moved>,
 }
 
 /// Runs the jobs; `tell` hears of each before it begins.
 ///
 /// Errors: the first call that fails, or content that is not what was written.
-pub fn run(settings: &Settings, jobs: &[Job], mut tell: impl FnMut(&str)) -> Checked<Outcome> {
+pub fn run(
+    settings: &Settings,
+    jobs: &[Job],
+    sizes: &[u32],
+    mut tell: impl FnMut(&str),
+) -> Checked<Outcome> {
     ensure!(
         settings.nodes >= 3,
         "two hosts beside an owner take three nodes"
@@ -110,10 +121,17 @@ pub fn run(settings: &Settings, jobs: &[Job], mut tell: impl FnMut(&str)) -> Che
         }
     }
     let (moves, late) = (field.moves(), field.late()?);
+    drop(field);
+    let mut moved = Vec::new();
+    for nodes in sizes {
+        tell(&format!("chunks of {nodes} nodes"));
+        moved.push(chunks::run(settings, *nodes).map_err(|error| error.during("chunks"))?);
+    }
     Ok(Outcome {
         series,
         moves,
         late,
+        moved,
     })
 }
 
