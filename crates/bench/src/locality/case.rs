@@ -77,6 +77,15 @@ pub(super) struct Comparison {
     pub(super) paper: Option<f64>,
 }
 
+impl Comparison {
+    pub(super) const fn case(self, side: Side) -> Case {
+        Case {
+            job: self.job,
+            side,
+        }
+    }
+}
+
 const fn compare(
     key: &'static str,
     job: Job,

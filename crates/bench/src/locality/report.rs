@@ -1,7 +1,7 @@
 //! The table for people, and one file of results for each comparison.
 
 use super::case::{Aim, COMPARISONS, Comparison};
-use super::{Case, Moved, Outcome, Sample, Series, Side};
+use super::{Case, Job, Moved, Outcome, Sample, Side};
 use crate::BenchError;
 use crate::report::{failed, machine, number, round};
 use serde::Serialize;
@@ -51,11 +51,11 @@ struct Compared {
 }
 
 impl Compared {
-    fn new(comparison: Comparison, series: &Series) -> Option<Self> {
+    fn new(comparison: Comparison, outcome: &Outcome) -> Option<Self> {
         let side = |side| {
-            let job = comparison.job;
-            let samples = series.get(&Case { job, side })?;
-            Some((samples, measured(job.unit(), side, samples)))
+            let samples = outcome.series.get(&comparison.case(side))?;
+            let what = name(side, outcome.moves);
+            Some((samples, measured(comparison.job, what, samples)))
         };
         let (of_samples, of) = side(comparison.of)?;
         let (over_samples, over) = side(comparison.over)?;
@@ -91,16 +91,24 @@ impl Compared {
     }
 }
 
-fn measured(unit: &'static str, side: Side, samples: &[Sample]) -> Measured {
+/// The name of a side. Without a policy nobody can say that nothing moves.
+const fn name(side: Side, policy: bool) -> &'static str {
+    match (side, policy) {
+        (Side::Off, false) => "as it is",
+        _ => side.title(),
+    }
+}
+
+fn measured(job: Job, what: &'static str, samples: &[Sample]) -> Measured {
     let of = |value: &dyn Fn(&Sample) -> f64| -> Vec<f64> { samples.iter().map(value).collect() };
     let per_call = |value: &dyn Fn(&Sample) -> f64| {
         let each = of(&|sample| value(sample) / sample.calls.max(1) as f64);
         round(median(&each))
     };
     Measured {
-        what: side.title(),
+        what,
         median: round(median(&of(&|sample| sample.value))),
-        unit,
+        unit: job.unit(),
         rounds: of(&|sample| round(sample.value)),
         calls: samples.iter().map(|sample| sample.calls).sum(),
         messages_per_call: per_call(&|sample| sample.messages as f64),
@@ -117,9 +125,9 @@ fn median(values: &[f64]) -> f64 {
     f64::midpoint(at(values.len().saturating_sub(1) / 2), at(values.len() / 2))
 }
 
-fn compared(series: &Series) -> Vec<Compared> {
+fn compared(outcome: &Outcome) -> Vec<Compared> {
     let all = COMPARISONS.into_iter();
-    all.filter_map(|comparison| Compared::new(comparison, series))
+    all.filter_map(|comparison| Compared::new(comparison, outcome))
         .collect()
 }
 
@@ -172,10 +180,37 @@ struct StoredChunks<'a> {
     machine: &'a str,
 }
 
+/// What has nothing beside it, since the version under test lacks it.
+fn alone(outcome: &Outcome) -> String {
+    let series = &outcome.series;
+    let mut text = String::new();
+    let is_shown = |case: &Case| {
+        let mut rows = COMPARISONS.iter().filter(|row| row.job == case.job);
+        rows.any(|row| {
+            series.contains_key(&row.case(row.of)) && series.contains_key(&row.case(row.over))
+        })
+    };
+    for (case, samples) in series.iter().filter(|(case, _)| !is_shown(case)) {
+        let all = measured(case.job, name(case.side, outcome.moves), samples);
+        // Writing to a string cannot fail.
+        _ = writeln!(
+            text,
+            "{:38} {:16} {:>8} {:>29} alone {:>24} {:>16}",
+            case.job.title(),
+            all.what,
+            number(all.median),
+            all.unit,
+            number(all.messages_per_call),
+            number(all.bytes_per_call)
+        );
+    }
+    text
+}
+
 /// The table.
 #[must_use]
 pub fn table(outcome: &Outcome) -> String {
-    let rows = compared(&outcome.series);
+    let rows = compared(outcome);
     let mut text = format!(
         "{:38} {:16} {:>8} {:13} {:>8} {:>6} {:>7} {:>8} {:>6} {:>7} {:>6} {:>9} {:>9}\n",
         "", "", "", "beside", "", "", "ratio", "goal", "paper", "msgs", "beside", "bytes", "beside"
@@ -208,6 +243,7 @@ pub fn table(outcome: &Outcome) -> String {
             number(row.over.bytes_per_call),
         );
     }
+    text.push_str(&alone(outcome));
     text.push_str(&chunks(&outcome.moved));
     let reached: Vec<bool> = rows.iter().filter_map(Compared::reached).collect();
     _ = writeln!(
@@ -238,7 +274,7 @@ pub fn store(
 ) -> Result<(), BenchError> {
     let machine = machine();
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
-    for row in compared(&outcome.series) {
+    for row in compared(outcome) {
         let comparison = row.comparison;
         let stored = Stored {
             name: format!("locality_{}", comparison.key),
@@ -292,7 +328,6 @@ fn write(folder: &Path, name: &str, stored: &impl Serialize) -> Result<(), Bench
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::locality::Job;
     use perigee_testbed::delay::Traffic;
     use std::time::Duration;
 
@@ -307,18 +342,23 @@ mod tests {
         values.iter().map(sample).collect()
     }
 
-    fn series(job: Job, of: (Side, &[f64], u64), over: (Side, &[f64], u64)) -> Series {
-        [of, over]
-            .into_iter()
-            .map(|(side, values, bytes)| (Case { job, side }, samples(values, bytes)))
-            .collect()
+    fn outcome(job: Job, of: (Side, &[f64], u64), over: (Side, &[f64], u64)) -> Outcome {
+        let sides = [of, over].into_iter();
+        let series =
+            sides.map(|(side, values, bytes)| (Case { job, side }, samples(values, bytes)));
+        Outcome {
+            series: series.collect(),
+            moves: true,
+            late: String::new(),
+            moved: Vec::new(),
+        }
     }
 
     #[test]
     fn the_ratio_is_the_median_of_the_rounds_and_not_of_the_sides() {
         let of = (Side::Again, &[10.0, 200.0, 60.0][..], 700);
-        let series = series(Job::Random4k, of, (Side::Off, &[1.0, 100.0, 10.0], 700));
-        let rows = compared(&series);
+        let mut outcome = outcome(Job::Random4k, of, (Side::Off, &[1.0, 100.0, 10.0], 700));
+        let rows = compared(&outcome);
         let row = rows
             .iter()
             .find(|row| row.comparison.key == "random_4k_again")
@@ -330,13 +370,16 @@ mod tests {
         );
         // What was not measured is not shown.
         assert_eq!(rows.len(), 1);
+        assert!(table(&outcome).contains("migration=off"));
+        outcome.moves = false;
+        assert!(table(&outcome).contains("as it is"));
     }
 
     #[test]
     fn a_write_at_home_that_needs_a_byte_does_not_reach_its_aim() {
         for (rate, bytes, reached) in [(900.0, 0, true), (900.0, 1, false), (0.0, 0, false)] {
             let of = (Side::Cut, &[rate][..], bytes);
-            let rows = compared(&series(Job::Home, of, (Side::Linked, &[1_000.0], 5_000)));
+            let rows = compared(&outcome(Job::Home, of, (Side::Linked, &[1_000.0], 5_000)));
             assert_eq!(rows[0].reached(), Some(reached));
         }
     }
