@@ -33,8 +33,8 @@ struct Cli {
     /// Seconds of each row that has no end of its own
     #[arg(long, default_value_t = Settings::default().time.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3_600))]
     secs: u64,
-    /// Jobs to run: rewrite, random-4k, random-128k, random-1m, alternate, alternate-strangers, create, home, home-moved,
-    /// chunks
+    /// Jobs to run: rewrite, random-4k, random-128k, random-1m, alternate, alternate-strangers, create,
+    /// create-far, home, home-moved, chunks
     #[arg(long, value_delimiter = ',', value_parser = parse_work)]
     only: Vec<Work>,
     /// Nodes of the clusters whose chunks are counted

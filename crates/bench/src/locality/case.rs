@@ -17,6 +17,8 @@ pub enum Job {
     AlternateStrangers,
     /// The owner and another host make files in one directory.
     Create,
+    /// Another host than the owner makes files in a directory.
+    CreateFar,
     /// Writes at home, with the links as they are and cut.
     Home,
     /// The same where ownership has moved to.
@@ -106,7 +108,7 @@ const fn compare(
 const FASTER: Aim = Aim::AtLeast(1.0);
 
 /// In the order of the table.
-pub(super) const COMPARISONS: [Comparison; 18] = {
+pub(super) const COMPARISONS: [Comparison; 21] = {
     use Aim::{AtLeast, NoBytes, Nothing};
     use Side::{Adaptive, Again, Concentrated, Cut, First, Linked, Off, Own};
     [
@@ -198,6 +200,21 @@ pub(super) const COMPARISONS: [Comparison; 18] = {
             None,
         ),
         compare("create", Job::Create, (Adaptive, Off), FASTER, None),
+        compare(
+            "create_far_first",
+            Job::CreateFar,
+            (First, Off),
+            FASTER,
+            None,
+        ),
+        compare(
+            "create_far_again",
+            Job::CreateFar,
+            (Again, Off),
+            FASTER,
+            None,
+        ),
+        compare("create_far_own", Job::CreateFar, (Own, Off), Nothing, None),
         compare("home", Job::Home, (Cut, Linked), NoBytes, None),
         compare("home_moved", Job::HomeMoved, (Cut, Linked), NoBytes, None),
     ]
@@ -205,7 +222,7 @@ pub(super) const COMPARISONS: [Comparison; 18] = {
 
 impl Job {
     /// In the order of the table.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Rewrite,
         Self::Random4k,
         Self::Random128k,
@@ -213,6 +230,7 @@ impl Job {
         Self::Alternate,
         Self::AlternateStrangers,
         Self::Create,
+        Self::CreateFar,
         Self::Home,
         Self::HomeMoved,
     ];
@@ -228,6 +246,7 @@ impl Job {
             Self::Alternate => "alternate",
             Self::AlternateStrangers => "alternate-strangers",
             Self::Create => "create",
+            Self::CreateFar => "create-far",
             Self::Home => "home",
             Self::HomeMoved => "home-moved",
         }
@@ -244,6 +263,7 @@ impl Job {
             Self::Alternate => "4 KiB by turns, owner and another",
             Self::AlternateStrangers => "4 KiB by turns, two others",
             Self::Create => "create by two, owner and another",
+            Self::CreateFar => "create by another than the owner",
             Self::Home => "random write 4 KiB at home",
             Self::HomeMoved => "the same, where it has moved to",
         }
@@ -258,6 +278,7 @@ impl Job {
             | Self::Alternate
             | Self::AlternateStrangers
             | Self::Create
+            | Self::CreateFar
             | Self::Home
             | Self::HomeMoved => "1/s",
         }

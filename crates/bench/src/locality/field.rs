@@ -88,6 +88,10 @@ impl Field {
         let probe = field.directory(1)?;
         field.moves = field.policy(&probe, Migration::Off.setting()).is_ok();
         field.remove(&probe)?;
+        if field.moves {
+            // What is measured is in directories below; the root stays with who made it.
+            field.policy("", Migration::Off.setting())?;
+        }
         Ok(field)
     }
 

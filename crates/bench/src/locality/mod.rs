@@ -15,6 +15,7 @@ mod chunks;
 mod contend;
 mod field;
 mod home;
+mod names;
 mod random;
 mod report;
 mod rewrite;
@@ -146,7 +147,8 @@ fn run_one(field: &mut Field, settings: &Settings, job: Job, round: u32) -> Chec
         Job::Random1m => random::run(field, settings, 1 << 20),
         Job::Alternate => contend::alternate(field, settings, [1, 2], round),
         Job::AlternateStrangers => contend::alternate(field, settings, [2, 3], round),
-        Job::Create => contend::create(field, settings, round),
+        Job::Create => names::by_two(field, settings, round),
+        Job::CreateFar => names::by_another(field, settings),
         Job::Home => home::run(field),
         Job::HomeMoved => home::run_moved(field, settings),
     }
