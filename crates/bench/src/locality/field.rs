@@ -155,8 +155,10 @@ impl Field {
         })
     }
 
+    /// Removes a directory through its owner's mount: from elsewhere each name would take its time.
     pub(super) fn remove(&mut self, name: &str) -> Checked {
-        let path = self.on(1, name);
+        let owner = self.cluster.owner(&self.on(1, name))?;
+        let path = self.on(owner, name);
         std::fs::remove_dir_all(&path).call(|| format!("remove {}", path.display()))
     }
 

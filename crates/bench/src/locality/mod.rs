@@ -55,7 +55,7 @@ impl Default for Settings {
             round_trip: Duration::from_millis(1),
             rounds: 3,
             pairs: 5,
-            file_bytes: 128 << 20,
+            file_bytes: 64 << 20,
             time: Duration::from_secs(2),
         }
     }
