@@ -15,10 +15,10 @@ KINDS ?=
 RUNS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt bench suites sim chaos fuzz install clean
+.PHONY: help setup build demo test lint fmt bench bench-locality suites sim chaos fuzz install clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing, or say what to install
 	@scripts/setup.sh build
@@ -48,6 +48,10 @@ fmt: ## Format the code
 bench: build ## Measure the mount beside the disk beneath; ARGS go to the benchmark
 	@scripts/setup.sh bench
 	@scripts/bench.sh $(ARGS)
+
+bench-locality: build ## Measure writes of hosts 1 ms apart: at home, far from the owner, by turns; ARGS
+	@scripts/setup.sh test
+	@scripts/bench-locality.sh $(ARGS)
 
 suites: build ## Outside suites on the mount: pjdfstest and fsx
 	@scripts/setup.sh test

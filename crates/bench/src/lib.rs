@@ -4,10 +4,14 @@
 //! it stands the CPU time of an operation, which other load disturbs least. The goals are the ratios
 //! that peers reach (`bench/peers.json`).
 //!
+//! What it costs that owners are on other hosts, and what it brings that ownership moves, is measured beside that: [`locality`].
+//!
 //! Read [`row`] (what is measured), [`jobs`] (how), [`round`] (the interleaving), [`report`].
 #![forbid(unsafe_code)]
 
+mod content;
 pub mod jobs;
+pub mod locality;
 pub mod peers;
 pub mod report;
 pub mod round;

@@ -130,7 +130,7 @@ fn micros(cpu: Duration) -> String {
 }
 
 /// Three digits that count, without an exponent.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let digits = if value >= 100.0 {
         0
     } else if value >= 10.0 {
@@ -142,7 +142,7 @@ fn number(value: f64) -> String {
 }
 
 /// Four digits that count: more are noise, and make every new run another file.
-fn round(value: f64) -> f64 {
+pub(crate) fn round(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
@@ -184,7 +184,7 @@ pub fn store(
     Ok(())
 }
 
-fn failed(path: &Path, error: &dyn std::error::Error) -> BenchError {
+pub(crate) fn failed(path: &Path, error: &dyn std::error::Error) -> BenchError {
     BenchError::Results {
         path: path.to_owned(),
         why: error.to_string(),
@@ -192,7 +192,7 @@ fn failed(path: &Path, error: &dyn std::error::Error) -> BenchError {
 }
 
 /// Processors and kernel: what a figure without its machine lacks.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info

@@ -8,7 +8,7 @@ use crate::error::{Call, CheckError, Checked};
 use crate::etcd::Etcd;
 use crate::launch::Launch;
 use crate::leftover::{Workspace, report};
-use crate::links::{self, Links, address_of};
+use crate::links::Links;
 use crate::process::Identity;
 use crate::{mounts, program, wait};
 use rustix::process::Signal;
@@ -104,28 +104,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The same with every node on a host of its own, between which links can be cut; the control store is on the
-    /// first. Takes root.
-    ///
-    /// Errors: those of [`Cluster::start_prepared`] and of [`Links::new`].
-    pub fn start_apart(
-        nodes: u32,
-        limit: Duration,
-        prepare: impl FnOnce(&Path) -> Checked,
-    ) -> Checked<Self> {
-        let mut cluster = Self::unstarted(nodes, limit)?;
-        let links = Links::new(cluster.path(), nodes)?;
-        prepare(&cluster.dir())?;
-        for host in 1..=nodes {
-            cluster.found(&links, host)?;
-        }
-        cluster.links = Some(links);
-        cluster.up()?;
-        cluster.settle()?;
-        Ok(cluster)
-    }
-
-    fn unstarted(nodes: u32, limit: Duration) -> Checked<Self> {
+    pub(crate) fn unstarted(nodes: u32, limit: Duration) -> Checked<Self> {
         let perigee = program::perigee()?;
         let workspace = Arc::new(Workspace::new()?);
         Ok(Self {
@@ -137,59 +116,6 @@ impl Cluster {
             commands: 0,
             links: None,
             etcd: None,
-        })
-    }
-
-    /// Makes the node of a host: the first one the cluster, too. Each host has a directory as a machine has, whose
-    /// node lies in [`Cluster::dir`], so that commands there see all nodes.
-    fn found(&mut self, links: &Links, host: u32) -> Checked {
-        let (machine, data) = (self.machine(host), self.dir().join(format!("node-{host}")));
-        for folder in [&machine, &data] {
-            std::fs::create_dir_all(folder).call(|| format!("make {}", folder.display()))?;
-        }
-        link(&data, &machine.join("node-1"))?;
-        let listen = format!("{}:7400", address_of(host));
-        let name = format!("n{host}");
-        if host == 1 {
-            self.on_host(links, host, &["init", "--listen", &listen, "--name", &name])?;
-            return link(&machine.join("control"), &self.dir().join("control"));
-        }
-        let token = self.on_host(links, 1, &["token", "--json"])?;
-        let parsed: serde_json::Value = serde_json::from_str(&token).unwrap_or_default();
-        let token = parsed["token"].as_str().unwrap_or_default().to_owned();
-        crate::ensure!(!token.is_empty(), "`token --json` gave none");
-        let join = ["join", &token, "--listen", &listen, "--name", &name];
-        self.on_host(links, host, &join).map(drop)
-    }
-
-    /// The directory of a host.
-    pub(crate) fn machine(&self, host: u32) -> PathBuf {
-        self.path().join(format!("c-{host}"))
-    }
-
-    /// Runs `perigee ARGUMENTS --dir DIR` on a host, which has to succeed, and gives its standard output.
-    pub(crate) fn on_host(
-        &mut self,
-        links: &Links,
-        host: u32,
-        arguments: &[&str],
-    ) -> Checked<String> {
-        self.commands += 1;
-        let base = self.path().join(format!("command-{}", self.commands));
-        let (entry, dir) = (links.entry(host)?, self.machine(host));
-        let (program, dir) = (self.perigee.to_string_lossy(), dir.to_string_lossy());
-        let mut all = vec![entry.as_str(), &program];
-        all.extend(arguments);
-        all.extend(["--dir", &dir]);
-        let ended = run(Path::new(links::ENTER), &all, &base, COMMAND)?;
-        self.workspace.record()?;
-        if ended.status.success() || ended.status.code() == Some(DEGRADED) {
-            return Ok(ended.stdout);
-        }
-        Err(CheckError::Command {
-            command: format!("perigee {} on host {host}", arguments.join(" ")),
-            status: ended.status,
-            stderr: ended.stderr,
         })
     }
 
@@ -441,10 +367,6 @@ impl Drop for Cluster {
             report(&format!("testbed: {error}"));
         }
     }
-}
-
-fn link(to: &Path, place: &Path) -> Checked {
-    std::os::unix::fs::symlink(to, place).call(|| format!("link {}", place.display()))
 }
 
 /// Stops everything in the folder when `limit` passes before the sender is dropped.

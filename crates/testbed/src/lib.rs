@@ -6,10 +6,12 @@
 //!
 //! Read [`cluster`] first (start, kill, restart, mount, clean up), then [`checks`].
 
+pub mod apart;
 pub mod campaign;
 pub mod chaos;
 pub mod checks;
 pub mod cluster;
+pub mod delay;
 pub mod disk;
 pub mod error;
 pub mod etcd;

@@ -1,13 +1,15 @@
-//! Hosts apart: a network namespace for each node, joined by a switch in one more, and links that can be cut.
+//! Hosts apart: a network namespace for each node, and links that can be cut. They are joined by a switch in one more
+//! namespace, or by wires over which everything takes its time ([`crate::delay`]).
 //!
 //! A namespace lives as long as the process that holds it, and that one ends with the test: nothing has a name, and
 //! nothing is left. A cut is silence, as from a cable: what is sent goes to a machine that is not there.
 
+use crate::delay::{DelayNet, Lateness, Place, Traffic, Wire};
 use crate::error::{Call, CheckError, Checked};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// The program that runs others in a namespace.
@@ -18,8 +20,20 @@ const NOBODY: &str = "02:00:00:00:ff:ff";
 /// Hosts, and the links between them.
 #[derive(Debug)]
 pub struct Links {
-    switch: Namespace,
+    way: Way,
     hosts: Vec<Namespace>,
+}
+
+/// What joins the hosts.
+#[derive(Debug)]
+enum Way {
+    /// As fast as this machine.
+    Switch {
+        /// Where the switch is.
+        _namespace: Namespace,
+    },
+    /// With a delay.
+    Wires(DelayNet),
 }
 
 /// Which of two hosts no longer hears the other.
@@ -37,25 +51,19 @@ impl Links {
     /// Errors: this process is not root, or the system has no `ip`, `unshare`, `nsenter`, or no bridges.
     pub fn new(folder: &Path, hosts: u32) -> Checked<Self> {
         let switch = Namespace::new(folder)?;
-        let hosts: Vec<Namespace> = (0..hosts)
-            .map(|_| Namespace::new(folder))
-            .collect::<Checked<_>>()?;
-        let links = Self { switch, hosts };
-        links
-            .switch
-            .run("ip link add br0 type bridge && ip link set br0 up")?;
-        for host in links.ids() {
-            let (pid, mac) = (links.of(host)?.pid(), mac_of(host));
-            links.switch.run(&format!(
+        let hosts = namespaces(folder, hosts)?;
+        switch.run("ip link add br0 type bridge && ip link set br0 up")?;
+        for (host, namespace) in (1..).zip(&hosts) {
+            let (pid, mac) = (namespace.pid(), mac_of(host));
+            switch.run(&format!(
                 "ip link add p{host} type veth peer name eth0 address {mac} netns {pid} && \
                  ip link set p{host} master br0 up"
             ))?;
         }
+        let way = Way::Switch { _namespace: switch };
+        let links = Self { way, hosts };
         for host in links.ids() {
-            let mut script = format!(
-                "ip link set lo up && ip addr add {}/16 dev eth0 && ip link set eth0 up",
-                address_of(host)
-            );
+            let mut script = address(host);
             for other in links.ids().filter(|other| *other != host) {
                 // Writing to a string cannot fail.
                 _ = write!(script, " && {}", neighbour(other, &mac_of(other)));
@@ -63,6 +71,29 @@ impl Links {
             links.of(host)?.run(&script)?;
         }
         Ok(links)
+    }
+
+    /// The same with wires between them, each as long as `wire` says, over which packets are counted.
+    ///
+    /// Errors: this process is not root, or the system has no `ip`, `unshare`, `nsenter`, or no TUN devices.
+    pub fn with_delay(folder: &Path, hosts: u32, wire: Wire) -> Checked<Self> {
+        let hosts = namespaces(folder, hosts)?;
+        let place = |(host, namespace): (u32, &Namespace)| Place {
+            address: address_of(host),
+            namespace: namespace.place(),
+        };
+        let places: Vec<Place> = (1..).zip(&hosts).map(place).collect();
+        let way = Way::Wires(DelayNet::between(&places, wire)?);
+        for (host, namespace) in (1..).zip(&hosts) {
+            // A burst that waits for its turn is no loss. Where the kernel's own choice paces its packets, as bbr does,
+            // a short delay makes it slow; where there is no cubic it stays.
+            namespace.run(&format!(
+                "{} && ip link set eth0 txqueuelen 10000 && \
+                 {{ echo cubic > /proc/sys/net/ipv4/tcp_congestion_control; }} 2> /dev/null || true",
+                address(host)
+            ))?;
+        }
+        Ok(Self { way, hosts })
     }
 
     fn ids(&self) -> impl Iterator<Item = u32> + use<> {
@@ -93,17 +124,67 @@ impl Links {
     ///
     /// Errors: those of `ip`.
     pub fn cut(&self, direction: Direction) -> Checked {
-        self.of(direction.from)?
-            .run(&neighbour(direction.to, NOBODY))
+        match &self.way {
+            Way::Wires(wires) => wires.set_cut(direction, true),
+            Way::Switch { .. } => {
+                let sender = self.of(direction.from)?;
+                sender.run(&neighbour(direction.to, NOBODY))
+            }
+        }
     }
 
     /// One hears the other again.
     ///
     /// Errors: those of `ip`.
     pub fn mend(&self, direction: Direction) -> Checked {
-        self.of(direction.from)?
-            .run(&neighbour(direction.to, &mac_of(direction.to)))
+        match &self.way {
+            Way::Wires(wires) => wires.set_cut(direction, false),
+            Way::Switch { .. } => {
+                let sender = self.of(direction.from)?;
+                sender.run(&neighbour(direction.to, &mac_of(direction.to)))
+            }
+        }
     }
+
+    /// What has arrived over so many directions.
+    ///
+    /// Errors: a switch counts nothing; or there is no such host.
+    pub fn traffic(&self, directions: &[Direction]) -> Checked<Traffic> {
+        let wires = self.wires()?;
+        let all = directions.iter().map(|one| wires.traffic(*one));
+        all.sum()
+    }
+
+    /// All directions between all hosts.
+    pub fn everywhere(&self) -> Vec<Direction> {
+        let ids = || self.ids();
+        let pairs = ids().flat_map(|from| ids().map(move |to| Direction { from, to }));
+        pairs.filter(|one| one.from != one.to).collect()
+    }
+
+    /// How late packets were up to now.
+    ///
+    /// Errors: a switch does not know.
+    pub fn lateness(&self) -> Checked<Lateness> {
+        Ok(self.wires()?.lateness())
+    }
+
+    fn wires(&self) -> Checked<&DelayNet> {
+        match &self.way {
+            Way::Wires(wires) => Ok(wires),
+            Way::Switch { .. } => Err(CheckError::violated("a switch counts nothing")),
+        }
+    }
+}
+
+fn namespaces(folder: &Path, count: u32) -> Checked<Vec<Namespace>> {
+    (0..count).map(|_| Namespace::new(folder)).collect()
+}
+
+/// What gives a host its address.
+fn address(host: u32) -> String {
+    let address = address_of(host);
+    format!("ip link set lo up && ip addr add {address}/16 dev eth0 && ip link set eth0 up")
 }
 
 /// Neither of two hosts hears the other.
@@ -160,8 +241,12 @@ impl Namespace {
         self.holder.id()
     }
 
+    fn place(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/net", self.pid()))
+    }
+
     fn entry(&self) -> String {
-        format!("--net=/proc/{}/ns/net", self.pid())
+        format!("--net={}", self.place().display())
     }
 
     fn run(&self, script: &str) -> Checked {
@@ -187,16 +272,19 @@ impl Drop for Namespace {
 mod tests {
     use super::*;
     use crate::leftover::Workspace;
+    use crate::pattern;
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
     use std::fs::File;
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::num::NonZeroU64;
     use std::os::fd::AsFd;
     use std::thread;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     /// Runs in the namespace of a host, on a thread of its own.
     fn on<T: Send>(links: &Links, host: u32, run: impl FnOnce() -> T + Send) -> T {
-        let place = File::open(format!("/proc/{}/ns/net", links.of(host).unwrap().pid())).unwrap();
+        let place = File::open(links.of(host).unwrap().place()).unwrap();
         thread::scope(|scope| {
             let there = scope.spawn(|| {
                 let kind = Some(LinkNameSpaceType::Network);
@@ -216,24 +304,158 @@ mod tests {
         on(links, from, || connect().is_ok())
     }
 
-    #[test]
-    fn a_cut_is_silence_in_its_direction_alone() {
-        if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: network namespaces need root");
-        }
-        let workspace = Workspace::new().unwrap();
-        let links = Links::new(workspace.path(), 3).unwrap();
-        assert!(hears(&links, 1, 2) && hears(&links, 2, 3));
+    fn cuts_are_silence(links: &Links) {
+        assert!(hears(links, 1, 2) && hears(links, 2, 3));
         // An answer goes the other way: either cut takes it.
         for direction in both(1, 2) {
             links.cut(direction).unwrap();
-            assert!(!hears(&links, 1, 2) && hears(&links, 1, 3));
+            assert!(!hears(links, 1, 2) && hears(links, 1, 3));
             links.mend(direction).unwrap();
-            assert!(hears(&links, 1, 2));
+            assert!(hears(links, 1, 2));
         }
         for direction in links.around(3) {
             links.cut(direction).unwrap();
         }
-        assert!(hears(&links, 1, 2) && !hears(&links, 2, 3) && !hears(&links, 3, 1));
+        assert!(hears(links, 1, 2) && !hears(links, 2, 3) && !hears(links, 3, 1));
+    }
+
+    fn workspace() -> Option<Workspace> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: network namespaces need root");
+            return None;
+        }
+        Some(Workspace::new().unwrap())
+    }
+
+    fn wires(workspace: &Workspace, wire: Wire) -> Option<Links> {
+        if !Path::new("/dev/net/tun").exists() {
+            eprintln!("skipped: there is no /dev/net/tun");
+            return None;
+        }
+        Some(Links::with_delay(workspace.path(), 3, wire).unwrap())
+    }
+
+    /// A connection between two hosts.
+    fn connected(links: &Links, from: u32, to: u32) -> (TcpStream, TcpStream) {
+        let listener = on(links, to, || {
+            TcpListener::bind((address_of(to), 0)).unwrap()
+        });
+        let address = listener.local_addr().unwrap();
+        let sender = on(links, from, || TcpStream::connect(address).unwrap());
+        sender.set_nodelay(true).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        receiver.set_nodelay(true).unwrap();
+        (sender, receiver)
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_cut_is_silence_in_its_direction_alone() {
+        let Some(workspace) = workspace() else { return };
+        cuts_are_silence(&Links::new(workspace.path(), 3).unwrap());
+        let Some(links) = wires(&workspace, Wire::of_round_trip(MS)) else {
+            return;
+        };
+        cuts_are_silence(&links);
+    }
+
+    #[test]
+    fn an_answer_over_wires_takes_their_round_trip() {
+        let Some(workspace) = workspace() else { return };
+        let Some(links) = wires(&workspace, Wire::of_round_trip(10 * MS)) else {
+            return;
+        };
+        let (mut here, mut there) = connected(&links, 1, 2);
+        thread::spawn(move || {
+            let mut byte = [0];
+            while there.read_exact(&mut byte).is_ok() {
+                there.write_all(&byte).unwrap();
+            }
+        });
+        let mut times: Vec<Duration> = (0..40)
+            .map(|_| {
+                let start = Instant::now();
+                here.write_all(&[1]).unwrap();
+                here.read_exact(&mut [0]).unwrap();
+                start.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        // A busy machine makes some of them late, and none early.
+        let (least, median) = (times[0], times[20]);
+        println!(
+            "round trip of 10 ms: {least:?}, median {median:?}; {:?}",
+            links.lateness()
+        );
+        assert!(least > 99 * MS / 10, "{least:?}");
+        assert!(median < 15 * MS, "{median:?}");
+    }
+
+    /// Sends so many MiB, checks them, and tells how long it took.
+    fn stream(links: &Links, mib: usize) -> Duration {
+        let (mut here, mut there) = connected(links, 1, 3);
+        let before = links.traffic(&[Direction { from: 1, to: 3 }]).unwrap();
+        // Made before: it would take longer than to send them.
+        let mut blocks = vec![vec![0; 1 << 20]; 5];
+        for (seed, block) in (0..).zip(&mut blocks) {
+            pattern::fill(seed, 0, block);
+        }
+        let sent_blocks = blocks.clone();
+        let start = Instant::now();
+        let sender = thread::spawn(move || {
+            for block in sent_blocks.iter().cycle().take(mib) {
+                here.write_all(block).unwrap();
+            }
+        });
+        let mut block = vec![0; 1 << 20];
+        for (place, expected) in blocks.iter().cycle().take(mib).enumerate() {
+            there.read_exact(&mut block).unwrap();
+            assert!(block == *expected, "MiB {place} arrived as something else");
+        }
+        let took = start.elapsed();
+        sender.join().unwrap();
+        let seen = links.traffic(&[Direction { from: 1, to: 3 }]).unwrap() - before;
+        let sent = (mib << 20) as u64;
+        // 52 bytes of headers on 1,448 of content, and no more than a little that was sent twice.
+        assert!(
+            seen.bytes > sent + sent / 30 && seen.bytes < sent + sent / 15,
+            "{seen:?}"
+        );
+        assert!(
+            seen.segments >= sent / 1_448 && seen.segments < sent / 1_300,
+            "{seen:?}"
+        );
+        took
+    }
+
+    #[test]
+    fn wires_carry_every_byte_fast_and_count_it() {
+        let Some(workspace) = workspace() else { return };
+        let Some(links) = wires(&workspace, Wire::of_round_trip(MS)) else {
+            return;
+        };
+        let took = stream(&links, 256);
+        let rate = 256.0 / took.as_secs_f64();
+        println!("{rate:.0} MiB/s over 1 ms; {:?}", links.lateness());
+        // Here it is several hundred; a machine that does other things besides has less.
+        assert!(rate > 50.0, "{rate} MiB/s");
+        let nothing = links.traffic(&[Direction { from: 2, to: 3 }]).unwrap();
+        assert_eq!(nothing, Traffic::default());
+    }
+
+    #[test]
+    fn wires_with_a_rate_are_no_faster() {
+        let Some(workspace) = workspace() else { return };
+        let wire = Wire {
+            one_way: MS,
+            rate: NonZeroU64::new(20_000_000),
+        };
+        let Some(links) = wires(&workspace, wire) else {
+            return;
+        };
+        let took = stream(&links, 8);
+        assert!(took > Duration::from_millis(400), "{took:?}");
+        assert!(took < Duration::from_secs(3), "{took:?}");
     }
 }

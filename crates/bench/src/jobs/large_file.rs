@@ -1,18 +1,15 @@
 //! One large file: plain calls at one place at a time, as a program without tricks makes them.
 
 use super::Figures;
+use crate::content::Content;
 use crate::{Figure, Row, Settings, Target};
-use perigee_testbed::{Call, Checked, ensure, pattern};
-use perigee_types::Rng;
+use perigee_testbed::{Call, Checked, ensure};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-/// Random bytes that writes take their content from, at changing places: nothing may gain by equal
-/// blocks.
-const POOL: usize = 4 * MIB;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -52,26 +49,17 @@ struct Job<'a> {
     settings: &'a Settings,
     target: &'a Target,
     path: &'a Path,
-    pool: Vec<u8>,
-    rng: Rng,
+    content: Content,
 }
 
 impl<'a> Job<'a> {
     fn new(settings: &'a Settings, target: &'a Target, path: &'a Path) -> Self {
-        let mut pool = vec![0; POOL];
-        pattern::fill(77, 0, &mut pool);
         Self {
             settings,
             target,
             path,
-            pool,
-            rng: Rng::new(1),
+            content: Content::new(1),
         }
-    }
-
-    fn content(&mut self, bytes: usize) -> &[u8] {
-        let at = self.rng.below((POOL - bytes) as u64) as usize;
-        &self.pool[at..at + bytes]
     }
 
     fn write_all(&mut self) -> Checked<Figure> {
@@ -80,7 +68,7 @@ impl<'a> Job<'a> {
         let meter = self.target.meter();
         let file = File::create(self.path).call(|| "create the large file".to_owned())?;
         for block in 0..blocks {
-            let content = self.content(MIB);
+            let content = self.content.next(MIB);
             file.write_all_at(content, block * MIB as u64)
                 .call(|| "write".to_owned())?;
         }
@@ -106,7 +94,7 @@ impl<'a> Job<'a> {
     /// written is synced within the time. Rows that begin cold end with the first pass at the latest: a
     /// second one would read from memory.
     fn random(&mut self, kind: Kind, block: usize) -> Checked<Figure> {
-        let order = self.order(self.settings.file_bytes / block as u64);
+        let order = self.content.order(self.settings.file_bytes / block as u64);
         let passes = if kind == Kind::Write { usize::MAX } else { 1 };
         let mut places = order
             .iter()
@@ -125,9 +113,9 @@ impl<'a> Job<'a> {
             && let Some(place) = places.next()
         {
             let at = place * block as u64;
-            let write = kind == Kind::Write || kind == Kind::Both && self.rng.chance(1, 2);
+            let write = kind == Kind::Write || kind == Kind::Both && self.content.coin();
             if write {
-                file.write_all_at(self.content(block), at)
+                file.write_all_at(self.content.next(block), at)
                     .call(|| "write".to_owned())?;
             } else {
                 file.read_exact_at(&mut buffer, at)
@@ -147,15 +135,6 @@ impl<'a> Job<'a> {
             block as f64 / MIB as f64
         };
         Ok(spent.rate(calls as f64 * amount, calls))
-    }
-
-    /// The numbers below `count` in random order (Fisher and Yates).
-    fn order(&mut self, count: u64) -> Vec<u64> {
-        let mut order: Vec<u64> = (0..count).collect();
-        for last in (1..order.len()).rev() {
-            order.swap(last, self.rng.below(last as u64 + 1) as usize);
-        }
-        order
     }
 
     fn goes_on(&self, start: Instant, calls: u64) -> bool {

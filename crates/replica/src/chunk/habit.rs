@@ -46,6 +46,12 @@ impl Habit {
         self.writes >= self.price
     }
 
+    /// Whether one session has made a handful of writes with nobody else between, whatever came of the moves before.
+    #[must_use]
+    pub const fn has_handful(&self) -> bool {
+        self.writes >= PRICE
+    }
+
     /// Whose writes are counted.
     #[must_use]
     pub const fn writer(&self) -> Option<SessionId> {

@@ -42,16 +42,34 @@ pub(in super::super) struct Away {
     giving: BTreeSet<Chunk>,
 }
 
+/// Whether the move of a chunk that was written to a handful of times costs less than it saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pays {
+    Yes,
+    NotYet,
+}
+
 impl Away {
-    /// A write of another host's session has replaced a part of a file. Says which chunk of it should belong to that.
-    fn on_write(&mut self, by: SessionId, inode: InodeId, range: ByteRange) -> Option<Chunk> {
+    /// A write of another host's session has replaced a part of a file. Says which chunk of it should belong to that where
+    /// it always shall, and whether it pays.
+    fn on_write(
+        &mut self,
+        by: SessionId,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> Option<(Chunk, Pays)> {
         let chunk = Chunk::around(inode, range)?;
         if self.habits.len() >= HABITS_MAX && !self.habits.contains_key(&chunk) {
             self.habits.clear();
         }
-        let pays = self.habits.entry(chunk).or_default().on_write(by);
-        let moves = pays && self.holds.holder(chunk).is_none() && !self.giving.contains(&chunk);
-        moves.then_some(chunk)
+        let habit = self.habits.entry(chunk).or_default();
+        let pays = match habit.on_write(by) {
+            true => Pays::Yes,
+            false if habit.has_handful() => Pays::NotYet,
+            false => return None,
+        };
+        let free = self.holds.holder(chunk).is_none() && !self.giving.contains(&chunk);
+        free.then_some((chunk, pays))
     }
 
     /// A session of another host reads a part of a file: one that writes there goes on as before.
@@ -357,7 +375,16 @@ impl Container {
         if by.node() == self.env.me || effect == Effect::Grew {
             return st.away.on_other(inode, range);
         }
-        if let Some(chunk) = st.away.on_write(by, inode, range) {
+        let Some((chunk, pays)) = st.away.on_write(by, inode, range) else {
+            return;
+        };
+        let moves = match self.env.migrations.of(&self.env, inode) {
+            // It is being asked.
+            None | Some(Migration::Off) => false,
+            Some(Migration::Always) => true,
+            Some(Migration::Adaptive) => pays == Pays::Yes,
+        };
+        if moves {
             st.away.giving.insert(chunk);
             let me = self.clone();
             self.env
@@ -683,8 +710,9 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(write(&mut away, 2), None);
         }
-        let chunk = write(&mut away, 2).unwrap();
+        let (chunk, pays) = write(&mut away, 2).unwrap();
         assert_eq!((chunk.inode, chunk.index), (inode, 0));
+        assert_eq!(pays, Pays::Yes);
         away.giving.insert(chunk);
         assert_eq!(write(&mut away, 2), None, "it is on its way");
         let now = perigee_types::Tick(0);
@@ -693,6 +721,12 @@ mod tests {
             token: Version::default(),
         };
         away.giving.clear();
+        // As one that came back at once: where it always shall move it does, and else it waits.
+        away.habits.entry(chunk).or_default().on_return(0);
+        for _ in 0..3 {
+            assert_eq!(write(&mut away, 2), None);
+        }
+        assert_eq!(write(&mut away, 2), Some((chunk, Pays::NotYet)));
         away.holds = Holds::new([(chunk, hold)], now, Terms::from(&Timing::default()));
         assert_eq!(write(&mut away, 2), None, "it has it");
     }
