@@ -12,6 +12,7 @@ use perigee_proto::message::file::At;
 use perigee_proto::message::hold::{CallHolder, NoRight, SendWritten, WrittenTaken};
 use perigee_replica::chunk::{Access, Call, Habit, Holds, Need, Report, Silence, Stale, Terms};
 use perigee_replica::{Chunk, Hold, Timing};
+use perigee_types::Migration;
 use perigee_types::{
     Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, SessionId, Version, WallTime,
 };
