@@ -8,12 +8,16 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const SEED: u64 = 20_261_124;
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long files are rewritten and read.
 const REWRITES_FOR: Duration = Duration::from_secs(15);
+/// Reads of each other host beside a holder that writes on, and what each may take at most.
+const READS: usize = 20;
+const READ_MAX: Duration = Duration::from_secs(10);
 const BLOCK: usize = 4_096;
 const BLOCKS: u64 = 512;
 
@@ -120,6 +124,38 @@ fn who_holds_a_chunk_writes_it_without_a_word_to_anybody() {
     }
     let path = stage.file(1);
     assert!(!holds(&mut stage.cluster, &path, 2));
+    drop(file);
+    stage.end();
+}
+
+/// What the owner asks of a holder must not wait for the kernels of those who ask.
+#[test]
+fn reads_beside_a_holder_that_writes_on_end() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut stage = Stage::set();
+    let file = stage.give(2, 1);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                write_all(&file, 2);
+            }
+        });
+        for _ in 0..READS {
+            for host in [1, 3] {
+                let begun = Instant::now();
+                let mut first = [0; BLOCK];
+                let read = stage.open(host).read_exact_at(&mut first, 0);
+                let took = begun.elapsed();
+                over.store(took > READ_MAX, Ordering::Relaxed);
+                read.unwrap();
+                assert!(took < READ_MAX, "{took:?} on host {host}");
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
     drop(file);
     stage.end();
 }

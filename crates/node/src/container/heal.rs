@@ -145,6 +145,10 @@ impl Container {
         let written = st.dirty.get(inode).map(|written| written.ranges.clone());
         for &range in ranges.iter().filter(|range| !range.is_empty()) {
             self.mark_spoiled(st, inode, range, committed);
+            if st.unsent.holding().keeps(inode, range) {
+                // Older content comes in the place of what a program of this host has written to a chunk that it holds.
+                self.env.losses.note([inode]);
+            }
             // Of what was written since the last record no other member has anything: their older bytes must not come in its
             // place. When its record is committed, it is looked at again ([`Self::recheck_damaged`]).
             let mut recorded = RegionMap::new();

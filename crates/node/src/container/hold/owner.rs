@@ -8,7 +8,6 @@ use super::super::{Container, Elsewhere, Failed, State};
 use super::{ALL, chunk_of, hold_of, row, shown};
 use bytes::Bytes;
 use perigee_meta::{Op, Reply, Touched, View};
-use perigee_proto::message::file::At;
 use perigee_proto::message::hold::{CallHolder, NoRight, SendWritten, WrittenTaken};
 use perigee_replica::chunk::{Access, Call, Habit, Holds, Need, Report, Silence, Stale, Terms};
 use perigee_replica::{Chunk, Hold, Timing};
@@ -506,17 +505,14 @@ impl Container {
             .env
             .runtime
             .spawn_blocking(move || me.take_written_now(&sent, &data));
-        let Some((version, owed)) = taken.await.map_err(|_| Errno::EIO)?? else {
+        let Some(version) = taken.await.map_err(|_| Errno::EIO)?? else {
             return Ok(WrittenTaken { version: None });
         };
-        let everywhere = async {
-            self.committed(version).await?;
-            self.data_everywhere(inode, version.seq).await
-        };
-        let (paid, everywhere) = tokio::join!(self.pay(owed), everywhere);
+        // Nobody has to be told: since the chunk was given away nobody else was shown any of it that he could keep. And a
+        // kernel that was told may wait for a read that waits for this.
+        self.committed(version).await?;
+        self.data_everywhere(inode, version.seq).await?;
         drop(under_way);
-        paid?;
-        everywhere?;
         Ok(WrittenTaken {
             version: Some(version),
         })
@@ -526,7 +522,7 @@ impl Container {
         self: &Arc<Self>,
         sent: &SendWritten,
         data: &Bytes,
-    ) -> Result<Option<(Version, Owed)>, Failed> {
+    ) -> Result<Option<Version>, Failed> {
         let (chunk, hold) = (sent.chunk, sent.hold);
         let inode = chunk.inode;
         let file = self
@@ -565,10 +561,7 @@ impl Container {
     }
 
     /// The bytes are in place: makes records of them.
-    fn record_written(
-        self: &Arc<Self>,
-        sent: &SendWritten,
-    ) -> Result<Option<(Version, Owed)>, Failed> {
+    fn record_written(self: &Arc<Self>, sent: &SendWritten) -> Result<Option<Version>, Failed> {
         let inode = sent.chunk.inode;
         let mut st = self.state.lock();
         let now = self.env.clock.now();
@@ -593,18 +586,8 @@ impl Container {
         let seq = seq.ok_or(Elsewhere::NotReady)?;
         *st.away.stays.entry(sent.chunk).or_default() += sent.writes;
         self.hurry(&mut st);
-        let request = WriteRequest {
-            session: sent.hold.holder,
-            op: None,
-            inode,
-            at: At::Offset(0),
-            kill_privileges: false,
-        };
-        let mut owed = Owed::default();
-        let touched = super::super::io::touched(&request);
-        self.owe_leases(&mut st, now, request.session, touched, &mut owed);
-        st.leases.note_reader(inode, request.session);
-        Ok(Some((st.chain.version_at(seq), owed)))
+        st.leases.note_reader(inode, sent.hold.holder);
+        Ok(Some(st.chain.version_at(seq)))
     }
 
     /// A holder's time of a write, by its own clock, as one that is later than the file's: kernels know new content by that.
