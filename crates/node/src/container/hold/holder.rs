@@ -3,7 +3,7 @@
 use super::super::dirty::{QUIET_WAIT, REPLACED_WAIT};
 use super::super::io::WriteRequest;
 use super::super::{Container, Elsewhere, Failed, State};
-use super::owner::{SHARE_BYTES, SHARE_RANGES};
+use super::taken::{SHARE_BYTES, SHARE_RANGES};
 use bytes::{Bytes, BytesMut};
 use perigee_meta::{Attr, Reply};
 use perigee_proto::message::file::At;

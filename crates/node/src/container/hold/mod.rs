@@ -1,18 +1,21 @@
 //! Chunks of files that belong to the host that writes them ([`perigee_replica::chunk`]): rows, records, disk and network.
 //!
-//! The rows lie in the container's state. `owner` gives chunks away, calls their holders and takes them back; `holder` writes
-//! in place and sends what it wrote. A program's access passes a chunk's holder in three places of the owner, always before
-//! the container's lock is taken for it: [`Container::pass_holders`] before reads, writes and looks at attributes.
+//! The rows lie in the container's state. Of the owner `give` gives chunks away, `owner` calls their holders and takes them
+//! back, `taken` takes what they send; `holder` writes in place and sends what it wrote. Reads, writes and looks at
+//! attributes pass the holders of chunks at the owner ([`Container::pass_holders`]), before the container's lock is taken
+//! for them.
 //!
 //! Who orders that a chunk is given away or taken back has the file's `still` alone: no write to it is half way then.
 
+mod give;
 mod holder;
 mod owner;
+mod taken;
 
+pub(super) use give::Away;
 pub(crate) use holder::AsHolder;
 pub(super) use holder::Unsent;
-pub(super) use owner::Away;
-pub(crate) use owner::is_well_formed;
+pub(crate) use taken::is_well_formed;
 
 use super::{Container, State};
 use perigee_meta::{Attr, Key, Reply};

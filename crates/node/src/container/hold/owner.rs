@@ -1,21 +1,16 @@
 //! The side of the container's owner.
 
 use super::super::dirty::{Effect, Taken};
-use super::super::execute::Owed;
-use super::super::io::WriteRequest;
 use super::super::view::{Foreign, owner_view};
 use super::super::{Container, Elsewhere, Failed, State};
-use super::{ALL, chunk_of, hold_of, row, shown};
+use super::{ALL, Away, chunk_of, hold_of, row, shown};
 use bytes::Bytes;
-use perigee_meta::{Op, Reply, Touched, View};
-use perigee_proto::message::hold::{CallHolder, NoRight, SendWritten, WrittenTaken};
-use perigee_replica::chunk::{Access, Call, Habit, Holds, Need, Report, Silence, Stale, Terms};
+use perigee_meta::{Op, Reply, View};
+use perigee_proto::message::hold::{CallHolder, NoRight};
+use perigee_replica::chunk::{Access, Call, Holds, Need, Report, Silence, Terms};
 use perigee_replica::{Chunk, Hold, Timing};
-use perigee_types::Migration;
-use perigee_types::{
-    Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, SessionId, Version, WallTime,
-};
-use std::collections::{BTreeMap, BTreeSet};
+use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, NodeId, SessionId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, error, info};
@@ -24,76 +19,6 @@ use tracing::{debug, error, info};
 const CALL: Duration = Duration::from_millis(500);
 /// Before a holder that does not answer is called again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Chunks whose writers are counted; with one more all are forgotten, and count from the beginning.
-const HABITS_MAX: usize = 4_096;
-/// Bytes of one message of a holder.
-pub(super) const SHARE_BYTES: u64 = 4 << 20;
-/// Ranges of one message of a holder.
-pub(super) const SHARE_RANGES: usize = 1_024;
-
-/// What an owner knows of the chunks that it has given away, and of those that it may give away.
-#[derive(Default)]
-pub(in super::super) struct Away {
-    pub(in super::super) holds: Holds,
-    habits: BTreeMap<Chunk, Habit>,
-    /// How many writes holders have told of since they hold.
-    stays: BTreeMap<Chunk, u64>,
-    /// About to be given away.
-    giving: BTreeSet<Chunk>,
-}
-
-/// Whether the move of a chunk that was written to a handful of times costs less than it saves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pays {
-    Yes,
-    NotYet,
-}
-
-impl Away {
-    /// A write of another host's session has replaced a part of a file. Says which chunk of it should belong to that where
-    /// it always shall, and whether it pays.
-    fn on_write(
-        &mut self,
-        by: SessionId,
-        inode: InodeId,
-        range: ByteRange,
-    ) -> Option<(Chunk, Pays)> {
-        let chunk = Chunk::around(inode, range)?;
-        if self.habits.len() >= HABITS_MAX && !self.habits.contains_key(&chunk) {
-            self.habits.clear();
-        }
-        let habit = self.habits.entry(chunk).or_default();
-        let pays = match habit.on_write(by) {
-            true => Pays::Yes,
-            false if habit.has_handful() => Pays::NotYet,
-            false => return None,
-        };
-        let free = self.holds.holder(chunk).is_none() && !self.giving.contains(&chunk);
-        free.then_some((chunk, pays))
-    }
-
-    /// A session of another host reads a part of a file: one that writes there goes on as before.
-    pub(in super::super) fn on_read(&mut self, by: SessionId, inode: InodeId, range: ByteRange) {
-        let reads_its_own = |habit: &Habit| habit.writer() == Some(by);
-        let chunk = Chunk::around(inode, range);
-        let habit = chunk.and_then(|chunk| self.habits.get(&chunk));
-        if !habit.is_some_and(reads_its_own) {
-            self.on_other(inode, range);
-        }
-    }
-
-    /// Somebody else has read a part of a file, or changed it.
-    pub(in super::super) fn on_other(&mut self, inode: InodeId, range: ByteRange) {
-        if self.habits.is_empty() || range.is_empty() {
-            return;
-        }
-        for chunk in Chunk::touched(inode, range) {
-            if let Some(habit) = self.habits.get_mut(&chunk) {
-                habit.on_other();
-            }
-        }
-    }
-}
 
 impl State {
     /// Whether a chunk that belongs to somebody else stands in the way of a session's access.
@@ -147,10 +72,9 @@ impl Container {
         let rows = self.rows(st);
         let now = self.env.clock.now();
         let terms = Terms::from(&Timing::default());
-        st.away = Away {
-            holds: Holds::new(rows.iter().map(|(chunk, hold)| (*chunk, *hold)), now, terms),
-            ..Away::default()
-        };
+        st.away = Away::default();
+        let given = rows.iter().map(|(chunk, hold)| (*chunk, *hold));
+        st.away.holds = Holds::new(given, now, terms);
         let (kept, lost) = st
             .unsent
             .on_reign(|chunk, hold| rows.get(&chunk) == Some(&hold));
@@ -362,116 +286,6 @@ impl Container {
         Ok(())
     }
 
-    /// A session's write is in place, and has its record or waits for one: counts it, and has the chunk moved when that
-    /// pays.
-    pub(in super::super) fn note_habit(
-        self: &Arc<Self>,
-        st: &mut State,
-        request: &WriteRequest,
-        range: ByteRange,
-        effect: Effect,
-    ) {
-        let (by, inode) = (request.session, request.inode);
-        if by.node() == self.env.me || effect == Effect::Grew {
-            return st.away.on_other(inode, range);
-        }
-        let Some((chunk, pays)) = st.away.on_write(by, inode, range) else {
-            return;
-        };
-        let moves = match self.env.migrations.of(&self.env, inode) {
-            // It is being asked.
-            None | Some(Migration::Off) => false,
-            Some(Migration::Always) => true,
-            Some(Migration::Adaptive) => pays == Pays::Yes,
-        };
-        if moves {
-            st.away.giving.insert(chunk);
-            let me = self.clone();
-            self.env
-                .runtime
-                .spawn(async move { me.give(chunk, by).await });
-        }
-    }
-
-    /// Gives a chunk to who writes to it, if nobody else keeps something of the file: each of its writes has taken that back
-    /// so far.
-    async fn give(self: &Arc<Self>, chunk: Chunk, by: SessionId) {
-        let inode = chunk.inode;
-        let me = self.clone();
-        let given = self
-            .env
-            .runtime
-            .spawn_blocking(move || me.give_now(chunk, by));
-        let given = match given.await {
-            Ok(Ok(given)) => given,
-            Ok(Err(failed)) => {
-                debug!(container = %self.id, %inode, ?failed, "chunk not given away");
-                false
-            }
-            Err(error) => {
-                error!(container = %self.id, %inode, %error, "chunk not given away");
-                false
-            }
-        };
-        let mut owed = Owed::default();
-        {
-            let mut st = self.state.lock();
-            st.away.giving.remove(&chunk);
-            if !given {
-                // As one that came back at once.
-                return st.away.habits.entry(chunk).or_default().on_return(0);
-            }
-            // Programs of this host may have read it since the last write.
-            let now = self.env.clock.now();
-            let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
-            self.owe_leases(&mut st, now, by, touched, &mut owed);
-        }
-        if let Err(elsewhere) = self.pay(owed).await {
-            debug!(container = %self.id, %inode, %elsewhere, "the reign ended with the move of a chunk");
-        }
-    }
-
-    fn give_now(self: &Arc<Self>, chunk: Chunk, by: SessionId) -> Result<bool, Failed> {
-        let inode = chunk.inode;
-        let file = self
-            .file(inode)
-            .map_err(|error| self.store_refused(&error))?;
-        let _alone = file.still.write();
-        let mut st = self.state.lock();
-        let now = self.env.clock.now();
-        let (epoch, _) = Self::reign(&st, now)?;
-        let member = st.chain.view().is_some_and(|view| view.lists(by.node()));
-        let others = st.leases.holders(now, inode);
-        let alone = others.iter().all(|session| *session == by);
-        // A kernel of this host may read an open file by itself.
-        let open = !self.env.sessions.open_among(&[inode]).is_empty();
-        let busy = st.transactions.holds_inode(inode) || st.leases.has_changes(inode);
-        let free = st.away.holds.holder(chunk).is_none();
-        if !member || !alone || open || busy || !free || now < st.changes_from {
-            debug!(container = %self.id, %inode, member, alone, open, busy, free, "chunk stays");
-            return Ok(false);
-        }
-        self.record_writes(&mut st, now, inode);
-        if st.dirty.get(inode).is_some() {
-            return Err(Elsewhere::NotReady.into());
-        }
-        let token = Version {
-            epoch,
-            seq: st.chain.last().seq.next(),
-        };
-        let hold = Hold { holder: by, token };
-        let batch = Batch {
-            mutations: vec![row(chunk, Some(hold))],
-            ..Batch::default()
-        };
-        let seq = self.order(&mut st, now, &batch, true)?;
-        debug_assert_eq!(seq, token.seq, "nothing is ordered under the same lock");
-        st.away.holds.given(chunk, hold);
-        st.leases.note_reader(inode, by);
-        info!(container = %self.id, %inode, chunk = chunk.index, to = %by, "chunk moves");
-        Ok(true)
-    }
-
     /// A holder asks for the right to write.
     pub(crate) fn grant_right(
         &self,
@@ -490,115 +304,6 @@ impl Container {
             Ok(()) if member => Ok(()),
             _ => Err(NoRight),
         })
-    }
-
-    /// Takes what a holder has written; answers when it is on every member.
-    pub(crate) async fn take_written(
-        self: &Arc<Self>,
-        sent: SendWritten,
-        data: Bytes,
-    ) -> Result<WrittenTaken, Failed> {
-        let inode = sent.chunk.inode;
-        let under_way = self.abroad.begin(inode);
-        let me = self.clone();
-        let taken = self
-            .env
-            .runtime
-            .spawn_blocking(move || me.take_written_now(&sent, &data));
-        let Some(version) = taken.await.map_err(|_| Errno::EIO)?? else {
-            return Ok(WrittenTaken { version: None });
-        };
-        // Nobody has to be told: since the chunk was given away nobody else was shown any of it that he could keep. And a
-        // kernel that was told may wait for a read that waits for this.
-        self.committed(version).await?;
-        self.data_everywhere(inode, version.seq).await?;
-        drop(under_way);
-        Ok(WrittenTaken {
-            version: Some(version),
-        })
-    }
-
-    fn take_written_now(
-        self: &Arc<Self>,
-        sent: &SendWritten,
-        data: &Bytes,
-    ) -> Result<Option<Version>, Failed> {
-        let (chunk, hold) = (sent.chunk, sent.hold);
-        let inode = chunk.inode;
-        let file = self
-            .file(inode)
-            .map_err(|error| self.store_refused(&error))?;
-        let _still = file.still.read();
-        {
-            let mut st = self.state.lock();
-            let now = self.env.clock.now();
-            let (epoch, _) = Self::reign(&st, now)?;
-            if now < st.changes_from || st.transactions.holds_inode(inode) {
-                return Err(Elsewhere::NotReady.into());
-            }
-            if epoch != sent.epoch {
-                return Ok(None);
-            }
-            match st.away.holds.on_flush(chunk, hold, sent.number) {
-                Ok(()) => {}
-                Err(Stale::Row | Stale::Overtaken | Stale::Recalled) => return Ok(None),
-            }
-        }
-        let mut at = 0;
-        for &range in &sent.ranges {
-            let end = at + range.len() as usize;
-            let bytes = data.get(at..end).ok_or(Errno::EINVAL)?;
-            at = end;
-            let _under_way = self.intend(inode, range);
-            if let Err(error) = file.object.write(range.start, bytes) {
-                let mut st = self.state.lock();
-                self.distrust_writes(&mut st, inode, &[range]);
-                drop(st);
-                return Err(self.read_failed(inode, &error));
-            }
-        }
-        self.record_written(sent)
-    }
-
-    /// The bytes are in place: makes records of them.
-    fn record_written(self: &Arc<Self>, sent: &SendWritten) -> Result<Option<Version>, Failed> {
-        let inode = sent.chunk.inode;
-        let mut st = self.state.lock();
-        let now = self.env.clock.now();
-        if let Err(elsewhere) = Self::reign(&st, now) {
-            self.distrust_writes(&mut st, inode, &sent.ranges);
-            self.refill.notify_one();
-            return Err(elsewhere.into());
-        }
-        let mtime = self.later_than_before(&st, inode, sent.mtime)?;
-        for &range in &sent.ranges {
-            let taken = Taken {
-                answer: None,
-                range,
-                effect: Effect::Replaced,
-                mtime,
-                now,
-                kill_privileges: false,
-            };
-            st.take_write(inode, &taken);
-        }
-        let seq = self.record_writes(&mut st, now, inode);
-        let seq = seq.ok_or(Elsewhere::NotReady)?;
-        *st.away.stays.entry(sent.chunk).or_default() += sent.writes;
-        self.hurry(&mut st);
-        st.leases.note_reader(inode, sent.hold.holder);
-        Ok(Some(st.chain.version_at(seq)))
-    }
-
-    /// A holder's time of a write, by its own clock, as one that is later than the file's: kernels know new content by that.
-    fn later_than_before(
-        &self,
-        st: &State,
-        inode: InodeId,
-        mtime: WallTime,
-    ) -> Result<WallTime, Errno> {
-        let before = self.attr(st, inode)?.mtime;
-        Ok(mtime.max(before.next()))
     }
 
     /// Whether the rows of a file stand in the way of handing it to this host's kernel.
@@ -624,94 +329,5 @@ impl Container {
             st.away.stays.remove(&chunk);
         }
         Some(ended)
-    }
-}
-
-/// Whether what a holder sent is what it may send: ranges of the chunk, in order, disjoint, as long as the payload.
-pub(crate) fn is_well_formed(sent: &SendWritten, payload: u64) -> bool {
-    let (mut end, mut bytes) = (sent.chunk.range().start, 0u64);
-    for range in &sent.ranges {
-        if range.is_empty() || range.start < end || range.end > sent.chunk.range().end {
-            return false;
-        }
-        end = range.end;
-        bytes = bytes.saturating_add(range.len());
-    }
-    sent.ranges.len() <= SHARE_RANGES && bytes <= SHARE_BYTES && bytes == payload
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use perigee_replica::chunk::FlushNumber;
-    use perigee_types::{ContainerId, Epoch, InodeIndex};
-
-    #[test]
-    fn ranges_of_another_chunk_or_length_are_refused() {
-        let chunk = Chunk {
-            inode: InodeId::new(ContainerId::ROOT, InodeIndex(7)),
-            index: 1,
-        };
-        let start = chunk.range().start;
-        let sent = |ranges: &[(u64, u64)]| SendWritten {
-            chunk,
-            hold: Hold {
-                holder: SessionId::new(NodeId(2), 1),
-                token: Version::default(),
-            },
-            number: FlushNumber(1),
-            epoch: Epoch(1),
-            ranges: ranges
-                .iter()
-                .map(|(from, to)| ByteRange::new(start + from, start + to))
-                .collect(),
-            mtime: WallTime::default(),
-            writes: 1,
-        };
-        let fits = |ranges: &[(u64, u64)], payload| is_well_formed(&sent(ranges), payload);
-        assert!(fits(&[(0, 10), (20, 30)], 20));
-        assert!(!fits(&[(0, 10), (20, 30)], 19));
-        assert!(!fits(&[(20, 30), (0, 10)], 20));
-        assert!(!fits(&[(0, 10), (9, 19)], 20));
-        assert!(!fits(&[(0, SHARE_BYTES + 1)], SHARE_BYTES + 1));
-        let mut before = sent(&[(0, 10)]);
-        before.ranges = vec![ByteRange::new(start - 10, start)];
-        assert!(!is_well_formed(&before, 10));
-    }
-
-    #[test]
-    fn a_chunk_moves_after_some_writes_of_one_session_alone() {
-        let inode = InodeId::new(ContainerId::ROOT, InodeIndex(7));
-        let session = |node| SessionId::new(NodeId(node), 1);
-        let mut away = Away::default();
-        let block = ByteRange::new(0, 4_096);
-        let write = |away: &mut Away, node| away.on_write(session(node), inode, block);
-        for _ in 0..3 {
-            assert_eq!(write(&mut away, 2), None);
-        }
-        away.on_read(session(2), inode, block);
-        away.on_read(session(3), inode, block);
-        for _ in 0..3 {
-            assert_eq!(write(&mut away, 2), None);
-        }
-        let (chunk, pays) = write(&mut away, 2).unwrap();
-        assert_eq!((chunk.inode, chunk.index), (inode, 0));
-        assert_eq!(pays, Pays::Yes);
-        away.giving.insert(chunk);
-        assert_eq!(write(&mut away, 2), None, "it is on its way");
-        let now = perigee_types::Tick(0);
-        let hold = Hold {
-            holder: session(2),
-            token: Version::default(),
-        };
-        away.giving.clear();
-        // As one that came back at once: where it always shall move it does, and else it waits.
-        away.habits.entry(chunk).or_default().on_return(0);
-        for _ in 0..3 {
-            assert_eq!(write(&mut away, 2), None);
-        }
-        assert_eq!(write(&mut away, 2), Some((chunk, Pays::NotYet)));
-        away.holds = Holds::new([(chunk, hold)], now, Terms::from(&Timing::default()));
-        assert_eq!(write(&mut away, 2), None, "it has it");
     }
 }

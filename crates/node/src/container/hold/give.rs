@@ -1,0 +1,239 @@
+//! Chunks that the owner gives to who writes to them, and when.
+
+use super::super::dirty::Effect;
+use super::super::execute::Owed;
+use super::super::io::WriteRequest;
+use super::super::{Container, Elsewhere, Failed, State};
+use super::row;
+use perigee_meta::Touched;
+use perigee_replica::chunk::{Habit, Holds};
+use perigee_replica::{Chunk, Hold};
+use perigee_types::{Batch, ByteRange, InodeId, Migration, SessionId, Version};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tracing::{debug, error, info};
+
+/// Chunks whose writers are counted; with one more all are forgotten, and count from the beginning.
+const HABITS_MAX: usize = 4_096;
+
+/// What an owner knows of the chunks that it has given away, and of those that it may give away.
+#[derive(Default)]
+pub(in super::super) struct Away {
+    pub(in super::super) holds: Holds,
+    pub(super) habits: BTreeMap<Chunk, Habit>,
+    /// How many writes holders have told of since they hold.
+    pub(super) stays: BTreeMap<Chunk, u64>,
+    /// About to be given away.
+    giving: BTreeSet<Chunk>,
+}
+
+/// Whether the move of a chunk that was written to a handful of times costs less than it saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pays {
+    Yes,
+    NotYet,
+}
+
+impl Away {
+    /// A write of another host's session has replaced a part of a file. Says which chunk of it should belong to that where
+    /// it always shall, and whether it pays.
+    fn on_write(
+        &mut self,
+        by: SessionId,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> Option<(Chunk, Pays)> {
+        let chunk = Chunk::around(inode, range)?;
+        if self.habits.len() >= HABITS_MAX && !self.habits.contains_key(&chunk) {
+            self.habits.clear();
+        }
+        let habit = self.habits.entry(chunk).or_default();
+        let pays = match habit.on_write(by) {
+            true => Pays::Yes,
+            false if habit.has_handful() => Pays::NotYet,
+            false => return None,
+        };
+        let free = self.holds.holder(chunk).is_none() && !self.giving.contains(&chunk);
+        free.then_some((chunk, pays))
+    }
+
+    /// A session of another host reads a part of a file: one that writes there goes on as before.
+    pub(in super::super) fn on_read(&mut self, by: SessionId, inode: InodeId, range: ByteRange) {
+        let reads_its_own = |habit: &Habit| habit.writer() == Some(by);
+        let chunk = Chunk::around(inode, range);
+        let habit = chunk.and_then(|chunk| self.habits.get(&chunk));
+        if !habit.is_some_and(reads_its_own) {
+            self.on_other(inode, range);
+        }
+    }
+
+    /// Somebody else has read a part of a file, or changed it.
+    pub(in super::super) fn on_other(&mut self, inode: InodeId, range: ByteRange) {
+        if self.habits.is_empty() || range.is_empty() {
+            return;
+        }
+        for chunk in Chunk::touched(inode, range) {
+            if let Some(habit) = self.habits.get_mut(&chunk) {
+                habit.on_other();
+            }
+        }
+    }
+}
+
+impl Container {
+    /// A session's write is in place, and has its record or waits for one: counts it, and has the chunk moved when that
+    /// pays.
+    pub(in super::super) fn note_habit(
+        self: &Arc<Self>,
+        st: &mut State,
+        request: &WriteRequest,
+        range: ByteRange,
+        effect: Effect,
+    ) {
+        let (by, inode) = (request.session, request.inode);
+        if by.node() == self.env.me || effect == Effect::Grew {
+            return st.away.on_other(inode, range);
+        }
+        let Some((chunk, pays)) = st.away.on_write(by, inode, range) else {
+            return;
+        };
+        let moves = match self.env.migrations.of(&self.env, inode) {
+            // It is being asked.
+            None | Some(Migration::Off) => false,
+            Some(Migration::Always) => true,
+            Some(Migration::Adaptive) => pays == Pays::Yes,
+        };
+        if moves {
+            st.away.giving.insert(chunk);
+            let me = self.clone();
+            self.env
+                .runtime
+                .spawn(async move { me.give(chunk, by).await });
+        }
+    }
+
+    /// Gives a chunk to who writes to it, if nobody else keeps something of the file: each of its writes has taken that back
+    /// so far.
+    async fn give(self: &Arc<Self>, chunk: Chunk, by: SessionId) {
+        let inode = chunk.inode;
+        let me = self.clone();
+        let given = self
+            .env
+            .runtime
+            .spawn_blocking(move || me.give_now(chunk, by));
+        let given = match given.await {
+            Ok(Ok(given)) => given,
+            Ok(Err(failed)) => {
+                debug!(container = %self.id, %inode, ?failed, "chunk not given away");
+                false
+            }
+            Err(error) => {
+                error!(container = %self.id, %inode, %error, "chunk not given away");
+                false
+            }
+        };
+        let mut owed = Owed::default();
+        {
+            let mut st = self.state.lock();
+            st.away.giving.remove(&chunk);
+            if !given {
+                // As one that came back at once.
+                return st.away.habits.entry(chunk).or_default().on_return(0);
+            }
+            // Programs of this host may have read it since the last write.
+            let now = self.env.clock.now();
+            let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
+            self.owe_leases(&mut st, now, by, touched, &mut owed);
+        }
+        if let Err(elsewhere) = self.pay(owed).await {
+            debug!(container = %self.id, %inode, %elsewhere, "the reign ended with the move of a chunk");
+        }
+    }
+
+    fn give_now(self: &Arc<Self>, chunk: Chunk, by: SessionId) -> Result<bool, Failed> {
+        let inode = chunk.inode;
+        let file = self
+            .file(inode)
+            .map_err(|error| self.store_refused(&error))?;
+        let _alone = file.still.write();
+        let mut st = self.state.lock();
+        let now = self.env.clock.now();
+        let (epoch, _) = Self::reign(&st, now)?;
+        let member = st.chain.view().is_some_and(|view| view.lists(by.node()));
+        let others = st.leases.holders(now, inode);
+        let alone = others.iter().all(|session| *session == by);
+        // A kernel of this host may read an open file by itself.
+        let open = !self.env.sessions.open_among(&[inode]).is_empty();
+        let busy = st.transactions.holds_inode(inode) || st.leases.has_changes(inode);
+        let free = st.away.holds.holder(chunk).is_none();
+        if !member || !alone || open || busy || !free || now < st.changes_from {
+            debug!(container = %self.id, %inode, member, alone, open, busy, free, "chunk stays");
+            return Ok(false);
+        }
+        self.record_writes(&mut st, now, inode);
+        if st.dirty.get(inode).is_some() {
+            return Err(Elsewhere::NotReady.into());
+        }
+        let token = Version {
+            epoch,
+            seq: st.chain.last().seq.next(),
+        };
+        let hold = Hold { holder: by, token };
+        let batch = Batch {
+            mutations: vec![row(chunk, Some(hold))],
+            ..Batch::default()
+        };
+        let seq = self.order(&mut st, now, &batch, true)?;
+        debug_assert_eq!(seq, token.seq, "nothing is ordered under the same lock");
+        st.away.holds.given(chunk, hold);
+        st.leases.note_reader(inode, by);
+        info!(container = %self.id, %inode, chunk = chunk.index, to = %by, "chunk moves");
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+    use super::*;
+    use perigee_replica::Timing;
+    use perigee_replica::chunk::Terms;
+    use perigee_types::{ContainerId, InodeIndex, NodeId};
+
+    #[test]
+    fn a_chunk_moves_after_some_writes_of_one_session_alone() {
+        let inode = InodeId::new(ContainerId::ROOT, InodeIndex(7));
+        let session = |node| SessionId::new(NodeId(node), 1);
+        let mut away = Away::default();
+        let block = ByteRange::new(0, 4_096);
+        let write = |away: &mut Away, node| away.on_write(session(node), inode, block);
+        for _ in 0..3 {
+            assert_eq!(write(&mut away, 2), None);
+        }
+        away.on_read(session(2), inode, block);
+        away.on_read(session(3), inode, block);
+        for _ in 0..3 {
+            assert_eq!(write(&mut away, 2), None);
+        }
+        let (chunk, pays) = write(&mut away, 2).unwrap();
+        assert_eq!((chunk.inode, chunk.index), (inode, 0));
+        assert_eq!(pays, Pays::Yes);
+        away.giving.insert(chunk);
+        assert_eq!(write(&mut away, 2), None, "it is on its way");
+        let now = perigee_types::Tick(0);
+        let hold = Hold {
+            holder: session(2),
+            token: Version::default(),
+        };
+        away.giving.clear();
+        // As one that came back at once: where it always shall move it does, and else it waits.
+        away.habits.entry(chunk).or_default().on_return(0);
+        for _ in 0..3 {
+            assert_eq!(write(&mut away, 2), None);
+        }
+        assert_eq!(write(&mut away, 2), Some((chunk, Pays::NotYet)));
+        away.holds = Holds::new([(chunk, hold)], now, Terms::from(&Timing::default()));
+        assert_eq!(write(&mut away, 2), None, "it has it");
+    }
+}
