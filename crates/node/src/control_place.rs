@@ -17,6 +17,9 @@ use tracing::info;
 const LOOK: Duration = Duration::from_millis(250);
 /// Looks in a row that find no connection before the next process is tried: two handshakes.
 const LOOKS: u32 = 2;
+/// The same after several were tried in vain: on a busy machine a handshake takes longer, and must not be too late each
+/// time.
+const LOOKS_MAX: u32 = 16;
 /// Renewals of the sign of life in a row that may fail, each after seconds, before the next process is tried.
 const FAILURES: u32 = 2;
 
@@ -85,15 +88,19 @@ impl ControlPlaces {
 
     /// Goes on to the next process whenever the one that is asked cannot be reached.
     pub(crate) async fn keep_reachable(self: Arc<Self>) {
-        let mut away = 0;
+        let (mut away, mut looks) = (0, LOOKS);
         loop {
             tokio::time::sleep(LOOK).await;
             let stats = self.network.stats();
             let peer = stats.peers.get(&PeerName::Control);
             let is_reached = peer.is_some_and(|peer| peer.connections > 0);
-            away = if is_reached { 0 } else { away + 1 };
-            if away >= LOOKS {
-                away = 0;
+            if is_reached {
+                (away, looks) = (0, LOOKS);
+                continue;
+            }
+            away += 1;
+            if away >= looks {
+                (away, looks) = (0, (looks * 2).min(LOOKS_MAX));
                 self.ask_the_next(&mut self.known.lock());
             }
         }

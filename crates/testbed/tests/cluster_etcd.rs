@@ -56,11 +56,12 @@ impl Moved {
 
     fn until_control_is(&mut self, state: &str) {
         let what = format!("the control store is {state}");
-        wait::until(&what, LIMIT, || {
-            let is = self.status()["control"]["state"] == state;
-            Ok(is.then_some(()))
-        })
-        .unwrap();
+        let mut last = Value::Null;
+        let waited = wait::until(&what, LIMIT, || {
+            last = self.status()["control"].clone();
+            Ok((last["state"] == state).then_some(()))
+        });
+        assert!(waited.is_ok(), "{waited:?}: {last}");
     }
 
     fn json(&mut self, arguments: &[&str]) -> Value {
@@ -73,6 +74,11 @@ impl Moved {
         let pid = pid.split_whitespace().next().unwrap().parse().unwrap();
         let process = Identity::of(pid).unwrap();
         process.signal(Signal::KILL).unwrap();
+        // One that is not quite dead is taken for one that serves, by whoever starts what does not run.
+        wait::until("the process is dead", LIMIT, || {
+            Ok((!process.lives()).then_some(()))
+        })
+        .unwrap();
     }
 
     /// Writes, reads, makes and syncs on both mounts for `time`, none of which takes long.
