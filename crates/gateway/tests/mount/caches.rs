@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -256,20 +257,23 @@ fn a_write_whose_first_page_is_read_beside_it_ends() {
         .change_elsewhere(|tree| tree.set_attr(inode, &set, ELSEWHERE, LATER))
         .unwrap();
     cache(&rig).forget_attr(inode);
-    let reads = rig.fs.seen.reads.load(Ordering::SeqCst);
     // Drops the first page, and waits for the second.
-    let asker = thread::spawn(move || asking.metadata().unwrap().mtime());
-    let first = thread::spawn(move || {
-        let mut byte = [0];
-        loop {
-            reading.read_exact_at(&mut byte, 0).unwrap();
-            if byte == [1] {
-                return reading;
-            }
-        }
+    let (name, named) = channel();
+    let asker = thread::spawn(move || {
+        name.send(rustix::thread::gettid()).unwrap();
+        asking.metadata().unwrap().mtime()
     });
-    until("read", || rig.fs.seen.reads.load(Ordering::SeqCst) > reads);
-    let reading = in_time("read", || first.join().unwrap());
+    let asker_id = named.recv().unwrap().as_raw_nonzero();
+    until("wait for a page", || {
+        let stat = fs::read_to_string(format!("/proc/self/task/{asker_id}/stat")).unwrap();
+        stat.rsplit(") ").next().unwrap().starts_with('D')
+    });
+    let reading = in_time("read", move || {
+        let mut byte = [0];
+        reading.read_exact_at(&mut byte, 0).unwrap();
+        assert_eq!(byte, [1], "the write is on its way");
+        reading
+    });
     rig.fs.let_go();
     in_time("write", || writer.join().unwrap().unwrap());
     in_time("attributes", || asker.join().unwrap());

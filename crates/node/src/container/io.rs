@@ -548,7 +548,10 @@ impl Container {
             let range = ByteRange::with_len(offset, u64::from(len));
             let held = {
                 let mut st = self.state.lock();
-                if let Err(elsewhere) = Self::reign(&st, now) {
+                let reign = Self::reign(&st, now).map(|_| ());
+                // Pages that this host's kernel takes up while the container goes to another owner nobody would tell it of.
+                let closed = st.leases.is_closed().then_some(Elsewhere::NotReady);
+                if let Some(elsewhere) = reign.err().or(closed) {
                     drop(st);
                     return answer(Err(elsewhere.into()));
                 }

@@ -5,20 +5,25 @@ use super::super::io::WriteRequest;
 use super::super::{Container, Elsewhere, Failed, State};
 use super::taken::{SHARE_BYTES, SHARE_RANGES};
 use bytes::{Bytes, BytesMut};
-use perigee_meta::{Attr, Reply};
+use futures_util::{StreamExt, stream};
+use perigee_meta::{Attr, Reply, Touched};
 use perigee_proto::message::file::At;
 use perigee_proto::message::hold::{AskRight, CallHolder, SendWritten, WrittenTaken};
 use perigee_replica::chunk::{Access, Flush, May, Report, Share, Terms, Turn, Unsent as Lost};
 use perigee_replica::{Chunk, Hold, Holding, Role, Timing};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, InodeId, NodeId, Seq, SessionId, Tick, WallTime};
+use perigee_types::{ByteRange, InodeId, NodeId, Seq, SessionId, Tick, Version, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, warn};
 
-/// How long one message to the owner may take.
+/// How long the owner may take to say whether this node may write.
 const CALL: Duration = Duration::from_secs(10);
+/// How long what is sent may take until it is on every member: longer than a slow disk needs, since it is begun anew then.
+const SEND: Duration = Duration::from_secs(60);
+/// Chunks that are sent at a time.
+const TOGETHER: usize = 8;
 /// Before what did not arrive is sent once more.
 const PAUSE: Duration = Duration::from_millis(20);
 /// What one message takes.
@@ -93,16 +98,25 @@ impl Unsent {
     ) -> (Vec<(Lost, WallTime)>, Vec<Lost>) {
         let (kept, lost) = self.holding.on_reign(stands);
         let timed = kept.into_iter().map(|unsent| {
-            let mtime = self.mtime(unsent.inode).unwrap_or_default();
+            let mtime = self.last_write(unsent.inode).unwrap_or_default();
             (unsent, mtime)
         });
-        (timed.collect(), lost)
+        let timed = timed.collect();
+        self.times.clear();
+        (timed, lost)
     }
 
     /// When the last write to a file was made here.
-    fn mtime(&self, inode: InodeId) -> Option<WallTime> {
+    fn last_write(&self, inode: InodeId) -> Option<WallTime> {
         let times = self.times.range(Chunk::all_of(inode));
         times.map(|(_, times)| times.mtime).max()
+    }
+
+    /// The same of what the owner has not heard of: what it has, others may have set another time of since.
+    fn mtime(&self, inode: InodeId) -> Option<WallTime> {
+        let times = self.times.range(Chunk::all_of(inode));
+        let unheard = times.filter(|(chunk, _)| !self.holding.is_clean(**chunk));
+        unheard.map(|(_, times)| times.mtime).max()
     }
 
     /// A write to `range` is in place.
@@ -291,8 +305,7 @@ impl Container {
                 (due, next)
             };
             if !due.is_empty() {
-                let sent = due.into_iter().map(|chunk| self.send_all(chunk));
-                futures_util::future::join_all(sent).await;
+                self.send_chunks(due).await;
                 continue;
             }
             let sleep = next.since(now).as_duration();
@@ -310,15 +323,21 @@ impl Container {
             let dirty = st.unsent.times.range(Chunk::all_of(inode));
             dirty.map(|(chunk, _)| *chunk).collect()
         };
-        let sent = chunks.into_iter().map(|chunk| self.send_all(chunk));
-        futures_util::future::join_all(sent).await;
+        self.send_chunks(chunks).await;
     }
 
     /// The same of all files.
     pub(in super::super) async fn send_everything(self: &Arc<Self>) {
         let chunks: Vec<Chunk> = self.state.lock().unsent.times.keys().copied().collect();
+        self.send_chunks(chunks).await;
+    }
+
+    async fn send_chunks(self: &Arc<Self>, chunks: Vec<Chunk>) {
         let sent = chunks.into_iter().map(|chunk| self.send_all(chunk));
-        futures_util::future::join_all(sent).await;
+        stream::iter(sent)
+            .buffer_unordered(TOGETHER)
+            .for_each(|()| std::future::ready(()))
+            .await;
     }
 
     async fn send_all(self: &Arc<Self>, chunk: Chunk) {
@@ -346,9 +365,14 @@ impl Container {
             };
             match flush {
                 Some(flush) => {
-                    let arrived = self.send_part(flush).await;
-                    self.progress.notify_waiters();
-                    if !arrived {
+                    // What is on its way is told of in any case, also where the one who asked for it waits no more.
+                    let me = self.clone();
+                    let sent = self.env.runtime.spawn(async move {
+                        let arrived = me.send_part(flush).await;
+                        me.progress.notify_waiters();
+                        arrived
+                    });
+                    if !matches!(sent.await, Ok(true)) {
                         tokio::time::sleep(PAUSE).await;
                     }
                 }
@@ -367,6 +391,10 @@ impl Container {
             (flush, read)
         });
         let taken = match read.await {
+            // All of it is lost.
+            Ok((_, (ranges, _))) if ranges.is_empty() => Some(WrittenTaken {
+                version: Some(Version::default()),
+            }),
             Ok((flush, (ranges, payload))) => self.tell_owner(flush, ranges, payload).await,
             Err(error) => {
                 warn!(container = %self.id, %error, "what is held was not read");
@@ -414,7 +442,13 @@ impl Container {
             };
             (owner, sent)
         };
-        match self.env.ask(owner, &sent, payload, CALL).await {
+        let changed = self.sources_changed.notified();
+        let answer = tokio::select! {
+            answer = self.env.ask(owner, &sent, payload, SEND) => answer,
+            // The one who was asked may be dead.
+            () = changed => return None,
+        };
+        match answer {
             Ok((taken, _)) => Some(taken),
             Err(error) => {
                 debug!(container = %self.id, %owner, %error, "what was written has not arrived");
@@ -504,6 +538,12 @@ impl Container {
             self.env.losses.note([inode]);
             self.distrust_writes(st, inode, &ranges);
             self.refill.notify_one();
+            // Kernels of this host have the pages.
+            let env = self.env.clone();
+            self.env.runtime.spawn_blocking(move || {
+                let gone = [Touched::Attr(inode), Touched::Data(inode)];
+                env.sessions.revoke_all(&gone);
+            });
         }
         self.settle_held(st);
     }
@@ -531,7 +571,7 @@ impl Container {
         file: &super::super::File,
         inode: InodeId,
         range: ByteRange,
-        version: perigee_types::Version,
+        version: Version,
     ) -> Result<(), StoreError> {
         for (part, _) in st.unsent.holding.lacking(inode, range, version).iter() {
             file.object.punch(part)?;

@@ -60,7 +60,14 @@ impl State {
         let others = shown(reply).map(|attr| attr.inode);
         let others = others.filter(|inode| !self.may_keep(*inode, session));
         accesses.extend(others.map(|inode| (inode, Access::Read)));
-        accesses.retain(|(inode, access)| self.is_held_up(*inode, ALL, *access, passed));
+        // A holder that goes on after it was called to send stands in the way of a change.
+        accesses.retain(|(inode, access)| {
+            let passed = match access {
+                Access::Read => passed,
+                Access::Change => &[],
+            };
+            self.is_held_up(*inode, ALL, *access, passed)
+        });
         accesses
     }
 }
@@ -148,7 +155,9 @@ impl Container {
         for (chunk, hold) in st.away.holds.iter() {
             let node = hold.holder.node();
             waits |= Some(node) == leaving;
-            if Some(node) == leaving || !listed.contains(&node) {
+            // What this node held before it owned is nobody's any more.
+            let own = node == self.env.me;
+            if own || Some(node) == leaving || !listed.contains(&node) {
                 back.push((chunk, node));
             }
         }
@@ -300,10 +309,12 @@ impl Container {
         let member = st.chain.view().is_some_and(|view| view.lists(node));
         let terms = Terms::from(&Timing::default());
         let asked = st.away.holds.on_asked(now, chunk, hold, asked, terms);
-        Ok(match asked {
-            Ok(()) if member => Ok(()),
-            _ => Err(NoRight),
-        })
+        if asked.is_err() || !member {
+            return Ok(Err(NoRight));
+        }
+        // Its kernel keeps what its programs read by that.
+        st.leases.note_reader(chunk.inode, hold.holder);
+        Ok(Ok(()))
     }
 
     /// Whether the rows of a file stand in the way of handing it to this host's kernel.

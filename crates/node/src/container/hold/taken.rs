@@ -50,7 +50,8 @@ impl Container {
         let file = self
             .file(inode)
             .map_err(|error| self.store_refused(&error))?;
-        let _still = file.still.read();
+        // Alone: what was sent later may come while this is on its way to the disk.
+        let _alone = file.still.write();
         {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
@@ -69,17 +70,25 @@ impl Container {
         let mut at = 0;
         for &range in &sent.ranges {
             let end = at + range.len() as usize;
-            let bytes = data.get(at..end).ok_or(Errno::EINVAL)?;
+            let Some(bytes) = data.get(at..end) else {
+                self.distrust_sent(sent);
+                return Err(Errno::EINVAL.into());
+            };
             at = end;
             let _under_way = self.intend(inode, range);
             if let Err(error) = file.object.write(range.start, bytes) {
-                let mut st = self.state.lock();
-                self.distrust_writes(&mut st, inode, &[range]);
-                drop(st);
+                self.distrust_sent(sent);
                 return Err(self.read_failed(inode, &error));
             }
         }
         self.record_written(sent)
+    }
+
+    /// Bytes of a holder are in place, and get no record: nobody is shown them.
+    fn distrust_sent(&self, sent: &SendWritten) {
+        let mut st = self.state.lock();
+        self.distrust_writes(&mut st, sent.chunk.inode, &sent.ranges);
+        self.refill.notify_one();
     }
 
     /// The bytes are in place: makes records of them.
@@ -92,7 +101,14 @@ impl Container {
             self.refill.notify_one();
             return Err(elsewhere.into());
         }
-        let mtime = self.later_than_before(&st, inode, sent.mtime)?;
+        let mtime = match self.later_than_before(&st, inode, sent.mtime) {
+            Ok(mtime) => mtime,
+            Err(errno) => {
+                self.distrust_writes(&mut st, inode, &sent.ranges);
+                self.refill.notify_one();
+                return Err(errno.into());
+            }
+        };
         for &range in &sent.ranges {
             let taken = Taken {
                 answer: None,
