@@ -292,7 +292,9 @@ impl Container {
             let now = self.env.clock.now();
             let (due, next) = {
                 let st = self.state.lock();
-                let waits = st.unsent.times.iter().filter(|(_, times)| times.writes > 0);
+                // Also what nobody sends on, since who began to waits no more.
+                let unsent = |chunk: &Chunk| !st.unsent.holding.is_clean(*chunk);
+                let waits = st.unsent.times.iter().filter(|(chunk, _)| unsent(chunk));
                 let mut due = Vec::new();
                 let mut next = now + REPLACED_WAIT;
                 for (chunk, times) in waits {
@@ -462,8 +464,13 @@ impl Container {
         let inode = flush.chunk.inode;
         let bytes: u64 = flush.ranges.iter().map(|range| range.len()).sum();
         let (mut payload, mut ranges) = (BytesMut::with_capacity(bytes as usize), Vec::new());
-        let Ok(file) = self.file(inode) else {
-            return (ranges, payload.freeze());
+        let file = match self.file(inode) {
+            Ok(file) => file,
+            Err(error) => {
+                warn!(container = %self.id, %inode, %error, "what a program has written is lost");
+                self.env.losses.note([inode]);
+                return (ranges, payload.freeze());
+            }
         };
         let _still = file.still.write();
         for &range in &flush.ranges {
