@@ -3,7 +3,9 @@
 use crate::fs::{Done, Seek, Space};
 use bytes::Bytes;
 use perigee_meta::{Attr, Op, Reply};
-use perigee_types::{ByteRange, Epoch, Errno, InodeId, SessionId, WallTime};
+use perigee_types::{
+    ByteRange, CheckpointId, ContainerId, Epoch, Errno, InodeId, SessionId, WallTime,
+};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +77,23 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Result<(), Errno>;
     /// `lseek(2)` over holes.
     fn seek(&self, inode: InodeId, offset: u64, what: Seek, done: Done<u64>);
+    /// Runs an operation that changes nothing on a container as of a checkpoint.
+    fn query_past(
+        &self,
+        container: ContainerId,
+        checkpoint: CheckpointId,
+        op: Op,
+        done: Done<Reply>,
+    );
+    /// Reads a file as of a checkpoint; fewer bytes than asked for only at its end.
+    fn read_past(
+        &self,
+        inode: InodeId,
+        checkpoint: CheckpointId,
+        offset: u64,
+        len: u32,
+        done: Done<Bytes>,
+    );
     /// Space of the whole file system.
     fn space(&self, done: Done<Space>);
     /// Runs `then` after `delay`, on another thread.

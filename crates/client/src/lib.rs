@@ -12,8 +12,10 @@ mod copy;
 pub mod fs;
 mod handles;
 mod locks;
+mod past;
 mod session;
 mod vfs;
 
 pub use backend::Backend;
+pub use past::{SNAPSHOT_DIRECTORY, WithPast};
 pub use session::Session;

@@ -8,15 +8,20 @@
 //! x index name       extended attribute           q session op answer of a session's operation
 //! s index            target of a symbolic link    t tx         intent of a transaction
 //! p index            parent of a directory        u tx         decision about a transaction
-//! h index chunk      who holds a chunk of a file
+//! h index chunk      who holds a chunk of a file   c checkpoint   a checkpoint
+//! k key checkpoint   a row as of a checkpoint      v snapshot     a snapshot (container 1)
+//! f index checkpoint the file with what another one was then
+//! m index chunk      which parts of such a file are in use
 //! ```
 //!
 //! A directory's parent is a key of its own so that a transaction that walks upwards reads nothing
 //! that an unrelated change (of a time, say) would alter.
 
-use perigee_types::{ContainerId, Epoch, InodeIndex, OpId, SessionId, TxId};
+use perigee_types::{
+    CheckpointId, ContainerId, Epoch, InodeIndex, OpId, SessionId, SnapshotId, TxId,
+};
 
-/// Which of the two rows of free numbers an inode takes.
+/// Which of the rows of free numbers an inode takes.
 ///
 /// Transactions of other containers take theirs from the upper half: they hold the key locked for a
 /// round trip, and creations at home must not wait for that.
@@ -26,6 +31,8 @@ pub enum Lane {
     Home,
     /// Made by a transaction from another container.
     Away,
+    /// Made by the owner for content of a checkpoint: nobody else takes from it, so it is never locked.
+    Past,
 }
 
 impl Lane {
@@ -34,6 +41,7 @@ impl Lane {
     pub const fn first(self) -> InodeIndex {
         match self {
             Self::Home => InodeIndex(InodeIndex::FIRST.0 + 1),
+            Self::Past => InodeIndex(1 << 38),
             Self::Away => InodeIndex(1 << 39),
         }
     }
@@ -42,8 +50,19 @@ impl Lane {
     #[must_use]
     pub const fn last(self) -> InodeIndex {
         match self {
-            Self::Home => InodeIndex((1 << 39) - 1),
+            Self::Home => InodeIndex((1 << 38) - 1),
+            Self::Past => InodeIndex((1 << 39) - 1),
             Self::Away => InodeIndex::MAX,
+        }
+    }
+
+    /// The lane that an index is of.
+    #[must_use]
+    pub fn of(index: InodeIndex) -> Self {
+        match index {
+            index if index <= Self::Home.last() => Self::Home,
+            index if index <= Self::Past.last() => Self::Past,
+            _ => Self::Away,
         }
     }
 }
@@ -71,6 +90,16 @@ pub enum Key {
     Policy(InodeIndex),
     /// Who holds a chunk of a file; the value is the driver's.
     Hold(InodeIndex, u64),
+    /// A checkpoint of the container.
+    Checkpoint(CheckpointId),
+    /// What another key held as of a checkpoint, and of those before it that have no such row of their own.
+    Kept(Box<Key>, CheckpointId),
+    /// The file that has what was replaced since of the content of a file as of a checkpoint.
+    KeptFile(InodeIndex, CheckpointId),
+    /// Which units of a chunk such a file has.
+    KeptUnits(InodeIndex, u64),
+    /// A snapshot; all of them lie in [`ContainerId::ROOT`].
+    Snapshot(SnapshotId),
     /// What was answered to an operation of a session; the value is the driver's.
     Dedup(SessionId, OpId),
     /// What a prepared transaction will do here.
@@ -91,6 +120,11 @@ mod tag {
     pub(super) const LOCKS: u8 = b'l';
     pub(super) const POLICY: u8 = b'y';
     pub(super) const HOLD: u8 = b'h';
+    pub(super) const CHECKPOINT: u8 = b'c';
+    pub(super) const KEPT: u8 = b'k';
+    pub(super) const KEPT_FILE: u8 = b'f';
+    pub(super) const KEPT_UNITS: u8 = b'm';
+    pub(super) const SNAPSHOT: u8 = b'v';
     pub(super) const DEDUP: u8 = b'q';
     pub(super) const INTENT: u8 = b't';
     pub(super) const DECISION: u8 = b'u';
@@ -118,6 +152,17 @@ impl Key {
             Self::Locks(index) => numbers(&mut out, tag::LOCKS, &[index.0]),
             Self::Policy(index) => numbers(&mut out, tag::POLICY, &[index.0]),
             Self::Hold(index, chunk) => numbers(&mut out, tag::HOLD, &[index.0, *chunk]),
+            Self::Checkpoint(at) => numbers(&mut out, tag::CHECKPOINT, &[at.0]),
+            Self::Kept(key, at) => {
+                out.push(tag::KEPT);
+                out.extend(key.encode());
+                kept_at(&mut out, *at);
+            }
+            Self::KeptFile(index, at) => numbers(&mut out, tag::KEPT_FILE, &[index.0, at.0]),
+            Self::KeptUnits(index, chunk) => {
+                numbers(&mut out, tag::KEPT_UNITS, &[index.0, *chunk]);
+            }
+            Self::Snapshot(id) => numbers(&mut out, tag::SNAPSHOT, &[id.0]),
             Self::Dedup(session, op) => numbers(&mut out, tag::DEDUP, &[session.0, op.0]),
             Self::Intent(tx) => transaction(&mut out, tag::INTENT, *tx),
             Self::Decision(tx) => transaction(&mut out, tag::DECISION, *tx),
@@ -138,8 +183,31 @@ impl Key {
             | Self::Locks(index)
             | Self::Policy(index)
             | Self::Hold(index, _) => Some(*index),
-            Self::NextIndex(_) | Self::Dedup(..) | Self::Intent(_) | Self::Decision(_) => None,
+            Self::NextIndex(_)
+            | Self::Checkpoint(_)
+            | Self::Kept(..)
+            | Self::KeptFile(..)
+            | Self::KeptUnits(..)
+            | Self::Snapshot(_)
+            | Self::Dedup(..)
+            | Self::Intent(_)
+            | Self::Decision(_) => None,
         }
+    }
+
+    /// Whether a checkpoint has it: what programs see of names and attributes, and nothing that sessions or owners need
+    /// among themselves.
+    #[must_use]
+    pub const fn is_of_past(&self) -> bool {
+        matches!(
+            self,
+            Self::Inode(_)
+                | Self::Dentry(..)
+                | Self::Xattr(..)
+                | Self::Symlink(_)
+                | Self::Parent(_)
+                | Self::Policy(_)
+        )
     }
 
     /// The key that these bytes stand for; `None` when no key is stored so.
@@ -151,6 +219,7 @@ impl Key {
             tag::NEXT_INDEX => match rest {
                 [0] => Self::NextIndex(Lane::Home),
                 [1] => Self::NextIndex(Lane::Away),
+                [2] => Self::NextIndex(Lane::Past),
                 _ => return None,
             },
             tag::DENTRY => {
@@ -170,6 +239,20 @@ impl Key {
                 let [index, chunk] = two(rest)?;
                 Self::Hold(InodeIndex(index), chunk)
             }
+            tag::CHECKPOINT => Self::Checkpoint(CheckpointId(one(rest)?.0)),
+            tag::KEPT => {
+                let (key, at) = kept(rest)?;
+                Self::Kept(Box::new(key), at)
+            }
+            tag::KEPT_FILE => {
+                let [index, at] = two(rest)?;
+                Self::KeptFile(InodeIndex(index), CheckpointId(at))
+            }
+            tag::KEPT_UNITS => {
+                let [index, chunk] = two(rest)?;
+                Self::KeptUnits(InodeIndex(index), chunk)
+            }
+            tag::SNAPSHOT => Self::Snapshot(SnapshotId(one(rest)?.0)),
             tag::DEDUP => {
                 let [session, op] = two(rest)?;
                 Self::Dedup(SessionId(session), OpId(op))
@@ -193,6 +276,23 @@ fn transaction(out: &mut Vec<u8>, tag: u8, tx: TxId) {
     out.extend_from_slice(&tx.container.0.to_be_bytes());
     out.extend_from_slice(&tx.epoch.0.to_be_bytes());
     out.extend_from_slice(&tx.count.to_be_bytes());
+}
+
+/// Ends the key of a kept row. The zero ends names, which have none, so that the rows of one key are neighbours and stand
+/// in the order of the keys.
+fn kept_at(out: &mut Vec<u8>, at: CheckpointId) {
+    out.push(0);
+    out.extend_from_slice(&at.0.to_be_bytes());
+}
+
+/// The key and the checkpoint of a kept row, without its tag.
+fn kept(bytes: &[u8]) -> Option<(Key, CheckpointId)> {
+    let (key, at) = bytes.split_last_chunk::<8>()?;
+    let (0, key) = key.split_last()? else {
+        return None;
+    };
+    let key = Key::decode(key).filter(Key::is_of_past)?;
+    Some((key, CheckpointId(u64::from_be_bytes(*at))))
 }
 
 fn one(bytes: &[u8]) -> Option<InodeIndex> {
@@ -266,6 +366,68 @@ pub fn holds() -> KeyRange {
     tagged(tag::HOLD)
 }
 
+/// The policies of all directories.
+#[must_use]
+pub fn policies() -> KeyRange {
+    tagged(tag::POLICY)
+}
+
+/// All checkpoints of a container, the oldest first.
+#[must_use]
+pub fn checkpoints() -> KeyRange {
+    tagged(tag::CHECKPOINT)
+}
+
+/// All snapshots.
+#[must_use]
+pub fn snapshots() -> KeyRange {
+    tagged(tag::SNAPSHOT)
+}
+
+/// All kept rows, those of one key by rising checkpoint.
+#[must_use]
+pub fn all_kept() -> KeyRange {
+    tagged(tag::KEPT)
+}
+
+/// The kept rows of one key as of a checkpoint and later ones. The key is as stored.
+#[must_use]
+pub fn kept_since(key: &[u8], at: CheckpointId) -> KeyRange {
+    let mut from = vec![tag::KEPT];
+    from.extend_from_slice(key);
+    let mut to = from.clone();
+    kept_at(&mut from, at);
+    // A name that begins with this one goes on with a byte above zero.
+    to.push(1);
+    (from, to)
+}
+
+/// The kept rows of all keys of a range, and some before it whose key begins one of them.
+#[must_use]
+pub fn kept_of_range(from: &[u8], to: &[u8]) -> KeyRange {
+    let tagged = |key: &[u8]| [&[tag::KEPT], key].concat();
+    (tagged(from), tagged(to))
+}
+
+/// The files with content of one file as of a checkpoint and later ones.
+#[must_use]
+pub fn kept_files(index: InodeIndex, at: CheckpointId) -> KeyRange {
+    let (_, to) = under(tag::KEPT_FILE, index.0);
+    (Key::KeptFile(index, at).encode(), to)
+}
+
+/// The files with content of all files, by file.
+#[must_use]
+pub fn all_kept_files() -> KeyRange {
+    tagged(tag::KEPT_FILE)
+}
+
+/// What a file with content of a checkpoint has.
+#[must_use]
+pub fn kept_units(index: InodeIndex) -> KeyRange {
+    under(tag::KEPT_UNITS, index.0)
+}
+
 /// Intents of all transactions.
 #[must_use]
 pub fn intents() -> KeyRange {
@@ -308,9 +470,21 @@ mod tests {
             epoch: Epoch(e),
             count,
         });
-        prop_oneof![
+        let at = any::<u64>().prop_map(CheckpointId);
+        let of_past = prop_oneof![
             index.clone().prop_map(Key::Inode),
-            prop_oneof![Just(Lane::Home), Just(Lane::Away)].prop_map(Key::NextIndex),
+            (index.clone(), any::<u64>()).prop_map(|(i, c)| Key::Dentry(i, c)),
+            (index.clone(), any::<Vec<u8>>()).prop_map(|(i, n)| Key::Xattr(i, n)),
+        ];
+        prop_oneof![
+            at.clone().prop_map(Key::Checkpoint),
+            (of_past, at.clone()).prop_map(|(key, at)| Key::Kept(Box::new(key), at)),
+            (index.clone(), at).prop_map(|(i, at)| Key::KeptFile(i, at)),
+            (index.clone(), any::<u64>()).prop_map(|(i, c)| Key::KeptUnits(i, c)),
+            any::<u64>().prop_map(|id| Key::Snapshot(SnapshotId(id))),
+            index.clone().prop_map(Key::Inode),
+            prop_oneof![Just(Lane::Home), Just(Lane::Away), Just(Lane::Past)]
+                .prop_map(Key::NextIndex),
             (index.clone(), any::<u64>()).prop_map(|(i, c)| Key::Dentry(i, c)),
             (index.clone(), any::<Vec<u8>>()).prop_map(|(i, n)| Key::Xattr(i, n)),
             index.clone().prop_map(Key::Symlink),

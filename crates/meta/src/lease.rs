@@ -189,6 +189,12 @@ impl Leases {
         self.changing.contains_key(&inode)
     }
 
+    /// Whether any file's content is about to change.
+    #[must_use]
+    pub fn has_any_changes(&self) -> bool {
+        !self.changing.is_empty()
+    }
+
     /// Whether a lease for `session` would be in the way of a change that has looked for those in its way.
     fn is_changing(&self, inode: InodeId, session: SessionId) -> bool {
         let others = |changes: &Vec<SessionId>| changes.iter().any(|of| *of != session);

@@ -22,10 +22,12 @@ pub mod memory;
 pub mod op;
 pub mod overlay;
 pub mod owner_view;
+pub mod past;
 #[cfg(feature = "plant")]
 pub mod plant;
 pub mod queue;
 mod record;
+pub mod schedule;
 pub mod tx;
 pub mod view;
 pub mod xattr;
@@ -38,8 +40,9 @@ pub use key::{Key, dedup_key};
 pub use lease::Leases;
 pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
 pub use op::{
-    Allocate, Context, Credential, ListEntry, NewNode, Op, Outcome, RenameMode, Reply, Setting,
-    Touched, execute, held_locks, lock_sessions,
+    Allocate, Context, Credential, ListEntry, NewNode, Op, Origin, Outcome, RenameMode, Reply,
+    SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Setting, Snapshot, SnapshotPart, Touched, execute,
+    held_locks, is_snapshot_name, lock_sessions, settings_named,
 };
 pub use overlay::Overlay;
 pub use owner_view::{Foreign, OwnerView};

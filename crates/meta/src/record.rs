@@ -27,11 +27,11 @@ pub(crate) fn corrupt(container: ContainerId, key: &[u8], what: &'static str) ->
     }
 }
 
-fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+pub(crate) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     postcard::to_stdvec(value).expect("plain data into memory: no error of postcard applies")
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Some(value),
         Ok(_) | Err(_) => None,

@@ -5,7 +5,7 @@
 
 use perigee_cluster::{Directory, Node, NodeState};
 use perigee_meta::Op;
-use perigee_proto::message::{data, file, report, session};
+use perigee_proto::message::{data, file, past, report, session};
 use perigee_proto::{Code, Rpc};
 use perigee_types::{ContainerId, NodeId, SessionId};
 
@@ -74,6 +74,8 @@ fn is_for_clients(method: u16) -> bool {
             | data::AskValid::METHOD
             | report::AskReport::METHOD
             | report::AskHolders::METHOD
+            | past::Query::METHOD
+            | past::ReadPast::METHOD
     )
 }
 
@@ -138,6 +140,12 @@ pub(crate) fn check_request(
         | Op::ReleaseSession { session, .. } => check_session(from, *session)?,
         Op::Wrote { .. } | Op::Reap { .. } | Op::Orphans { .. } => {
             return Err(Denied::OwnersAffair);
+        }
+        // Its checkpoints are made and removed by nodes that store.
+        Op::KeepSnapshot { .. } | Op::ForgetSnapshot { .. }
+            if !record(directory, from)?.role.stores() =>
+        {
+            return Err(Denied::StoresNothing { node: from });
         }
         _ => {}
     }

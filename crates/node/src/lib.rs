@@ -28,6 +28,8 @@ mod scrub;
 mod search;
 mod service;
 mod sessions;
+pub mod snapshot;
 mod usage;
 
 pub use node::{Node, NodeConfig, StartError};
+pub use perigee_meta::schedule;

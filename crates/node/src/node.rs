@@ -204,6 +204,7 @@ impl Node {
             .spawn(live(env.clone(), places, version, life.ok()));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
+        self.tasks.spawn(crate::snapshot::run(env.clone()));
         self.tasks.spawn(duties(env));
         self
     }

@@ -6,6 +6,7 @@
 //! moves is a setting alone: who owns looks it up when it would.
 
 use crate::node::Node;
+use crate::snapshot::SNAPSHOTS;
 use perigee_cluster::{Policy, change, choose_member, key, transition};
 use perigee_meta::key::Lane;
 use perigee_meta::{Attr, Kind, Op, Reply, Setting};
@@ -25,12 +26,14 @@ pub const COPIES: &str = "copies";
 pub const MIGRATION: &str = "migration";
 
 /// What is to change about the policies of a directory; the inner `None`: back to what is inherited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wanted {
     /// How many copies there are of it and all that is made below it.
     pub copies: Option<Option<u8>>,
     /// Whether the ownership of it and all that is below it moves to who writes.
     pub migration: Option<Option<Migration>>,
+    /// When snapshots of it are made, and how long they stay.
+    pub snapshots: Option<Option<String>>,
 }
 
 /// Why a policy was not set.
@@ -111,6 +114,10 @@ impl Node {
             let inode = self.find(path).await?.inode;
             let value = migration.map(|migration| migration.to_string());
             self.set_setting(inode, MIGRATION, value).await?;
+        }
+        if let Some(schedule) = wanted.snapshots {
+            let inode = self.find(path).await?.inode;
+            self.set_setting(inode, SNAPSHOTS, schedule).await?;
         }
         Ok(())
     }

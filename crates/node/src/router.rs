@@ -15,13 +15,14 @@ use perigee_client::fs::{Done, Seek, Space};
 use perigee_meta::{NewNode, Op, Reply, Touched};
 use perigee_proto::Rpc;
 use perigee_proto::message::file;
+use perigee_proto::message::past;
 use perigee_proto::message::report::{AskHolders, Holders};
 use perigee_proto::message::session::Execute;
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
 use perigee_types::{
-    ByteRange, ContainerId, Errno, InodeId, NodeId, OpId, SessionId, Span, WallTime,
+    ByteRange, CheckpointId, ContainerId, Errno, InodeId, NodeId, OpId, SessionId, Span, WallTime,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -67,6 +68,9 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::SetPolicy { inode, .. }
         | Op::GetPolicy { inode } => Ok(*inode),
         Op::ReleaseSession { container, .. } | Op::Orphans { container, .. } => Err(*container),
+        Op::Snapshots | Op::KeepSnapshot { .. } | Op::ForgetSnapshot { .. } => {
+            Err(ContainerId::ROOT)
+        }
     }
 }
 
@@ -138,6 +142,39 @@ pub(crate) async fn holders(
     };
     let there = |node| ask(env, node, &request, patience);
     at_owner(env, inode.container(), patience, here, there).await
+}
+
+/// Has a container's owner do a step of its part of a snapshot.
+pub(crate) async fn part_of_snapshot(
+    env: &Arc<Env>,
+    request: &past::PartOfSnapshot,
+    patience: Duration,
+) -> Result<Option<CheckpointId>, Failed> {
+    let here = |container: Arc<Container>| async move {
+        let done = container.do_part(request.snapshot, request.step).await?;
+        Ok(Ok(done))
+    };
+    let there = |node| async move { Ok(ask(env, node, request, CALL).await?.result) };
+    let done = at_owner(env, request.container, patience, here, there).await?;
+    done.map_err(Failed::Errno)
+}
+
+/// Asks a container's owner what content of its checkpoints takes.
+pub(crate) async fn past_use(
+    env: &Arc<Env>,
+    container: ContainerId,
+) -> Result<Vec<past::PastUse>, Failed> {
+    let request = past::AskPastUse { container };
+    let here = |container: Arc<Container>| async move {
+        let uses = env.runtime.spawn_blocking(move || container.past_use());
+        uses.await.map_err(|_| Errno::EIO)?.map(Ok)
+    };
+    let there = |node| {
+        let request = &request;
+        async move { Ok(ask(env, node, request, CALL).await?.result) }
+    };
+    let uses = at_owner(env, container, CALL, here, there).await?;
+    uses.map_err(Failed::Errno)
 }
 
 /// Asks a transaction's coordinator how it ended.
@@ -680,6 +717,66 @@ impl Backend for Router {
                 Ok(result) => result,
                 Err(failed) => Err(errno(failed)),
             });
+        });
+    }
+
+    fn query_past(
+        &self,
+        container: ContainerId,
+        checkpoint: CheckpointId,
+        op: Op,
+        done: Done<Reply>,
+    ) {
+        let env = self.env.clone();
+        self.env.runtime.spawn(async move {
+            let request = past::Query {
+                container,
+                checkpoint,
+                operation: op,
+            };
+            let asked = &request;
+            let here = |container: Arc<Container>| async move {
+                let reply = container.query_past(checkpoint, &asked.operation)?;
+                Ok(Ok(reply))
+            };
+            let there = |node| {
+                let env = &env;
+                async move { Ok(ask(env, node, asked, CALL).await?.result) }
+            };
+            let reply = at_owner(&env, container, PATIENCE, here, there).await;
+            done(reply.map_err(errno).flatten());
+        });
+    }
+
+    fn read_past(
+        &self,
+        inode: InodeId,
+        checkpoint: CheckpointId,
+        offset: u64,
+        len: u32,
+        done: Done<Bytes>,
+    ) {
+        let env = self.env.clone();
+        self.env.runtime.spawn(async move {
+            let here = |container: Arc<Container>| async move {
+                let bytes = container.read_past(inode, checkpoint, offset, len).await?;
+                Ok(Ok(bytes))
+            };
+            let request = past::ReadPast {
+                inode,
+                checkpoint,
+                offset,
+                len,
+            };
+            let there = |node| {
+                let (env, request) = (&env, &request);
+                async move {
+                    let (answer, payload) = env.ask(node, request, Bytes::new(), CALL).await?;
+                    Ok(answer.result.map(|()| payload))
+                }
+            };
+            let read = at_owner(&env, inode.container(), PATIENCE, here, there).await;
+            done(read.map_err(errno).flatten());
         });
     }
 

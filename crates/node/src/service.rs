@@ -8,7 +8,7 @@ use crate::env::Env;
 use crate::sessions::Whom;
 use bytes::Bytes;
 use perigee_net::{AUDIT, Answer as NetAnswer, Call, PeerName, Refusal, Refusals, Service};
-use perigee_proto::message::{chain, data, file, hold, report, session, tx};
+use perigee_proto::message::{chain, data, file, hold, past, report, session, tx};
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
 use perigee_types::limits::IO_LEN_MAX;
@@ -361,6 +361,49 @@ async fn reports(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
     })
 }
 
+/// Containers as of a checkpoint.
+async fn pasts(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
+    match method {
+        past::Query::METHOD => {
+            let request: past::Query = decode(body)?;
+            let container = container(env, request.container)?;
+            let result = container.query_past(request.checkpoint, &request.operation);
+            let result = inner(&container, result)?;
+            reply::<past::Query>(&past::Queried { result })
+        }
+        past::ReadPast::METHOD => {
+            let request: past::ReadPast = decode(body)?;
+            if request.len as usize > IO_LEN_MAX {
+                let why = format!("a read of {} bytes", request.len);
+                return Err(Refused(Code::Malformed, why));
+            }
+            let container = container(env, request.inode.container())?;
+            let (inode, at) = (request.inode, request.checkpoint);
+            let read = container.read_past(inode, at, request.offset, request.len);
+            let (result, payload) = match inner(&container, read.await)? {
+                Ok(bytes) => (Ok(()), bytes),
+                Err(errno) => (Err(errno), Bytes::new()),
+            };
+            Ok((encode(&past::PastRead { result }), payload))
+        }
+        past::PartOfSnapshot::METHOD => {
+            let request: past::PartOfSnapshot = decode(body)?;
+            let container = container(env, request.container)?;
+            let done = container.do_part(request.snapshot, request.step).await;
+            let result = inner(&container, done)?;
+            reply::<past::PartOfSnapshot>(&past::PartDone { result })
+        }
+        _ => {
+            let request: past::AskPastUse = decode(body)?;
+            let container = container(env, request.container)?;
+            let asked = container.clone();
+            let uses = blocking(env, move || asked.past_use()).await;
+            let result = inner(&container, uses)?;
+            reply::<past::AskPastUse>(&past::PastUses { result })
+        }
+    }
+}
+
 /// Whether a call may wait for disks or for other nodes, and goes on, or can be begun anew, when it is asked again.
 fn may_take_long(method: u16) -> bool {
     matches!(
@@ -372,6 +415,8 @@ fn may_take_long(method: u16) -> bool {
             | data::SyncData::METHOD
             | hold::SendWritten::METHOD
             | hold::CallHolder::METHOD
+            | past::ReadPast::METHOD
+            | past::PartOfSnapshot::METHOD
     )
 }
 
@@ -412,6 +457,10 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         | tx::Prepare::METHOD
         | tx::Resolve::METHOD
         | tx::AskDecision::METHOD => transactions(env, method, &body).await,
+        past::Query::METHOD
+        | past::ReadPast::METHOD
+        | past::PartOfSnapshot::METHOD
+        | past::AskPastUse::METHOD => pasts(env, method, &body).await,
         report::AskReport::METHOD | report::AskHolders::METHOD | report::Scrub::METHOD => {
             reports(env, method, &body).await
         }

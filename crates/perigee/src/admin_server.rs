@@ -147,6 +147,8 @@ fn is_audited(request: &Request) -> bool {
         Request::Mount { .. }
         | Request::Umount { .. }
         | Request::PolicySet { .. }
+        | Request::SnapshotCreate { .. }
+        | Request::SnapshotDelete { .. }
         | Request::Token { .. }
         | Request::TokenAgain { .. }
         | Request::Drain { .. }
@@ -155,6 +157,7 @@ fn is_audited(request: &Request) -> bool {
         Request::Status
         | Request::Where { .. }
         | Request::PolicyGet { .. }
+        | Request::SnapshotList
         | Request::Doctor
         | Request::Scrub { .. }
         | Request::Quiesce => false,

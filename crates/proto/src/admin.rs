@@ -124,6 +124,22 @@ pub enum Request {
         /// Keys and values; an empty value goes back to the inherited one.
         pairs: Vec<(String, String)>,
     },
+    /// Makes a snapshot of a directory. Answer: [`Answer::Snapshots`], with it alone.
+    SnapshotCreate {
+        /// Path inside the file system.
+        path: AdminPath,
+        /// Its name.
+        name: String,
+    },
+    /// All snapshots. Answer: [`Answer::Snapshots`], the oldest first.
+    SnapshotList,
+    /// Deletes a snapshot of a directory. Answer: [`Answer::Snapshots`], with it alone.
+    SnapshotDelete {
+        /// Path inside the file system.
+        path: AdminPath,
+        /// Its name.
+        name: String,
+    },
     /// Makes a single-use join token. Answer: [`Answer::Token`].
     Token {
         /// How long it is good for, in seconds.
@@ -183,6 +199,8 @@ pub enum Answer {
     Where(Placement),
     /// To [`Request::PolicyGet`] and [`Request::PolicySet`].
     Policy(Vec<PolicyValue>),
+    /// To what is asked about snapshots.
+    Snapshots(Vec<SnapshotInfo>),
     /// To [`Request::Token`] and [`Request::TokenAgain`].
     Token(Token),
     /// To [`Request::Drain`] and [`Request::Remove`]: which node was meant.
@@ -456,6 +474,21 @@ pub struct PolicyValue {
     pub value: String,
     /// Where it comes from: the path that sets it; none for the built-in default.
     pub from: Option<AdminPath>,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotInfo {
+    /// Its name.
+    pub name: String,
+    /// Where its directory was, from the root of the file system.
+    pub path: AdminPath,
+    /// When it was made, in seconds since 1970.
+    pub taken: u64,
+    /// Made by the policy of its directory, which deletes it, too.
+    pub scheduled: bool,
+    /// Bytes of content that were replaced between it and the next one, in one copy; none where that is not known.
+    pub kept_bytes: Option<u64>,
 }
 
 /// A join token.

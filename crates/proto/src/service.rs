@@ -2,7 +2,7 @@
 //!
 //! Numbers are never reused. A request's payload, where it has one, is raw bytes beside the body.
 
-use crate::message::{chain, data, file, hold, report, session, tx};
+use crate::message::{chain, data, file, hold, past, report, session, tx};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// How urgent a call is; a more urgent one overtakes in the queue to its peer.
@@ -91,6 +91,11 @@ services! {
     0x0240 node_report(report::AskReport) -> report::NodeReport, Meta, Same;
     0x0241 holders(report::AskHolders) -> report::Holders, Meta, Same;
     0x0242 scrub(report::Scrub) -> report::Scrubbing, Meta, Same;
+    // client to owner: containers as of a checkpoint; the payload of read_past's answer is the file's bytes
+    0x0250 query_past(past::Query) -> past::Queried, Meta, Same;
+    0x0251 read_past(past::ReadPast) -> past::PastRead, Data, Same;
+    0x0252 part_of_snapshot(past::PartOfSnapshot) -> past::PartDone, Control, Same;
+    0x0253 past_use(past::AskPastUse) -> past::PastUses, Meta, Same;
 }
 
 /// Why a peer refused a call. The class of each says what the caller does next.

@@ -42,6 +42,14 @@ number!(
     Seq(u64), "s"
 );
 number!(
+    /// A moment of a container that is kept: the place in the log of the record that made it. Rises, never reused.
+    CheckpointId(u64), "k"
+);
+number!(
+    /// A moment of a directory tree that somebody wanted kept, over all containers. Unique in the cluster.
+    SnapshotId(u64), "v"
+);
+number!(
     /// An operation of one session, rising; the key of at-most-once execution.
     OpId(u64), "op"
 );

@@ -17,7 +17,8 @@ pub mod time;
 pub use batch::{Batch, DataCommand, Mutation};
 pub use errno::Errno;
 pub use id::{
-    ContainerId, Epoch, InodeId, InodeIndex, NodeId, OpId, Seq, SessionId, Stamp, TxId, Version,
+    CheckpointId, ContainerId, Epoch, InodeId, InodeIndex, NodeId, OpId, Seq, SessionId,
+    SnapshotId, Stamp, TxId, Version,
 };
 pub use migration::Migration;
 pub use random::Rng;

@@ -92,6 +92,25 @@ pub struct WallTime {
     pub nanos: u32,
 }
 
+/// A moment as a name that sorts by time: year, month, day, hour, minute and second of UTC, as `2026-11-25T03.00.00Z`.
+#[must_use]
+pub fn utc_name(at: WallTime) -> String {
+    let (days, secs) = (at.secs.div_euclid(86_400), at.secs.rem_euclid(86_400));
+    // Days of the era that began on 0000-03-01, in which leap days end years (Howard Hinnant, "chrono-compatible low-level
+    // date algorithms").
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (secs / 3_600, secs / 60 % 60, secs % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}.{minute:02}.{second:02}Z")
+}
+
 impl WallTime {
     /// Whether it is one: what arrives from elsewhere may not be.
     #[must_use]

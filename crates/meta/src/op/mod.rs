@@ -12,17 +12,22 @@ mod rehome;
 mod remove;
 mod rename;
 mod setattr;
+mod snapshot;
 mod write;
 mod xattr;
 
 pub use lock::{held_locks, lock_sessions};
+pub use policy::settings_named;
+pub use snapshot::{
+    Origin, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Snapshot, SnapshotPart, is_snapshot_name,
+};
 
 use crate::attr::{Attr, Kind, SetAttr};
 use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::lock::{FileLock, Holder, LockKind, Patience, WaitId};
 use crate::view::View;
-use perigee_types::{Batch, ByteRange, ContainerId, InodeId, SessionId, WallTime};
+use perigee_types::{Batch, ByteRange, ContainerId, InodeId, SessionId, SnapshotId, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -248,6 +253,12 @@ pub enum Op {
         container: ContainerId,
         policy: Vec<(String, String)>,
     },
+    /// All snapshots: [`Reply::Snapshots`].
+    Snapshots,
+    /// Adds a snapshot to the list, whose checkpoints are there.
+    KeepSnapshot { snapshot: Snapshot },
+    /// Takes a snapshot off the list; owners remove the checkpoints that none of the list has.
+    ForgetSnapshot { id: SnapshotId },
 }
 
 /// One entry of a directory.
@@ -326,6 +337,8 @@ pub enum Reply {
     Policy(Vec<Setting>),
     /// The name leads into another container, to this inode.
     Leads(InodeId),
+    /// The list of snapshots.
+    Snapshots(Vec<Snapshot>),
 }
 
 /// What other sessions' caches must drop before an operation is acknowledged.
@@ -495,5 +508,8 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             container,
             policy,
         } => rehome::rehome(draft, *parent, name, *container, policy),
+        Op::Snapshots => snapshot::list(draft),
+        Op::KeepSnapshot { snapshot } => snapshot::keep(draft, snapshot),
+        Op::ForgetSnapshot { id } => snapshot::forget(draft, *id),
     }
 }

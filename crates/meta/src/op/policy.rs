@@ -2,11 +2,12 @@
 
 use crate::draft::Draft;
 use crate::error::Refusal;
-use crate::key::Key;
+use crate::key::{self, Key};
 use crate::op::rename::DEPTH_MAX;
 use crate::op::{Reply, Setting};
 use crate::record;
-use perigee_types::{Errno, InodeId};
+use crate::view::View;
+use perigee_types::{ContainerId, Errno, InodeId};
 
 /// The most settings of one directory.
 const SETTINGS_MAX: usize = 64;
@@ -71,6 +72,27 @@ pub(crate) fn get(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refusa
         next = draft.parent(at)?.filter(|above| *above != at);
     }
     Err(Errno::ELOOP.into())
+}
+
+/// The directories of a container that have a setting of their own, and what it is.
+///
+/// Errors: [`Refusal::Corrupt`], and what the view says.
+pub fn settings_named(
+    container: ContainerId,
+    view: &mut dyn View,
+    name: &str,
+) -> Result<Vec<(InodeId, String)>, Refusal> {
+    let (from, to) = key::policies();
+    let mut found = Vec::new();
+    for (key, value) in view.scan(container, &from, &to, usize::MAX)? {
+        let Some(Key::Policy(index)) = Key::decode(&key) else {
+            return Err(record::corrupt(container, &key, "not the key of a policy"));
+        };
+        let settings = record::decode_policy(container, &key, &value)?;
+        let named = settings.into_iter().find(|(known, _)| known == name);
+        found.extend(named.map(|(_, value)| (InodeId::new(container, index), value)));
+    }
+    Ok(found)
 }
 
 /// The settings of a directory that has some.

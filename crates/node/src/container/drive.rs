@@ -291,6 +291,8 @@ impl Container {
     ) -> Result<Seq, Elsewhere> {
         let ended = Self::with_rows_ended(st, batch);
         let batch = ended.as_ref().unwrap_or(batch);
+        let kept = self.with_past_kept(st, now, batch)?;
+        let batch = kept.as_ref().unwrap_or(batch);
         let payload: Bytes = perigee_proto::encode(batch);
         let version = st
             .chain
@@ -298,6 +300,7 @@ impl Container {
             .map_err(|_| Elsewhere::NotReady)?;
         st.overlay.apply(version.seq, batch);
         st.own.insert(version.epoch);
+        self.note_checkpoints(st, batch);
         for command in &batch.data {
             st.data_last.insert(command.inode(), version.seq);
             st.intents.on_recorded(version.seq, command.inode());

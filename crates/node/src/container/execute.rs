@@ -2,15 +2,16 @@
 
 use super::locks::Admitted;
 use super::view::{Foreign, owner_view};
-use super::{After, Answer, Container, Elsewhere, Failed, State};
+use super::{After, Answer, Container, Elsewhere, Failed, File, State};
 use crate::sessions::Whom;
+use parking_lot::MutexGuard;
 use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::Turn;
 use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
 use perigee_proto::message::session::Revoke;
 use perigee_replica::work::Done;
 use perigee_types::{
-    Batch, ContainerId, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
+    Batch, ByteRange, ContainerId, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -69,6 +70,7 @@ pub(crate) fn changes(op: &Op) -> bool {
             | Op::WithdrawLock { .. }
             | Op::Orphans { .. }
             | Op::GetPolicy { .. }
+            | Op::Snapshots
     )
 }
 
@@ -81,7 +83,43 @@ pub(crate) fn data_inode(op: &Op) -> Option<InodeId> {
     }
 }
 
+/// The part of a file that an operation takes away.
+pub(super) fn lost_range(op: &Op) -> Option<(InodeId, ByteRange)> {
+    use perigee_meta::Allocate::{Extend, KeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
+    match op {
+        Op::SetAttr { inode, set, .. } => {
+            let size = set.size?;
+            Some((*inode, ByteRange::new(size, u64::MAX)))
+        }
+        Op::Allocate { inode, range, how } => match how {
+            PunchHole | ZeroRange | ZeroRangeKeepSize => Some((*inode, *range)),
+            Extend | KeepSize => None,
+        },
+        _ => None,
+    }
+}
+
 impl Container {
+    /// Takes the lock, when what an operation takes away of a file is kept for the newest checkpoint. The caller has the
+    /// file's `still` alone.
+    pub(super) fn lock_kept(
+        &self,
+        file: Option<&File>,
+        op: &Op,
+    ) -> Result<MutexGuard<'_, State>, Failed> {
+        let (Some(file), Some((inode, range))) = (file, lost_range(op)) else {
+            return Ok(self.state.lock());
+        };
+        loop {
+            let mut st = self.state.lock();
+            if !self.must_keep(&st, inode) || self.has_kept(&mut st, inode, range)? {
+                return Ok(st);
+            }
+            drop(st);
+            self.keep_content(file, inode, range)?;
+        }
+    }
+
     /// Runs an operation of a session, of this node or another, and answers when what it shows and
     /// does is safe to tell that session.
     pub(crate) fn execute(self: &Arc<Self>, request: Request, answer: Answer<(Reply, Span)>) {
@@ -101,7 +139,10 @@ impl Container {
         };
         let still = file.as_ref().map(|file| file.still.write());
         let ran = {
-            let mut st = self.state.lock();
+            let mut st = match self.lock_kept(file.as_deref(), &request.operation) {
+                Ok(st) => st,
+                Err(failed) => return answer(Err(failed)),
+            };
             self.run(&mut st, &request, local, &mut foreign, &mut after)
         };
         drop(still);

@@ -358,6 +358,7 @@ impl Container {
         }
         // Only what a record made part of the file can be read: growth needs no note.
         let replaced = ByteRange::new(offset.min(len), range.end.min(len));
+        self.keep_content(&file, inode, replaced)?;
         let _under_way = self.intend(inode, replaced);
         if let Err(error) = file.object.write(offset, data) {
             if matches!(error, StoreError::NoSpace) && !replaced.is_empty() {

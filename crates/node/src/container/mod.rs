@@ -6,6 +6,7 @@
 //! records must not be separated from.
 
 mod abroad;
+mod checkpoint;
 mod dirty;
 mod drive;
 mod execute;
@@ -20,6 +21,7 @@ mod member;
 mod moves;
 mod nobody;
 mod open;
+mod past;
 mod reap;
 mod refill;
 mod repeat;
@@ -35,6 +37,7 @@ mod view;
 use crate::env::Env;
 use dirty::Dirty;
 use parking_lot::{Mutex, RwLock};
+use perigee_meta::past::Checkpoints;
 use perigee_meta::queue::LockQueue;
 use perigee_meta::tx::Transactions;
 use perigee_meta::{Answers, Leases, Overlay};
@@ -42,7 +45,7 @@ use perigee_replica::{Chain, Role};
 use perigee_replica::{FetchId, Pull, Work};
 use perigee_store::{Object, WriteBatch};
 use perigee_types::{
-    Batch, ContainerId, Epoch, Errno, InodeId, NodeId, Seq, SessionId, Tick, Version,
+    Batch, ContainerId, Epoch, Errno, InodeId, NodeId, Seq, SessionId, SnapshotId, Tick, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -115,6 +118,8 @@ pub(crate) struct File {
     pub(crate) still: RwLock<()>,
     /// One append at a time, since each needs the size that the one before left.
     pub(crate) append: Mutex<()>,
+    /// Held while content of it is copied for a checkpoint.
+    pub(crate) keeping: Mutex<()>,
     /// Held while decided bytes are written; nothing else is locked meanwhile.
     pub(crate) installing: Mutex<()>,
     pub(crate) object: Arc<Object>,
@@ -218,6 +223,16 @@ pub(crate) struct State {
     receiving: bool,
     /// Inodes that lost their last name while somebody may have them open.
     orphans: BTreeSet<InodeId>,
+    /// Those of them that a checkpoint shows.
+    spared: BTreeSet<InodeId>,
+    /// What of the container's past is kept.
+    checkpoints: Checkpoints,
+    /// Content of files that is kept for the newest checkpoint.
+    keeping: past::Keeping,
+    /// No changes are taken: a checkpoint is being made.
+    stopped: Option<checkpoint::Stopped>,
+    /// Snapshots that were deleted.
+    unlisted: BTreeSet<SnapshotId>,
 }
 
 /// One container on this node.
@@ -265,6 +280,7 @@ impl Container {
             Arc::new(File {
                 still: RwLock::new(()),
                 append: Mutex::new(()),
+                keeping: Mutex::new(()),
                 installing: Mutex::new(()),
                 object,
             })

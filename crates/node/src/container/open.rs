@@ -125,6 +125,11 @@ impl Container {
             complete: stored.complete,
             receiving: false,
             orphans: BTreeSet::new(),
+            spared: BTreeSet::new(),
+            checkpoints: perigee_meta::past::Checkpoints::default(),
+            keeping: super::past::Keeping::default(),
+            stopped: None,
+            unlisted: BTreeSet::new(),
         };
         let container = Arc::new(Self {
             id,

@@ -29,6 +29,10 @@ impl Container {
         if inode.container() != self.id {
             return;
         }
+        // It waits for the reaper, who asks again when a checkpoint goes.
+        if !matches!(self.is_spared(st, inode.index()), Ok(false)) {
+            return;
+        }
         let alone = local && st.foreign.is_empty() && st.transactions.is_idle();
         if !alone || !self.env.sessions.open_among(&[inode]).is_empty() {
             return;
@@ -81,10 +85,11 @@ impl Container {
     /// Asks every node which unlinked inodes its mounts still have open, and removes the others.
     pub(crate) async fn reap(self: &Arc<Self>, nodes: &[NodeId]) {
         let asked: Vec<InodeId> = {
-            let st = self.state.lock();
+            let mut st = self.state.lock();
             if Self::reign(&st, self.env.clock.now()).is_err() {
                 return;
             }
+            self.spare_orphans(&mut st);
             st.orphans.iter().copied().take(ROUND_MAX).collect()
         };
         if asked.is_empty() {
@@ -117,12 +122,37 @@ impl Container {
         }
     }
 
+    /// Sets those aside that a checkpoint shows.
+    fn spare_orphans(&self, st: &mut State) {
+        if st.checkpoints.is_empty() {
+            return;
+        }
+        let looked_at: Vec<InodeId> = st.orphans.iter().copied().take(ROUND_MAX).collect();
+        for inode in looked_at {
+            match self.is_spared(st, inode.index()) {
+                Ok(false) => {}
+                Ok(true) => {
+                    st.orphans.remove(&inode);
+                    st.spared.insert(inode);
+                }
+                Err(failed) => {
+                    warn!(container = %self.id, %inode, ?failed, "not known whether a checkpoint shows it");
+                    st.orphans.remove(&inode);
+                }
+            }
+        }
+    }
+
     fn reap_one(self: &Arc<Self>, inode: InodeId) -> Result<(), Elsewhere> {
         {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
             if st.transactions.holds_inode(inode) {
+                return Ok(());
+            }
+            // A checkpoint may have been made since it was looked at.
+            if !matches!(self.is_spared(&st, inode.index()), Ok(false)) {
                 return Ok(());
             }
             // What was written to a file that is about to go needs no record.

@@ -229,6 +229,7 @@ impl Container {
         st.lock_queue.clear();
         self.restore_transactions(st);
         self.take_over_rows(st);
+        self.load_checkpoints(st);
         let me = self.clone();
         self.env.runtime.spawn(async move { me.take_over().await });
     }
@@ -297,6 +298,7 @@ impl Container {
         st.foreign.clear();
         st.data_last.clear();
         st.orphans.clear();
+        st.forget_past();
         st.unsent_since = None;
         st.own.clear();
         let (from, last) = (st.chain.committed().next(), st.chain.last().seq);

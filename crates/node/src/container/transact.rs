@@ -184,7 +184,7 @@ impl Container {
         };
         let still = file.as_ref().map(|file| file.still.write());
         let next = {
-            let mut st = self.state.lock();
+            let mut st = self.lock_kept(file.as_deref(), &request.operation)?;
             self.turn_now(&mut st, request, run, foreign, passed, &mut after)
         };
         drop(still);

@@ -49,6 +49,11 @@ impl UnseenWrites {
         !self.files.lock().is_empty()
     }
 
+    /// The files that maps may change.
+    pub(super) fn inodes(&self) -> Vec<InodeId> {
+        self.files.lock().keys().copied().collect()
+    }
+
     /// Forgets a file that nobody uses.
     fn tidy(&self, inode: InodeId) {
         let mut files = self.files.lock();
@@ -108,6 +113,19 @@ impl Container {
             });
             entry.clone()
         };
+        // What maps change nobody is told of before.
+        let kept = {
+            let _still = entry.file.still.write();
+            self.keep_content(&entry.file, inode, ByteRange::new(0, u64::MAX))
+        };
+        if let Err(failed) = kept {
+            drop(entry);
+            self.unseen.tidy(inode);
+            return Err(match failed {
+                Failed::Errno(errno) => errno,
+                Failed::Elsewhere(_) => Errno::EIO,
+            });
+        }
         let begun = {
             let mut writers = entry.writers.lock();
             let begun = entry.file.object.set_externally_writable(true);
@@ -163,8 +181,7 @@ impl Container {
 
     /// The same for all files. What maps change from here on is dropped with the reign, and the next fsync says so.
     pub(super) async fn take_in_all_unseen(self: &Arc<Self>) {
-        let inodes: Vec<InodeId> = self.unseen.files.lock().keys().copied().collect();
-        for inode in inodes {
+        for inode in self.unseen.inodes() {
             if let Err(error) = self.take_in_unseen(inode).await {
                 warn!(container = %self.id, %inode, ?error, "stores through a map are not taken in");
             }

@@ -19,6 +19,7 @@ pub mod remove;
 pub mod scrub;
 pub mod serve;
 pub mod serve_control;
+pub mod snapshot;
 pub mod status;
 pub mod token;
 pub mod umount;
@@ -78,6 +79,9 @@ pub enum Command {
     /// Show or set what is wanted of a directory
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// Keep a directory as it is now, and go back to it
+    #[command(subcommand)]
+    Snapshot(snapshot::Snapshot),
     /// Move what a node keeps to other nodes, so that it can be removed
     Drain(drain::Drain),
     /// Strike a node off the cluster, for good
@@ -125,6 +129,7 @@ impl Command {
             Self::Where(command) => command.run(),
             Self::Explain(command) => command.run(),
             Self::Policy(command) => command.run(),
+            Self::Snapshot(command) => command.run(),
             Self::Drain(command) => command.run(),
             Self::Remove(command) => command.run(),
             Self::Control(command) => command.run(),

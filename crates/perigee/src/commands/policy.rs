@@ -38,12 +38,16 @@ pub struct Get {
 ///
 /// `migration`: whether the right to write moves to the host that writes. `adaptive`: when it pays; `always`: after a
 /// handful of changes; `off`: never. It may be set at any time.
+///
+/// `snapshots`: when snapshots of the directory are made by themselves, and how many stay: `1h:24,1d:7` is one each hour, of
+/// which there are 24, and one each day, of which there are 7. Snapshots that a person made stay.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   perigee policy set /mnt/perigee copies=2
   mkdir /mnt/perigee/scratch && perigee policy set /mnt/perigee/scratch copies=1
   perigee policy set /mnt/perigee/logs migration=off
+  perigee policy set /mnt/perigee/data snapshots=1h:24,1d:7
   perigee policy set /mnt/perigee copies=    back to the inherited value")]
 pub struct Set {
     /// A path in a mount

@@ -2,17 +2,20 @@
 
 use super::failure;
 use super::join::identity_dir;
-use super::{findings, membership};
+use super::{findings, membership, snapshots};
 use crate::admin_server::AdminBackend;
 use crate::config::NodeConfig;
 use crate::mount_options::Options;
 use crate::mounts::SOURCE_PREFIX;
+use perigee_client::WithPast;
 use perigee_cluster::{Admits, BoxFuture};
 use perigee_gateway::fuse::{
     self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
 };
 use perigee_net::identity::Identity;
 use perigee_node::policy::{COPIES, MIGRATION, PolicyError, Wanted};
+use perigee_node::schedule::Schedule;
+use perigee_node::snapshot::SNAPSHOTS;
 use perigee_node::{Node, StartError};
 use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
 use perigee_types::{Errno, InodeId, Migration, SessionId, Span};
@@ -24,7 +27,11 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 /// The policies that there are, with their defaults.
-const POLICIES: [(&str, &str); 2] = [(COPIES, "3"), (MIGRATION, Migration::Adaptive.as_str())];
+const POLICIES: [(&str, &str); 3] = [
+    (COPIES, "3"),
+    (MIGRATION, Migration::Adaptive.as_str()),
+    (SNAPSHOTS, "none"),
+];
 
 /// Starts the node of a data directory. It serves its peers when this returns.
 pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, Failure> {
@@ -135,6 +142,9 @@ impl Inner {
                 set_policy(node, &path, pairs).await?;
                 policy(node, &path).await
             }
+            Request::SnapshotCreate { path, name } => snapshots::create(node, &path, name).await,
+            Request::SnapshotList => snapshots::list(node).await,
+            Request::SnapshotDelete { path, name } => snapshots::delete(node, &path, &name).await,
             Request::Token { ttl_secs, admits } => token(node, ttl_secs, admits).await,
             Request::TokenAgain {
                 node: name,
@@ -188,7 +198,10 @@ impl Inner {
             return Err(Failure::new(what, "the node is stopping"));
         };
         let hooks = self.hooks(session.id(), &session);
-        let made = spawn_blocking(move || fuse::mount(session, &mountpoint, &options, hooks)).await;
+        let made = spawn_blocking(move || {
+            fuse::mount(WithPast::new(session), &mountpoint, &options, hooks)
+        })
+        .await;
         match made {
             Ok(Ok(mounted)) => {
                 self.mounts()
@@ -357,6 +370,14 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
             }
             wanted.migration = Some(migration);
         }
+        SNAPSHOTS => {
+            let schedule = Schedule::parse(value);
+            match schedule {
+                Ok(schedule) => wanted.snapshots = Some(Some(schedule.to_string())),
+                Err(_) if back => wanted.snapshots = Some(None),
+                Err(why) => return Err(format!("`{key}`: {why}, not `{value}`")),
+            }
+        }
         _ => return Err(format!("there is no policy `{key}`")),
     }
     Ok(())
@@ -370,7 +391,7 @@ mod tests {
     #[test]
     fn a_policy_is_checked_before_it_is_set() {
         let mut wanted = Wanted::default();
-        let mut add = |key, value| add_policy(&mut wanted, key, value).map(|()| wanted);
+        let mut add = |key, value| add_policy(&mut wanted, key, value).map(|()| wanted.clone());
         assert_eq!(add("copies", "2").unwrap().copies, Some(Some(2)));
         assert_eq!(add("copies", "").unwrap().copies, Some(None));
         let off = add("migration", "off").unwrap();
@@ -384,6 +405,8 @@ mod tests {
             ("copies", "257"),
             ("colour", "1"),
             ("migration", "on"),
+            ("snapshots", "often"),
+            ("snapshots", "1s:5"),
         ] {
             assert!(add(key, value).is_err(), "{key}={value}");
         }

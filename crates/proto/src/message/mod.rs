@@ -4,6 +4,7 @@ pub mod chain;
 pub mod data;
 pub mod file;
 pub mod hold;
+pub mod past;
 pub mod report;
 pub mod session;
 pub mod tx;

@@ -166,12 +166,17 @@ impl Container {
         let open = !self.env.sessions.open_among(&[inode]).is_empty();
         let busy = st.transactions.holds_inode(inode) || st.leases.has_changes(inode);
         let free = st.away.holds.holder(chunk).is_none();
+        // A holder keeps nothing for checkpoints.
+        if !self.has_kept(&mut st, inode, chunk.range())? {
+            debug!(container = %self.id, %inode, "chunk stays: a checkpoint has content of it");
+            return Ok(false);
+        }
         if !member || !alone || open || busy || !free || now < st.changes_from {
             debug!(container = %self.id, %inode, member, alone, open, busy, free, "chunk stays");
             return Ok(false);
         }
         self.record_writes(&mut st, now, inode);
-        if st.dirty.get(inode).is_some() {
+        if st.dirty.get(inode).is_some() || st.keeping.is_due(inode).is_some() {
             return Err(Elsewhere::NotReady.into());
         }
         let token = Version {

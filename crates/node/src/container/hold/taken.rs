@@ -75,6 +75,10 @@ impl Container {
                 return Err(Errno::EINVAL.into());
             };
             at = end;
+            if let Err(failed) = self.keep_content(&file, inode, range) {
+                self.distrust_sent(sent);
+                return Err(failed);
+            }
             let _under_way = self.intend(inode, range);
             if let Err(error) = file.object.write(range.start, bytes) {
                 self.distrust_sent(sent);

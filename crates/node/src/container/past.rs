@@ -1,0 +1,619 @@
+//! What the owner keeps for checkpoints before it is replaced, and what it shows of them.
+//!
+//! Rows are kept by [`perigee_meta::past::keep_rows`], in the record that replaces them. Content is copied, in whole
+//! units, to a file of the checkpoint before the first byte of a unit is replaced; that file's record comes before the one
+//! of the change, and which units it has goes with it. So whoever owns next finds both or neither.
+//!
+//! Lock order: a file's `still`, then its `keeping`, then the container's state.
+
+use super::dirty::{Effect, Taken};
+use super::view::{Foreign, owner_view};
+use super::{Container, Elsewhere, Failed, File, State};
+use bytes::{Bytes, BytesMut};
+use perigee_meta::past::{
+    Checkpoints, KeptContent, PastView, UNIT, Units, begin_kept_file, chunk_row, keep_rows,
+    kept_content, units_of,
+};
+use perigee_meta::{Context, Op, Refusal, Reply, View};
+use perigee_types::{
+    Batch, ByteRange, CheckpointId, DataCommand, Errno, InodeId, InodeIndex, Tick,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use tracing::error;
+
+/// Bytes that are copied at once.
+const COPY_MAX: u64 = 1 << 20;
+/// Files whose kept content is known without a look at their rows.
+const KNOWN_MAX: usize = 4_096;
+/// How often a read of a checkpoint is done again because of what was replaced meanwhile.
+const READS_MAX: u32 = 100;
+/// All rows of a file's units.
+const ALL_CHUNKS: Range<u64> = 0..u64::MAX;
+
+/// What is known of a file's content as of the newest checkpoint.
+#[derive(Debug, Default)]
+struct KeptNow {
+    /// The checkpoint's file; none before the first unit.
+    file: Option<InodeId>,
+    /// How long the file was then.
+    size: u64,
+    /// Units of the checkpoint's file, and of those of later checkpoints that leave.
+    units: Units,
+    /// Units of the checkpoint's file alone.
+    mine: Units,
+    /// Units that no record tells of yet.
+    unrecorded: Vec<u64>,
+}
+
+/// What the owner knows of content that is kept.
+#[derive(Debug, Default)]
+pub(super) struct Keeping {
+    at: Option<CheckpointId>,
+    files: HashMap<InodeId, KeptNow>,
+}
+
+impl Keeping {
+    /// Whether the record of a change of a file must tell of units, too.
+    pub(super) fn is_due(&self, inode: InodeId) -> Option<InodeId> {
+        let now = self.files.get(&inode)?;
+        now.file.filter(|_| !now.unrecorded.is_empty())
+    }
+
+    /// What is known of a file is not so any more; what no record tells of yet stays.
+    pub(super) fn forget(&mut self, inode: InodeId) {
+        self.files
+            .retain(|known, now| *known != inode || !now.unrecorded.is_empty());
+    }
+
+    /// A unit of another checkpoint's file is one of `file`, too.
+    pub(super) fn joined(&mut self, inode: InodeId, file: InodeId, unit: u64) {
+        if let Some(now) = self.files.get_mut(&inode)
+            && now.file == Some(file)
+        {
+            now.mine.add(unit);
+            now.units.add(unit);
+        }
+    }
+
+    /// Lets go of what the rows tell, too.
+    fn tidy(&mut self) {
+        if self.files.len() > KNOWN_MAX {
+            self.files.retain(|_, now| !now.unrecorded.is_empty());
+        }
+    }
+}
+
+/// Units of a file that are to be kept.
+struct ToKeep {
+    at: CheckpointId,
+    file: InodeId,
+    size: u64,
+    units: Vec<u64>,
+}
+
+/// Where a part of a file's content as of a checkpoint is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    range: ByteRange,
+    file: InodeId,
+}
+
+impl State {
+    /// Reads the container's checkpoints: a reign begins.
+    pub(super) fn forget_past(&mut self) {
+        self.checkpoints = Checkpoints::default();
+        self.keeping = Keeping::default();
+        self.spared.clear();
+        self.stopped = None;
+    }
+}
+
+impl Container {
+    /// Has something decided on the newest state.
+    pub(super) fn with_state<T>(
+        &self,
+        st: &State,
+        decide: impl FnOnce(&mut dyn View) -> Result<T, Refusal>,
+    ) -> Result<T, Failed> {
+        let mut foreign = Foreign::default();
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let decided = decide(&mut view);
+        if let Some(failed) = view.failed {
+            return Err(self.store_refused(&failed).into());
+        }
+        decided.map_err(|refusal| match refusal {
+            Refusal::Errno(errno) => errno.into(),
+            refusal => {
+                error!(container = %self.id, %refusal, "state of a checkpoint unreadable");
+                Errno::EIO.into()
+            }
+        })
+    }
+
+    /// A new owner learns which checkpoints there are.
+    pub(super) fn load_checkpoints(&self, st: &mut State) {
+        st.forget_past();
+        match self.with_state(st, |view| Checkpoints::load(self.id, view)) {
+            Ok(checkpoints) => st.checkpoints = checkpoints,
+            Err(failed) => {
+                // Whoever changed anything now would spoil checkpoints that it does not know.
+                error!(container = %self.id, ?failed, "checkpoints cannot be read: no changes are taken");
+                st.changes_from = Tick(u64::MAX);
+            }
+        }
+    }
+
+    /// The batch with what it has to keep, where it has to.
+    pub(super) fn with_past_kept(
+        &self,
+        st: &mut State,
+        now: Tick,
+        batch: &Batch,
+    ) -> Result<Option<Batch>, Elsewhere> {
+        if st.checkpoints.is_empty() {
+            return Ok(None);
+        }
+        let mut checkpoints = std::mem::take(&mut st.checkpoints);
+        let kept = self.with_state(st, |view| keep_rows(&mut checkpoints, self.id, batch, view));
+        st.checkpoints = checkpoints;
+        let mut mutations = kept.map_err(|failed| {
+            st.checkpoints.forget_known();
+            error!(container = %self.id, ?failed, "what a checkpoint has cannot be kept");
+            Elsewhere::NotReady
+        })?;
+        let changed = batch.data.iter().map(DataCommand::inode);
+        let mut due: Vec<(InodeId, InodeId)> = changed
+            .filter_map(|inode| Some((inode, st.keeping.is_due(inode)?)))
+            .collect();
+        due.dedup();
+        for (inode, file) in due {
+            self.record_writes(st, now, file);
+            if st.dirty.get(file).is_some() {
+                st.checkpoints.forget_known();
+                return Err(Elsewhere::NotReady);
+            }
+            if let Some(kept) = st.keeping.files.get_mut(&inode) {
+                let mut rows = BTreeMap::new();
+                for unit in kept.unrecorded.drain(..) {
+                    rows.insert(chunk_row(unit), kept.mine.row(file.index(), unit));
+                }
+                mutations.extend(rows.into_values());
+            }
+        }
+        if mutations.is_empty() {
+            return Ok(None);
+        }
+        let mut with = batch.clone();
+        with.mutations.extend(mutations);
+        Ok(Some(with))
+    }
+
+    /// A record is ordered: which checkpoints there are may have changed.
+    pub(super) fn note_checkpoints(&self, st: &mut State, batch: &Batch) {
+        let is_one = |key: &[u8]| {
+            matches!(
+                perigee_meta::Key::decode(key),
+                Some(perigee_meta::Key::Checkpoint(_))
+            )
+        };
+        let changes = batch.mutations.iter().any(|mutation| is_one(&mutation.key));
+        if !changes && st.checkpoints.is_empty() {
+            return;
+        }
+        if let Err(refusal) = st.checkpoints.on_batch(self.id, batch) {
+            error!(container = %self.id, %refusal, "checkpoint unreadable");
+        }
+        if changes {
+            st.keeping.files.clear();
+            st.keeping.at = st.checkpoints.newest().map(|(at, _)| at);
+            let spared = std::mem::take(&mut st.spared);
+            st.orphans.extend(spared);
+        }
+    }
+
+    /// Whether the newest checkpoint has a file.
+    pub(super) fn must_keep(&self, st: &State, inode: InodeId) -> bool {
+        st.checkpoints.keeps(inode.index()).is_some()
+    }
+
+    /// Whether all of a range has been kept, so that somebody else may replace it.
+    pub(super) fn has_kept(
+        &self,
+        st: &mut State,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> Result<bool, Failed> {
+        let Some(at) = st.checkpoints.keeps(inode.index()) else {
+            return Ok(true);
+        };
+        self.know_kept(st, inode, at)?;
+        let kept = st.keeping.files.get(&inode);
+        Ok(kept.is_some_and(|kept| {
+            let range = ByteRange::new(range.start.min(kept.size), range.end.min(kept.size));
+            units_of(range).all(|unit| kept.units.has(unit))
+        }))
+    }
+
+    /// Copies what `range` of a file is about to lose, if the newest checkpoint has it and it is not kept yet. The caller has
+    /// the file's `still`. Blocks on the disk.
+    ///
+    /// Errors: what cannot be read cannot be kept, and is not replaced.
+    pub(super) fn keep_content(
+        &self,
+        file: &File,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> Result<(), Failed> {
+        if range.is_empty() || !self.must_keep(&self.state.lock(), inode) {
+            return Ok(());
+        }
+        let _one = file.keeping.lock();
+        loop {
+            let wanted = {
+                let mut st = self.state.lock();
+                self.to_keep(&mut st, inode, range)?
+            };
+            let Some(wanted) = wanted else { return Ok(()) };
+            if self.copy_units(file, inode, &wanted)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Which units of a range are to be kept, and where; begins the checkpoint's file if this is the first.
+    fn to_keep(
+        &self,
+        st: &mut State,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> Result<Option<ToKeep>, Failed> {
+        let now = self.env.clock.now();
+        Self::reign(st, now)?;
+        let Some(at) = st.checkpoints.keeps(inode.index()) else {
+            return Ok(None);
+        };
+        self.know_kept(st, inode, at)?;
+        let Some(kept) = st.keeping.files.get(&inode) else {
+            return Ok(None);
+        };
+        let was = ByteRange::new(range.start.min(kept.size), range.end.min(kept.size));
+        let units: Vec<u64> = units_of(was)
+            .filter(|unit| !kept.units.has(*unit))
+            .collect();
+        if units.is_empty() {
+            return Ok(None);
+        }
+        let size = kept.size;
+        let file = match kept.file {
+            Some(file) => file,
+            None => self.begin_file(st, now, inode, at)?,
+        };
+        Ok(Some(ToKeep {
+            at,
+            file,
+            size,
+            units,
+        }))
+    }
+
+    fn begin_file(
+        &self,
+        st: &mut State,
+        now: Tick,
+        inode: InodeId,
+        at: CheckpointId,
+    ) -> Result<InodeId, Failed> {
+        let wall = self.env.clock.wall();
+        let begun = self.with_state(st, |view| {
+            begin_kept_file(self.id, view, (inode.index(), at), wall)
+        })?;
+        let Some((kept, batch)) = begun else {
+            return Err(Errno::EIO.into());
+        };
+        self.carry_out(st, &batch)
+            .map_err(|error| self.store_refused(&error))?;
+        self.order(st, now, &batch, false)?;
+        let file = InodeId::new(self.id, kept.file);
+        if let Some(known) = st.keeping.files.get_mut(&inode) {
+            known.file = Some(file);
+        }
+        Ok(file)
+    }
+
+    /// Reads what the rows tell of a file's kept content, unless it is known.
+    fn know_kept(&self, st: &mut State, inode: InodeId, at: CheckpointId) -> Result<(), Failed> {
+        if st.keeping.at != Some(at) {
+            st.keeping.at = Some(at);
+            st.keeping.files.clear();
+        }
+        if st.keeping.files.contains_key(&inode) {
+            return Ok(());
+        }
+        let index = inode.index();
+        let all = self.with_state(st, |view| {
+            kept_content(self.id, view, (index, at), ALL_CHUNKS)
+        })?;
+        let mut known = KeptNow {
+            size: self.past_size(st, inode, at)?,
+            ..KeptNow::default()
+        };
+        for content in all {
+            for unit in content.units.iter() {
+                known.units.add(unit);
+            }
+            if content.at == at {
+                known.file = Some(InodeId::new(self.id, content.kept.file));
+                known.mine = content.units;
+            }
+        }
+        st.keeping.tidy();
+        st.keeping.files.insert(inode, known);
+        Ok(())
+    }
+
+    /// How long a file was; 0 for what was none.
+    fn past_size(&self, st: &State, inode: InodeId, at: CheckpointId) -> Result<u64, Failed> {
+        match self.run_past(st, at, &Op::GetAttr { inode }) {
+            Ok(Reply::Attr(attr)) if attr.kind == perigee_meta::Kind::File => Ok(attr.size),
+            Ok(_) | Err(Failed::Errno(Errno::ESTALE)) => Ok(0),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Writes content of a checkpoint to its file. Blocks on the disk.
+    pub(super) fn put_in_past(
+        &self,
+        target: InodeId,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Failed> {
+        let file = self
+            .file(target)
+            .map_err(|error| self.store_refused(&error))?;
+        let _still = file.still.read();
+        let range = ByteRange::with_len(offset, bytes.len() as u64);
+        self.write_past(&file, target, range, bytes)?;
+        let mut st = self.state.lock();
+        let now = self.env.clock.now();
+        if let Err(elsewhere) = Self::reign(&st, now) {
+            self.distrust_writes(&mut st, target, &[range]);
+            self.refill.notify_one();
+            return Err(elsewhere.into());
+        }
+        self.take_past(&mut st, now, target, range);
+        Ok(())
+    }
+
+    fn write_past(
+        &self,
+        file: &File,
+        target: InodeId,
+        range: ByteRange,
+        bytes: &[u8],
+    ) -> Result<(), Failed> {
+        let there = file
+            .object
+            .len()
+            .map_err(|error| self.store_refused(&error))?;
+        let replaced = ByteRange::new(range.start.min(there), range.end.min(there));
+        let _under_way = self.intend(target, replaced);
+        let wrote = file.object.write(range.start, bytes);
+        wrote.map_err(|error| self.store_refused(&error).into())
+    }
+
+    fn take_past(&self, st: &mut State, now: Tick, target: InodeId, range: ByteRange) {
+        let taken = Taken {
+            answer: None,
+            range,
+            effect: Effect::Replaced,
+            mtime: self.env.clock.wall(),
+            now,
+            kill_privileges: false,
+        };
+        st.take_write(target, &taken);
+    }
+
+    /// Copies units; says whether they are kept now: the checkpoint may be the newest no more.
+    fn copy_units(&self, file: &File, inode: InodeId, wanted: &ToKeep) -> Result<bool, Failed> {
+        let target = self
+            .file(wanted.file)
+            .map_err(|error| self.store_refused(&error))?;
+        let _still = target.still.read();
+        for run in runs(&wanted.units) {
+            let range = ByteRange::new(run.start * UNIT, (run.end * UNIT).min(wanted.size));
+            let len = range.len() as usize;
+            let mut bytes = BytesMut::zeroed(len);
+            let read = file.object.read_bytes(range.start, len);
+            let read = read.map_err(|error| self.read_failed(inode, &error))?;
+            bytes[..read.len()].copy_from_slice(&read);
+            self.write_past(&target, wanted.file, range, &bytes)?;
+            if !self.note_kept(inode, wanted, run, range)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn note_kept(
+        &self,
+        inode: InodeId,
+        wanted: &ToKeep,
+        run: Range<u64>,
+        range: ByteRange,
+    ) -> Result<bool, Failed> {
+        let mut st = self.state.lock();
+        let now = self.env.clock.now();
+        let ours = st.keeping.at == Some(wanted.at) && st.keeping.files.contains_key(&inode);
+        let reign = Self::reign(&st, now).map(|_| ());
+        if reign.is_err() || !ours {
+            self.distrust_writes(&mut st, wanted.file, &[range]);
+            self.refill.notify_one();
+            reign?;
+            return Ok(false);
+        }
+        self.take_past(&mut st, now, wanted.file, range);
+        if let Some(kept) = st.keeping.files.get_mut(&inode) {
+            for unit in run {
+                kept.units.add(unit);
+                if kept.mine.add(unit) {
+                    kept.unrecorded.push(unit);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// An operation that changes nothing, as of a checkpoint.
+    pub(crate) fn query_past(&self, at: CheckpointId, op: &Op) -> Result<Reply, Failed> {
+        let st = self.state.lock();
+        Self::reign(&st, self.env.clock.now())?;
+        if st.checkpoints.get(at).is_none() {
+            return Err(Errno::ESTALE.into());
+        }
+        self.run_past(&st, at, op)
+    }
+
+    fn run_past(&self, st: &State, at: CheckpointId, op: &Op) -> Result<Reply, Failed> {
+        let context = Context {
+            now: self.env.clock.wall(),
+            new_directory_in: None,
+        };
+        self.with_state(st, |view| {
+            let mut past = PastView::new(self.id, at, view);
+            let ran = perigee_meta::execute(op, &context, &mut past);
+            match past.refused {
+                Some(refused) => Err(refused),
+                None => ran.map(|outcome| outcome.reply),
+            }
+        })
+    }
+
+    /// A file's content as of a checkpoint; fewer bytes than asked for only at its end.
+    pub(crate) async fn read_past(
+        self: &Arc<Self>,
+        inode: InodeId,
+        at: CheckpointId,
+        offset: u64,
+        len: u32,
+    ) -> Result<Bytes, Failed> {
+        for _ in 0..READS_MAX {
+            let pieces = self.pieces(inode, at, offset, len)?;
+            for piece in &pieces {
+                // What other hosts are shown is on every member.
+                if !self.is_settled(piece.file)? {
+                    self.settle_writes(piece.file).await?;
+                }
+            }
+            let (me, wanted) = (self.clone(), pieces.clone());
+            let read = self
+                .env
+                .runtime
+                .spawn_blocking(move || me.read_pieces(&wanted));
+            let bytes = read.await.map_err(|_| Errno::EIO)??;
+            // What was replaced meanwhile has been kept before.
+            if self.pieces(inode, at, offset, len)? == pieces {
+                return Ok(bytes);
+            }
+        }
+        Err(Elsewhere::NotReady.into())
+    }
+
+    fn read_pieces(&self, pieces: &[Piece]) -> Result<Bytes, Failed> {
+        let whole: u64 = pieces.iter().map(|piece| piece.range.len()).sum();
+        let mut bytes = BytesMut::with_capacity(whole as usize);
+        for piece in pieces {
+            let len = piece.range.len() as u32;
+            let read = self.read_object(piece.file, piece.range.start, len)?;
+            bytes.extend_from_slice(&read);
+            bytes.resize(bytes.len() + len as usize - read.len(), 0);
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// Where the parts of a file's content as of a checkpoint are now.
+    fn pieces(
+        &self,
+        inode: InodeId,
+        at: CheckpointId,
+        offset: u64,
+        len: u32,
+    ) -> Result<Vec<Piece>, Failed> {
+        let st = self.state.lock();
+        Self::reign(&st, self.env.clock.now())?;
+        if st.checkpoints.get(at).is_none() {
+            return Err(Errno::ESTALE.into());
+        }
+        let size = self.past_size(&st, inode, at)?;
+        let end = offset.saturating_add(u64::from(len)).min(size);
+        let range = ByteRange::new(offset.min(end), end);
+        let units = units_of(range);
+        if units.is_empty() {
+            return Ok(Vec::new());
+        }
+        let chunks = chunk_row(units.start)..chunk_row(units.end - 1) + 1;
+        let kept = self.with_state(&st, |view| {
+            kept_content(self.id, view, (inode.index(), at), chunks)
+        })?;
+        let mut pieces: Vec<Piece> = Vec::new();
+        for unit in units {
+            let part = ByteRange::new(
+                (unit * UNIT).max(range.start),
+                ((unit + 1) * UNIT).min(range.end),
+            );
+            let file = self.file_of_unit(&st, inode, &kept, unit);
+            match pieces.last_mut() {
+                Some(last) if last.file == file => last.range.end = part.end,
+                _ => pieces.push(Piece { range: part, file }),
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// The first of the checkpoints' files that has a unit, or the file itself.
+    fn file_of_unit(&self, st: &State, inode: InodeId, kept: &[KeptContent], unit: u64) -> InodeId {
+        let recorded = kept.iter().find(|content| content.units.has(unit));
+        if let Some(content) = recorded {
+            return InodeId::new(self.id, content.kept.file);
+        }
+        let known = st.keeping.files.get(&inode);
+        let unrecorded = known.filter(|known| known.mine.has(unit));
+        unrecorded.and_then(|known| known.file).unwrap_or(inode)
+    }
+
+    /// Whether a checkpoint shows an inode that has lost its last name: then it stays.
+    pub(super) fn is_spared(&self, st: &State, index: InodeIndex) -> Result<bool, Failed> {
+        if st.checkpoints.is_empty() {
+            return Ok(false);
+        }
+        self.with_state(st, |view| st.checkpoints.need(self.id, view, index))
+    }
+}
+
+/// Units that follow each other, in pieces that are copied at once.
+fn runs(units: &[u64]) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for unit in units {
+        match runs.last_mut() {
+            Some(run) if run.end == *unit && (run.end - run.start) * UNIT < COPY_MAX => {
+                run.end += 1;
+            }
+            _ => runs.push(*unit..unit + 1),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_in_a_row_are_copied_together_up_to_a_limit() {
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[1, 2, 5]), [1..3, 5..6]);
+        let many: Vec<u64> = (0..40).collect();
+        assert_eq!(runs(&many), [0..16, 16..32, 32..40]);
+    }
+}
