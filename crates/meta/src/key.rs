@@ -366,6 +366,12 @@ pub fn holds() -> KeyRange {
     tagged(tag::HOLD)
 }
 
+/// Whether a stored key is that of a checkpoint, for who looks at all keys that change.
+#[must_use]
+pub fn is_checkpoint(key: &[u8]) -> bool {
+    key.first() == Some(&tag::CHECKPOINT)
+}
+
 /// The policies of all directories.
 #[must_use]
 pub fn policies() -> KeyRange {

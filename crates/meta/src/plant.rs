@@ -29,5 +29,10 @@ perigee_types::plants! {
     SeenBeforeRevoked = "a change can be seen before other sessions have forgotten what it changed";
     MovedNameKept = "a session keeps a name that it has moved under the lease on the directory that it came from";
     CededUnderLeases = "an owner cedes while sessions keep what it let them keep";
+    RemovedRowNotKept = "a row that is removed is not kept for the newest checkpoint";
+    KeptAgain = "what a checkpoint has of a row is replaced when the row changes again";
+    CheckpointsNotRestored = "a new owner does not know the checkpoints that earlier ones made";
+    HeirGetsNothing = "what is kept for a checkpoint goes with it though the one before needs it";
+    OlderCountsAsKept = "a row that is kept for an older checkpoint counts as kept for the newest";
     KeptOverEpoch = "an owner's own sessions keep names while it reconciles in a new epoch";
 }

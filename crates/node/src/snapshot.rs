@@ -13,7 +13,9 @@ use perigee_meta::schedule::Schedule;
 use perigee_meta::{Attr, Kind, Op, Origin, Reply, Snapshot, SnapshotPart, is_snapshot_name};
 use perigee_proto::admin::AdminPath;
 use perigee_proto::message::past::{PartOfSnapshot, Step};
-use perigee_types::{CheckpointId, ContainerId, Errno, InodeId, NodeId, SnapshotId, WallTime};
+use perigee_types::{
+    CheckpointId, ContainerId, Errno, InodeId, NodeId, SnapshotId, Tick, WallTime,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,12 +176,22 @@ async fn take_parts(
     let stop = Step::Stop {
         for_us: STOP.as_micros() as u64,
     };
+    let began = env.clock.now();
     let stopped = all_do(env, containers, id, stop, STOP).await;
+    let rested = env.clock.now();
     let taken = match first_failure(&stopped) {
         None => Ok(all_do(env, containers, id, Step::Take, STOP).await),
         Some(failure) => Err(failure),
     };
+    let took = env.clock.now();
     all_do(env, containers, id, Step::Release, STOP).await;
+    let ms = |from: Tick, to: Tick| to.since(from).as_micros() / 1_000;
+    info!(
+        stop_ms = ms(began, rested),
+        take_ms = ms(rested, took),
+        release_ms = ms(took, env.clock.now()),
+        "stopped for a snapshot"
+    );
     let taken = taken?;
     if let Some(failure) = first_failure(&taken) {
         return Err(failure);
@@ -256,12 +268,19 @@ async fn keep(env: &Arc<Env>, snapshot: &Snapshot) -> Result<(), SnapshotError> 
         Err(errno) => return Err(errno.into()),
     }
     let containers: Vec<ContainerId> = snapshot.parts.iter().map(|part| part.container).collect();
+    let began = env.clock.now();
     let settled = all_do(env, &containers, snapshot.id, Step::Settle, SETTLE).await;
     if let Some(failure) = first_failure(&settled) {
         forget(env, snapshot).await?;
         return Err(failure);
     }
-    info!(name = snapshot.name, path = snapshot.path, "snapshot made");
+    let settle_ms = env.clock.now().since(began).as_micros() / 1_000;
+    info!(
+        name = snapshot.name,
+        path = snapshot.path,
+        settle_ms,
+        "snapshot made"
+    );
     Ok(())
 }
 

@@ -89,6 +89,11 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::SeenBeforeRevoked, 2),
     (Plant::MovedNameKept, 36),
     (Plant::CededUnderLeases, 357),
+    (Plant::RemovedRowNotKept, 6),
+    (Plant::KeptAgain, 2),
+    (Plant::CheckpointsNotRestored, 2),
+    (Plant::HeirGetsNothing, 18),
+    (Plant::OlderCountsAsKept, 6),
     (Plant::KeptOverEpoch, 351),
 ];
 

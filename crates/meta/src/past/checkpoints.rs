@@ -4,11 +4,12 @@ use super::record::{decode_checkpoint, encode_checkpoint, encode_kept};
 use super::view::PastView;
 use crate::error::Refusal;
 use crate::key::{self, Key, Lane};
+use crate::planted;
 use crate::record;
 use crate::view::View;
 use perigee_types::{Batch, CheckpointId, ContainerId, InodeIndex, Mutation, SnapshotId, WallTime};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 #[cfg(feature = "plant")]
 use crate::plant::Plant;
@@ -69,9 +70,9 @@ impl Checkpoint {
 pub struct Checkpoints {
     all: BTreeMap<CheckpointId, Checkpoint>,
     /// Keys that have a kept row of the newest checkpoint or, before it was the newest, of a later one.
-    known: HashSet<Vec<u8>>,
+    known: BTreeSet<Vec<u8>>,
     #[cfg(feature = "plant")]
-    plant: Option<Plant>,
+    pub(super) plant: Option<Plant>,
 }
 
 impl Checkpoints {
@@ -191,10 +192,11 @@ impl Checkpoints {
                     }
                     self.known.clear();
                 }
-                Some(Key::Kept(key, at)) if mutation.value.is_some() => {
-                    if self.newest().is_some_and(|(newest, _)| at >= newest) {
-                        self.know(key.encode());
-                    }
+                Some(Key::Kept(key, at))
+                    if mutation.value.is_some()
+                        && self.newest().is_some_and(|(newest, _)| at >= newest) =>
+                {
+                    self.know(key.encode());
                 }
                 _ => {}
             }
@@ -265,11 +267,19 @@ pub fn keep_rows(
         if key.inode().is_none_or(|index| !newest.has(index)) {
             continue;
         }
-        if checkpoints.known.contains(&mutation.key) {
+        if checkpoints.known.contains(&mutation.key) && !planted!(checkpoints, KeptAgain) {
             continue;
         }
-        let (from, to) = key::kept_since(&mutation.key, at);
-        let is_kept = !view.scan(container, &from, &to, 1)?.is_empty();
+        if planted!(checkpoints, RemovedRowNotKept) && mutation.value.is_none() {
+            continue;
+        }
+        let since = match planted!(checkpoints, OlderCountsAsKept) {
+            true => CheckpointId(0),
+            false => at,
+        };
+        let (from, to) = key::kept_since(&mutation.key, since);
+        let is_kept =
+            !planted!(checkpoints, KeptAgain) && !view.scan(container, &from, &to, 1)?.is_empty();
         checkpoints.know(mutation.key.clone());
         if is_kept {
             continue;

@@ -8,6 +8,7 @@ use super::record::{KeptFile, kept_file, put_kept_file};
 use super::view::PastView;
 use crate::error::Refusal;
 use crate::key::{self, Key};
+use crate::planted;
 use crate::record;
 use crate::view::View;
 use perigee_types::{CheckpointId, ContainerId, InodeIndex, Mutation};
@@ -57,6 +58,9 @@ pub fn leave_rows(
         let index = key.inode();
         let heir = heir(checkpoints, leaving, index);
         let Some((heir, _)) = heir else { continue };
+        if planted!(checkpoints, HeirGetsNothing) {
+            continue;
+        }
         let (from, _) = key::kept_since(&key.encode(), heir);
         if view.scan(container, &from, &row, 1)?.is_empty() {
             left.mutations.push(Mutation {

@@ -6,6 +6,7 @@
 //! itself, and makes no checkpoint for that stop any more.
 
 use super::{Container, Elsewhere, Failed, State};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use perigee_meta::key::Key;
 use perigee_meta::past::{
     Checkpoint, Checkpoints, Fate, Left, Outdated, UNIT, end_kept_file, kept_units, leave_rows,
@@ -14,8 +15,8 @@ use perigee_meta::past::{
 use perigee_proto::message::past::{PastUse, Step};
 use perigee_replica::chunk::Access;
 use perigee_types::{
-    Batch, ByteRange, CheckpointId, Errno, InodeId, InodeIndex, Mutation, SnapshotId, Span, Tick,
-    WallTime,
+    Batch, ByteRange, CheckpointId, Errno, InodeId, InodeIndex, Mutation, Seq, SnapshotId, Span,
+    Tick, WallTime,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,6 +29,11 @@ const LOOK: Duration = Duration::from_millis(1);
 const ROWS_MAX: usize = 1_000;
 /// A checkpoint that no snapshot has is removed after this time: until then its snapshot may be in the making.
 const GRACE_SECS: i64 = 120;
+/// Files whose content is brought to every disk at a time.
+const SETTLE_TOGETHER: usize = 64;
+/// How often content is tried to be brought there that a member could not put on its disk.
+const SETTLES: u32 = 20;
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 /// The longest that changes wait for a snapshot that comes to nothing.
 const STOP_MAX: Span = Span::from_millis(5_000);
 
@@ -87,6 +93,9 @@ impl Container {
                 let now = self.env.clock.now();
                 Self::reign(&st, now)?;
                 if now >= until || !st.is_stopped_for(snapshot) {
+                    let (changing, idle) = (st.leases.has_any_changes(), st.transactions.is_idle());
+                    let (held, dirty) = (!st.away.holds.is_empty(), st.dirty.inodes().len());
+                    info!(container = %self.id, changing, idle, held, dirty, "did not come to rest");
                     return Err(Elsewhere::NotReady.into());
                 }
                 self.record_all_writes(&mut st);
@@ -154,13 +163,38 @@ impl Container {
     /// word is kept whole.
     async fn settle_past(self: &Arc<Self>) -> Result<(), Failed> {
         self.keep_unseen().await?;
-        let files = self.state.lock().data_last.clone();
-        for (inode, seq) in files {
-            let record = self.state.lock().chain.version_at(seq);
-            self.committed(record).await?;
-            self.data_everywhere(inode, seq).await?;
+        let (last, files) = {
+            let mut st = self.state.lock();
+            self.record_all_writes(&mut st);
+            self.forget_settled(&mut st);
+            (st.chain.last(), st.data_last.clone())
+        };
+        self.committed(last).await?;
+        let files = files.into_iter();
+        let files = files.map(|(inode, seq)| self.settle_file(inode, seq));
+        stream::iter(files)
+            .buffer_unordered(SETTLE_TOGETHER)
+            .try_for_each(|()| std::future::ready(Ok(())))
+            .await
+    }
+
+    /// The same of one file. One that is removed meanwhile is none of the snapshot, or would have stayed.
+    async fn settle_file(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
+        for _ in 0..SETTLES {
+            match self.data_everywhere(inode, seq).await {
+                Ok(()) => return Ok(()),
+                Err(failed) => debug!(%inode, ?failed, "content is not on every disk yet"),
+            }
+            {
+                let st = self.state.lock();
+                Self::reign(&st, self.env.clock.now())?;
+                if matches!(self.attr(&st, inode), Err(Errno::ESTALE)) {
+                    return Ok(());
+                }
+            }
+            tokio::time::sleep(SETTLE_PAUSE).await;
         }
-        Ok(())
+        self.data_everywhere(inode, seq).await
     }
 
     /// Removes what no snapshot has any more. `listed`: all snapshots that there are.
@@ -387,8 +421,10 @@ impl Container {
 
     /// What content of checkpoints takes, by checkpoint.
     pub(crate) fn past_use(&self) -> Result<Vec<PastUse>, Failed> {
-        let st = self.state.lock();
+        let mut st = self.state.lock();
         Self::reign(&st, self.env.clock.now())?;
+        // What is kept for writes without a record has none either.
+        self.record_all_writes(&mut st);
         let mut found = Vec::new();
         for (at, checkpoint) in st.checkpoints.iter() {
             let files =

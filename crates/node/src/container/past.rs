@@ -10,13 +10,14 @@ use super::dirty::{Effect, Taken};
 use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, Failed, File, State};
 use bytes::{Bytes, BytesMut};
+use perigee_meta::key::is_checkpoint;
 use perigee_meta::past::{
     Checkpoints, KeptContent, PastView, UNIT, Units, begin_kept_file, chunk_row, keep_rows,
     kept_content, units_of,
 };
 use perigee_meta::{Context, Op, Refusal, Reply, View};
 use perigee_types::{
-    Batch, ByteRange, CheckpointId, DataCommand, Errno, InodeId, InodeIndex, Tick,
+    Batch, ByteRange, CheckpointId, DataCommand, Errno, InodeId, InodeIndex, Seq, Tick,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -101,6 +102,13 @@ struct Piece {
 }
 
 impl State {
+    /// The checkpoint's file that has content of a file and may not be on every disk yet, and its last record.
+    pub(super) fn kept_beside(&self, inode: InodeId) -> Option<(InodeId, Seq)> {
+        let file = self.keeping.files.get(&inode)?.file?;
+        let seq = self.data_last.get(&file)?;
+        Some((file, *seq))
+    }
+
     /// Reads the container's checkpoints: a reign begins.
     pub(super) fn forget_past(&mut self) {
         self.checkpoints = Checkpoints::default();
@@ -192,13 +200,8 @@ impl Container {
 
     /// A record is ordered: which checkpoints there are may have changed.
     pub(super) fn note_checkpoints(&self, st: &mut State, batch: &Batch) {
-        let is_one = |key: &[u8]| {
-            matches!(
-                perigee_meta::Key::decode(key),
-                Some(perigee_meta::Key::Checkpoint(_))
-            )
-        };
-        let changes = batch.mutations.iter().any(|mutation| is_one(&mutation.key));
+        let mut keys = batch.mutations.iter().map(|mutation| &mutation.key);
+        let changes = keys.any(|key| is_checkpoint(key));
         if !changes && st.checkpoints.is_empty() {
             return;
         }

@@ -52,11 +52,25 @@ impl Container {
 
     /// Waits until every member, and this owner, has a file's bytes up to `seq` on its disk: if all of them have lost what
     /// comes later, what this owner starts again with must not be older than what was shown.
+    ///
+    /// What was kept for a checkpoint before the file was written to goes with it.
     pub(super) async fn data_everywhere(
         self: &Arc<Self>,
         inode: InodeId,
         seq: Seq,
     ) -> Result<(), Failed> {
+        let kept = self.state.lock().kept_beside(inode);
+        let kept = async {
+            match kept {
+                Some((file, seq)) => self.file_everywhere(file, seq).await,
+                None => Ok(()),
+            }
+        };
+        let (kept, there) = tokio::join!(kept, self.file_everywhere(inode, seq));
+        kept.and(there)
+    }
+
+    async fn file_everywhere(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
         self.announce();
         let there = self.sync_members(inode, seq);
         let (here, there) = tokio::join!(self.sync_here(inode), there);
@@ -82,9 +96,16 @@ impl Container {
     pub(crate) async fn sync(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
-        let (last, kind) = {
+        let (last, kind, kept) = {
             let st = self.state.lock();
-            (st.chain.last(), self.attr(&st, inode)?.kind)
+            let kind = self.attr(&st, inode)?.kind;
+            (st.chain.last(), kind, st.kept_beside(inode))
+        };
+        let kept = async {
+            match kept {
+                Some((file, seq)) => self.file_everywhere(file, seq).await,
+                None => Ok(()),
+            }
         };
         let here = async {
             if kind == Kind::File {
@@ -102,8 +123,8 @@ impl Container {
                 Ok(())
             }
         };
-        let (here, there) = tokio::join!(here, there);
-        here.and(there)?;
+        let (here, there, kept) = tokio::join!(here, there, kept);
+        here.and(there).and(kept)?;
         self.settled(inode, last.seq);
         if self.state.lock().lost_unsynced.remove(&inode) {
             // Members do not wait for what nobody has: whoever asks first hears that it is gone.

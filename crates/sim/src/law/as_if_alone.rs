@@ -38,7 +38,13 @@ fn names(rows: &Rows) -> Rows {
     let kept = rows.iter().filter(|(key, _)| {
         !matches!(
             Key::decode(key),
-            Some(Key::Dedup(..) | Key::Intent(_) | Key::Decision(_))
+            Some(
+                Key::Dedup(..)
+                    | Key::Intent(_)
+                    | Key::Decision(_)
+                    | Key::Checkpoint(_)
+                    | Key::Kept(..)
+            )
         )
     });
     kept.map(|(key, value)| (key.clone(), value.clone()))

@@ -26,6 +26,7 @@ pub(crate) fn on_committed(
         None => {
             known.push(version);
             apply(world.history.rows.entry(container).or_default(), batch);
+            super::past::on_committed(world, container, batch);
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod cached;
 pub mod explained_names;
 pub mod history;
 pub mod namespace;
+pub mod past;
 pub mod settled;
 
 /// The end of a history of names: everything was healed, and time has passed.
@@ -27,6 +28,7 @@ pub(crate) fn check_names(world: &mut crate::names::world::Names) {
     namespace::check(world);
     at_most_once::check(world);
     as_if_alone::check(world);
+    past::check(world);
 }
 
 /// The laws that a history is looked at under.

@@ -169,9 +169,12 @@ impl Names {
         haste: Haste,
     ) -> Option<Version> {
         let local = self.local(host);
+        let kept = self.with_kept(host, container, batch);
+        let batch = kept.as_ref().unwrap_or(batch);
         let member = self.member(host, container);
         let version = member.chain.propose(local, encode(batch)).ok()?;
         member.overlay.apply(version.seq, batch);
+        self.note_checkpoints(host, container, batch);
         let delay = match haste {
             Haste::None => self.rng.below(LINGER_US),
             Haste::Urgent => 0,

@@ -13,7 +13,7 @@ use crate::law::Laws;
 use crate::oracle::Violation;
 use perigee_meta::tx::Plan;
 use perigee_meta::{Context, Op, Outcome, RenameMode, Reply};
-use perigee_types::{ContainerId, Errno, OpId, SessionId, Version};
+use perigee_types::{CheckpointId, ContainerId, Errno, OpId, SessionId, Version};
 use std::collections::BTreeMap;
 
 /// An operation that an owner has run to its end.
@@ -72,6 +72,8 @@ pub struct History {
     pub committed: BTreeMap<ContainerId, Vec<Version>>,
     /// The state that they make, from the first contents on.
     pub rows: BTreeMap<ContainerId, Rows>,
+    /// What each checkpoint that is wanted has to show.
+    pub past: BTreeMap<(ContainerId, CheckpointId), Rows>,
     /// The latest change of each name that was answered: its place, and whose it was.
     pub answered: BTreeMap<Name, (usize, SessionId)>,
     /// Answers.

@@ -3,10 +3,12 @@
 use super::attempt::Attempt;
 use super::calls::{Asked, Call, CallId, Origin};
 use super::leases::Debt;
+use super::past::Leaving;
 use super::session::Session;
 use crate::clock::Clock;
 use bytes::Bytes;
 use perigee_meta::owner_view::Base;
+use perigee_meta::past::Checkpoints;
 use perigee_meta::tx::{Transactions, Verdict};
 use perigee_meta::{Answers, Leases, Overlay, Touched};
 use perigee_replica::{Chain, HardState, LogWrite, PersistId};
@@ -170,6 +172,10 @@ pub struct Member {
     /// What the chain was told to be on disk of the data, of which there is none.
     pub(crate) said_through: Seq,
     pub(crate) armed: u64,
+    /// What an owner keeps of the past.
+    pub(crate) checkpoints: Checkpoints,
+    /// How far it has come with removing some of that.
+    pub(crate) leaving: Leaving,
 }
 
 /// A running process.

@@ -3,11 +3,13 @@
 use super::Mark;
 use super::calls::Answer;
 use super::host::{Committed, Kept, Member, Process, Then, apply, decode};
+use super::past::Leaving;
 use super::session::Session;
 use super::world::{Event, Names};
 use crate::world::id_of;
 use perigee_meta::lease::TERM;
 use perigee_meta::owner_view::Foreign;
+use perigee_meta::past::Checkpoints;
 use perigee_meta::tx::{Transactions, decisions, intents};
 use perigee_meta::{Answers, Leases, Overlay, OwnerView, Plant};
 use perigee_replica::{Chain, Config, Input, Role};
@@ -89,6 +91,8 @@ impl Names {
             installing: false,
             said_through: Seq::ZERO,
             armed: u64::MAX,
+            checkpoints: Checkpoints::default(),
+            leaving: Leaving::default(),
         }
     }
 
@@ -178,6 +182,7 @@ impl Names {
                 return self.accuse("replicated", refusal.to_string());
             }
         }
+        self.load_checkpoints(host, container);
         if prepared {
             self.note(Mark::IntentRestored);
         }
@@ -199,6 +204,7 @@ impl Names {
         member.reigning = false;
         let applied = member.applied;
         member.overlay.clear(applied);
+        member.checkpoints = Checkpoints::default();
         let waiters = std::mem::take(&mut member.waiters);
         for then in waiters.into_values().flatten() {
             self.disappoint(host, container, then);

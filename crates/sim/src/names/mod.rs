@@ -3,7 +3,7 @@
 //! Sessions make, link, rename and remove names; owners run them with [`perigee_meta::execute`], order their effects in
 //! the real [`Chain`](perigee_replica::Chain) and settle operations over two containers with the real
 //! [`Transactions`](perigee_meta::tx::Transactions). Reading order: [`world`], [`host`], [`chain`], [`owner`],
-//! [`attempt`], [`calls`], [`leases`], [`moves`], [`session`], [`chaos`], [`history`], then the laws of names in [`crate::law`].
+//! [`attempt`], [`calls`], [`leases`], [`moves`], [`past`], [`session`], [`chaos`], [`history`], then the laws of names in [`crate::law`].
 
 pub mod attempt;
 pub mod calls;
@@ -15,6 +15,7 @@ pub mod leases;
 pub mod life;
 pub mod moves;
 pub mod owner;
+pub mod past;
 pub mod session;
 pub mod world;
 
@@ -50,5 +51,9 @@ marks! {
     Unknown = "a session gave an operation up";
     RenamedAcross = "a name moved to another container";
     Exchanged = "two names changed places";
+    Checkpoint = "an owner made a checkpoint";
+    RowKept = "a change kept what it replaced for a checkpoint";
+    CheckpointRestored = "a new owner found checkpoints";
+    CheckpointGone = "a checkpoint that was wanted no more is gone";
     Replaced = "a rename took the place of a name";
 }

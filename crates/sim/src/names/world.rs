@@ -152,6 +152,10 @@ pub enum Event {
         life: u32,
     },
     Move,
+    Keep,
+    Leave {
+        container: ContainerId,
+    },
     Chaos,
     Calm,
     Probe,
@@ -190,6 +194,8 @@ pub struct Names {
     pub(super) numbered: Numbered,
     /// Ownership moves.
     pub(super) moves: bool,
+    /// There are checkpoints.
+    pub(super) keeps: bool,
     hash: u64,
     events: u64,
 }
@@ -291,6 +297,7 @@ impl Names {
             rng: numbered.weather(rng),
             numbered,
             moves: super::moves::moves(options.seed),
+            keeps: super::past::keeps(options.seed),
             hash: options.seed,
             events: 0,
         }
@@ -343,6 +350,9 @@ impl Names {
         self.at(2 * SECOND, Event::Chaos);
         if self.moves {
             self.at(SECOND, Event::Move);
+        }
+        if self.keeps {
+            self.at(SECOND, Event::Keep);
         }
         let end = self.numbered.chaos_length(self.chaos.length_us);
         self.at(end, Event::Calm);
@@ -494,6 +504,8 @@ impl Names {
             Event::Kill { host, .. } => self.kill(host),
             Event::Chaos => self.wreak(),
             Event::Move => self.move_some(),
+            Event::Keep => self.keep_some(),
+            Event::Leave { container } => self.leave_some(container),
             Event::Calm => self.calm_down(),
             Event::Probe => self.probe(),
             Event::End => {}
@@ -600,6 +612,8 @@ impl Event {
             | Self::Start { .. }
             | Self::Chaos
             | Self::Move
+            | Self::Keep
+            | Self::Leave { .. }
             | Self::Calm
             | Self::Probe
             | Self::End => None,

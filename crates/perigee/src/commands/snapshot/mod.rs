@@ -9,7 +9,7 @@ use crate::mounts;
 use crate::output::{Outcome, Report};
 use clap::{Args, Subcommand};
 use perigee_proto::admin::{AdminPath, Answer, Failure, Request, SnapshotInfo};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 pub use restore::Restore;
@@ -104,7 +104,7 @@ fn name_of_now() -> String {
 }
 
 /// Makes one, of a path in a mount.
-fn create(path: &PathBuf, name: String) -> Result<SnapshotInfo, Failure> {
+fn create(path: &Path, name: String) -> Result<SnapshotInfo, Failure> {
     let place = mounts::resolve(path)?;
     let request = Request::SnapshotCreate {
         path: place.inside,
@@ -129,7 +129,7 @@ impl Create {
 }
 
 /// Those of a directory and of what is below it.
-fn list(path: &PathBuf) -> Result<(AdminPath, Vec<SnapshotInfo>), Failure> {
+fn list(path: &Path) -> Result<(AdminPath, Vec<SnapshotInfo>), Failure> {
     let place = mounts::resolve(path)?;
     match ask(&place.data_dir, &Request::SnapshotList, CHANGE_TIME)? {
         Answer::Snapshots(all) => Ok((place.inside, all)),
