@@ -9,6 +9,7 @@
 //! s index            target of a symbolic link    t tx         intent of a transaction
 //! p index            parent of a directory        u tx         decision about a transaction
 //! h index chunk      who holds a chunk of a file
+//! r until index      what was removed and is kept until then
 //! ```
 //!
 //! A directory's parent is a key of its own so that a transaction that walks upwards reads nothing
@@ -71,6 +72,8 @@ pub enum Key {
     Policy(InodeIndex),
     /// Who holds a chunk of a file; the value is the driver's.
     Hold(InodeIndex, u64),
+    /// What was removed and is kept until this moment, in milliseconds since 1970.
+    Trash(u64, InodeIndex),
     /// What was answered to an operation of a session; the value is the driver's.
     Dedup(SessionId, OpId),
     /// What a prepared transaction will do here.
@@ -91,6 +94,7 @@ mod tag {
     pub(super) const LOCKS: u8 = b'l';
     pub(super) const POLICY: u8 = b'y';
     pub(super) const HOLD: u8 = b'h';
+    pub(super) const TRASH: u8 = b'r';
     pub(super) const DEDUP: u8 = b'q';
     pub(super) const INTENT: u8 = b't';
     pub(super) const DECISION: u8 = b'u';
@@ -118,6 +122,7 @@ impl Key {
             Self::Locks(index) => numbers(&mut out, tag::LOCKS, &[index.0]),
             Self::Policy(index) => numbers(&mut out, tag::POLICY, &[index.0]),
             Self::Hold(index, chunk) => numbers(&mut out, tag::HOLD, &[index.0, *chunk]),
+            Self::Trash(until_ms, index) => numbers(&mut out, tag::TRASH, &[*until_ms, index.0]),
             Self::Dedup(session, op) => numbers(&mut out, tag::DEDUP, &[session.0, op.0]),
             Self::Intent(tx) => transaction(&mut out, tag::INTENT, *tx),
             Self::Decision(tx) => transaction(&mut out, tag::DECISION, *tx),
@@ -137,7 +142,8 @@ impl Key {
             | Self::Orphan(index)
             | Self::Locks(index)
             | Self::Policy(index)
-            | Self::Hold(index, _) => Some(*index),
+            | Self::Hold(index, _)
+            | Self::Trash(_, index) => Some(*index),
             Self::NextIndex(_) | Self::Dedup(..) | Self::Intent(_) | Self::Decision(_) => None,
         }
     }
@@ -169,6 +175,10 @@ impl Key {
             tag::HOLD => {
                 let [index, chunk] = two(rest)?;
                 Self::Hold(InodeIndex(index), chunk)
+            }
+            tag::TRASH => {
+                let [until_ms, index] = two(rest)?;
+                Self::Trash(until_ms, InodeIndex(index))
             }
             tag::DEDUP => {
                 let [session, op] = two(rest)?;
@@ -266,6 +276,13 @@ pub fn holds() -> KeyRange {
     tagged(tag::HOLD)
 }
 
+/// What was removed and is kept, from this key on: by the end of its time.
+#[must_use]
+pub fn trash(from: Vec<u8>) -> KeyRange {
+    let (first, end) = tagged(tag::TRASH);
+    (from.max(first), end)
+}
+
 /// Intents of all transactions.
 #[must_use]
 pub fn intents() -> KeyRange {
@@ -318,7 +335,8 @@ mod tests {
             index.clone().prop_map(Key::Orphan),
             index.clone().prop_map(Key::Locks),
             index.clone().prop_map(Key::Policy),
-            (index, any::<u64>()).prop_map(|(i, c)| Key::Hold(i, c)),
+            (index.clone(), any::<u64>()).prop_map(|(i, c)| Key::Hold(i, c)),
+            (index, any::<u64>()).prop_map(|(i, until)| Key::Trash(until, i)),
             any::<(u64, u64)>().prop_map(|(s, o)| Key::Dedup(SessionId(s), OpId(o))),
             tx.clone().prop_map(Key::Intent),
             tx.prop_map(Key::Decision),

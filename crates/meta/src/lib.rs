@@ -38,8 +38,8 @@ pub use key::{Key, dedup_key};
 pub use lease::Leases;
 pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
 pub use op::{
-    Allocate, Context, Credential, ListEntry, NewNode, Op, Outcome, RenameMode, Reply, Setting,
-    Touched, execute, held_locks, lock_sessions,
+    Allocate, Context, Credential, ListEntry, Nearest, NewNode, Op, Outcome, RenameMode, Reply,
+    Setting, Touched, TrashId, Trashed, execute, held_locks, lock_sessions, nearest_setting,
 };
 pub use overlay::Overlay;
 pub use owner_view::{Foreign, OwnerView};

@@ -29,5 +29,9 @@ perigee_types::plants! {
     SeenBeforeRevoked = "a change can be seen before other sessions have forgotten what it changed";
     MovedNameKept = "a session keeps a name that it has moved under the lease on the directory that it came from";
     CededUnderLeases = "an owner cedes while sessions keep what it let them keep";
+    ReplacedNotKept = "what a rename replaces is not kept where a policy has it kept";
+    KeptIsReaped = "what is kept is noted as an orphan, too";
+    BroughtBackStays = "what was brought back is still among what is kept";
+    PurgedEarly = "what is kept goes before its time";
     KeptOverEpoch = "an owner's own sessions keep names while it reconciles in a new epoch";
 }

@@ -22,6 +22,7 @@ mod pace;
 pub mod policy;
 mod removals;
 mod report;
+mod retention;
 mod room;
 mod router;
 mod scrub;

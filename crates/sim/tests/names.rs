@@ -89,6 +89,10 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::SeenBeforeRevoked, 2),
     (Plant::MovedNameKept, 36),
     (Plant::CededUnderLeases, 357),
+    (Plant::ReplacedNotKept, 13),
+    (Plant::KeptIsReaped, 13),
+    (Plant::BroughtBackStays, 13),
+    (Plant::PurgedEarly, 13),
     (Plant::KeptOverEpoch, 351),
 ];
 

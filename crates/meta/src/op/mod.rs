@@ -12,10 +12,12 @@ mod rehome;
 mod remove;
 mod rename;
 mod setattr;
+mod trash;
 mod write;
 mod xattr;
 
 pub use lock::{held_locks, lock_sessions};
+pub use trash::{Nearest, TrashId, Trashed, nearest_setting};
 
 use crate::attr::{Attr, Kind, SetAttr};
 use crate::draft::Draft;
@@ -43,6 +45,30 @@ pub struct Context {
     pub now: WallTime,
     /// The container in which a new directory's inode is made; `None`: the parent's.
     pub new_directory_in: Option<ContainerId>,
+    /// Until when what loses its last name is kept; `None`: it is not. It is the policy of the directory of that name.
+    pub keep_until: Option<WallTime>,
+    /// A deliberate fault.
+    #[cfg(feature = "plant")]
+    #[serde(skip)]
+    pub plant: Option<crate::plant::Plant>,
+}
+
+impl Context {
+    /// At this moment; nothing that is removed is kept.
+    #[must_use]
+    pub fn new(now: WallTime, new_directory_in: Option<ContainerId>) -> Self {
+        Self {
+            now,
+            new_directory_in,
+            ..Self::default()
+        }
+    }
+
+    /// The same, with what is removed kept until then.
+    #[must_use]
+    pub fn keeping(self, keep_until: Option<WallTime>) -> Self {
+        Self { keep_until, ..self }
+    }
 }
 
 /// What to make.
@@ -248,6 +274,29 @@ pub enum Op {
         container: ContainerId,
         policy: Vec<(String, String)>,
     },
+    /// What was removed in a container and is kept, by the end of its time, from after this one on:
+    /// [`Reply::Trash`], empty at the end.
+    Trash {
+        container: ContainerId,
+        after: Option<TrashId>,
+        limit: usize,
+    },
+    /// Gives what is kept a name again: [`Reply::Entry`]. ENOENT when it is not kept (any more), EEXIST when the name is
+    /// there, EISDIR for a directory, of which no more is kept than what it was like. EPERM for who is neither root
+    /// nor the owner of the file, EACCES for who may not make names in the directory.
+    Undelete {
+        id: TrashId,
+        new_parent: InodeId,
+        new_name: Vec<u8>,
+        cred: Credential,
+    },
+    /// Keeps no more what is kept: [`Reply::Inodes`], those that wait for their last close now. What is not kept (any more) is
+    /// passed over, and so is what is another user's, for anybody but root.
+    Purge {
+        container: ContainerId,
+        entries: Vec<TrashId>,
+        cred: Credential,
+    },
 }
 
 /// One entry of a directory.
@@ -326,6 +375,8 @@ pub enum Reply {
     Policy(Vec<Setting>),
     /// The name leads into another container, to this inode.
     Leads(InodeId),
+    /// What is kept of what was removed.
+    Trash(Vec<Trashed>),
 }
 
 /// What other sessions' caches must drop before an operation is acknowledged.
@@ -400,22 +451,22 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             };
             make::make(draft, *parent, name, &new)
         }
-        Op::Unlink { parent, name, .. } => remove::unlink(draft, *parent, name),
-        Op::Rmdir { parent, name, .. } => remove::rmdir(draft, *parent, name),
+        Op::Unlink { parent, name, cred } => remove::unlink(draft, *parent, name, cred.uid),
+        Op::Rmdir { parent, name, cred } => remove::rmdir(draft, *parent, name, cred.uid),
         Op::Rename {
             parent,
             name,
             new_parent,
             new_name,
             mode,
-            cred: _,
+            cred,
         } => {
             let from = rename::Place { dir: *parent, name };
             let to = rename::Place {
                 dir: *new_parent,
                 name: new_name,
             };
-            rename::rename(draft, from, to, *mode)
+            rename::rename(draft, from, to, *mode, cred.uid)
         }
         Op::Link {
             inode,
@@ -495,5 +546,27 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             container,
             policy,
         } => rehome::rehome(draft, *parent, name, *container, policy),
+        Op::Trash {
+            container,
+            after,
+            limit,
+        } => trash::list(draft, *container, *after, *limit),
+        Op::Undelete {
+            id,
+            new_parent,
+            new_name,
+            cred,
+        } => {
+            let place = rename::Place {
+                dir: *new_parent,
+                name: new_name,
+            };
+            trash::undelete(draft, *id, place, *cred)
+        }
+        Op::Purge {
+            container,
+            entries,
+            cred,
+        } => trash::purge(draft, *container, entries, *cred),
     }
 }

@@ -6,7 +6,7 @@ use super::{After, Answer, Container, Elsewhere, Failed, State};
 use crate::sessions::Whom;
 use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::Turn;
-use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
+use perigee_meta::{Attr, Op, Outcome, Reply, RunId, Seen, Touched};
 use perigee_proto::message::session::Revoke;
 use perigee_replica::work::Done;
 use perigee_types::{
@@ -69,6 +69,7 @@ pub(crate) fn changes(op: &Op) -> bool {
             | Op::WithdrawLock { .. }
             | Op::Orphans { .. }
             | Op::GetPolicy { .. }
+            | Op::Trash { .. }
     )
 }
 
@@ -182,9 +183,9 @@ impl Container {
         if let Admitted::Answered(result, owed) = admitted {
             return Ok(Ran::Done(result, Span::ZERO, owed));
         }
-        let context = Context {
-            now: self.env.clock.wall(),
-            new_directory_in: request.new_directory_in,
+        let Ok(context) = self.context(st, now, request) else {
+            let run = mutates.then(|| st.answers.begin(request.session, request.op));
+            return Ok(Ran::Spans(run));
         };
         let idle = st.transactions.is_idle();
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, foreign);
