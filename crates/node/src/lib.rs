@@ -29,6 +29,7 @@ mod scrub;
 mod search;
 mod service;
 mod sessions;
+pub mod trash;
 mod usage;
 
 pub use node::{Node, NodeConfig, StartError};

@@ -22,6 +22,7 @@ pub mod serve_control;
 pub mod status;
 pub mod token;
 pub mod umount;
+pub mod undelete;
 pub mod up;
 pub mod where_is;
 
@@ -78,6 +79,8 @@ pub enum Command {
     /// Show or set what is wanted of a directory
     #[command(subcommand)]
     Policy(policy::Policy),
+    /// Bring back what was removed where a policy has it kept
+    Undelete(undelete::Undelete),
     /// Move what a node keeps to other nodes, so that it can be removed
     Drain(drain::Drain),
     /// Strike a node off the cluster, for good
@@ -125,6 +128,7 @@ impl Command {
             Self::Where(command) => command.run(),
             Self::Explain(command) => command.run(),
             Self::Policy(command) => command.run(),
+            Self::Undelete(command) => command.run(),
             Self::Drain(command) => command.run(),
             Self::Remove(command) => command.run(),
             Self::Control(command) => command.run(),

@@ -38,12 +38,16 @@ pub struct Get {
 ///
 /// `migration`: whether the right to write moves to the host that writes. `adaptive`: when it pays; `always`: after a
 /// handful of changes; `off`: never. It may be set at any time.
+///
+/// `trash`: how long files are kept that are removed or replaced: `12h`, `7d`; `off`: not at all. It may be set at any
+/// time, and counts for what is removed from then on. `perigee undelete` brings them back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   perigee policy set /mnt/perigee copies=2
   mkdir /mnt/perigee/scratch && perigee policy set /mnt/perigee/scratch copies=1
   perigee policy set /mnt/perigee/logs migration=off
+  perigee policy set /mnt/perigee/home trash=7d
   perigee policy set /mnt/perigee copies=    back to the inherited value")]
 pub struct Set {
     /// A path in a mount

@@ -7,6 +7,7 @@ mod join;
 mod membership;
 mod node;
 mod rebuild;
+mod trash;
 
 pub use control::{
     address as address_of_control, check_etcd, export_control, first_token, import_control,

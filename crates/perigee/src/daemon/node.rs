@@ -2,8 +2,8 @@
 
 use super::failure;
 use super::join::identity_dir;
-use super::{findings, membership};
-use crate::admin_server::AdminBackend;
+use super::{findings, membership, trash};
+use crate::admin_server::{AdminBackend, Asker};
 use crate::config::NodeConfig;
 use crate::mount_options::Options;
 use crate::mounts::SOURCE_PREFIX;
@@ -12,10 +12,10 @@ use perigee_gateway::fuse::{
     self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
 };
 use perigee_net::identity::Identity;
-use perigee_node::policy::{COPIES, MIGRATION, PolicyError, Wanted};
+use perigee_node::policy::{COPIES, MIGRATION, PolicyError, TRASH, Wanted};
 use perigee_node::{Node, StartError};
 use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
-use perigee_types::{Errno, InodeId, Migration, SessionId, Span};
+use perigee_types::{Errno, InodeId, Migration, Retention, SessionId, Span};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,7 +24,11 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 /// The policies that there are, with their defaults.
-const POLICIES: [(&str, &str); 2] = [(COPIES, "3"), (MIGRATION, Migration::Adaptive.as_str())];
+const POLICIES: [(&str, &str); 3] = [
+    (COPIES, "3"),
+    (MIGRATION, Migration::Adaptive.as_str()),
+    (TRASH, "off"),
+];
 
 /// Starts the node of a data directory. It serves its peers when this returns.
 pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, Failure> {
@@ -87,9 +91,9 @@ impl RunningNode {
 }
 
 impl AdminBackend for RunningNode {
-    fn admin(&self, request: Request) -> BoxFuture<'static, Result<Answer, Failure>> {
+    fn admin(&self, who: Asker, request: Request) -> BoxFuture<'static, Result<Answer, Failure>> {
         let inner = Arc::clone(&self.inner);
-        Box::pin(async move { inner.answer(request).await })
+        Box::pin(async move { inner.answer(who, request).await })
     }
 }
 
@@ -110,7 +114,7 @@ impl Inner {
         }
     }
 
-    async fn answer(self: Arc<Self>, request: Request) -> Result<Answer, Failure> {
+    async fn answer(self: Arc<Self>, who: Asker, request: Request) -> Result<Answer, Failure> {
         if let Request::Umount { mountpoint, lazy } = request {
             return self.umount(mountpoint.into(), lazy).await;
         }
@@ -135,6 +139,9 @@ impl Inner {
                 set_policy(node, &path, pairs).await?;
                 policy(node, &path).await
             }
+            Request::TrashList { path } => trash::list(node, &path, who).await,
+            Request::TrashBring { entries } => Ok(trash::bring(node, entries, who).await),
+            Request::TrashPurge { entries } => trash::purge(node, &entries, who).await,
             Request::Token { ttl_secs, admits } => token(node, ttl_secs, admits).await,
             Request::TokenAgain {
                 node: name,
@@ -357,6 +364,15 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
             }
             wanted.migration = Some(migration);
         }
+        TRASH => {
+            let retention = Retention::named(value);
+            if !back && retention.is_none() {
+                return Err(format!(
+                    "`{key}` is `off` or a time of up to 3650d, as in 90m, 12h or 7d, not `{value}`"
+                ));
+            }
+            wanted.trash = Some(retention);
+        }
         _ => return Err(format!("there is no policy `{key}`")),
     }
     Ok(())
@@ -365,7 +381,7 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::{Wanted, add_policy};
-    use perigee_types::Migration;
+    use perigee_types::{Migration, Retention};
 
     #[test]
     fn a_policy_is_checked_before_it_is_set() {
@@ -377,6 +393,13 @@ mod tests {
         assert_eq!(off.migration, Some(Some(Migration::Off)));
         assert_eq!(off.copies, Some(None));
         assert_eq!(add("migration", "").unwrap().migration, Some(None));
+        let week = add("trash", "7d").unwrap().trash;
+        assert_eq!(week, Some(Retention::named("7d")));
+        assert_eq!(
+            add("trash", "off").unwrap().trash,
+            Some(Some(Retention::Off))
+        );
+        assert_eq!(add("trash", "").unwrap().trash, Some(None));
         for (key, value) in [
             ("copies", "0"),
             ("copies", "many"),
@@ -384,6 +407,8 @@ mod tests {
             ("copies", "257"),
             ("colour", "1"),
             ("migration", "on"),
+            ("trash", "7"),
+            ("trash", "on"),
         ] {
             assert!(add(key, value).is_err(), "{key}={value}");
         }
