@@ -239,6 +239,31 @@ fn a_file_of_another_container_comes_back_from_there() {
 }
 
 #[test]
+fn what_was_removed_from_a_directory_that_has_gone_to_another_container_leads_to_its_name() {
+    let mut fs = keeping();
+    let dir = fs.dir(ROOT, "d");
+    let file = fs.file(dir, "f");
+    fs.run(&unlink(dir, "f")).expect("there");
+    let rehome = Op::Rehome {
+        parent: ROOT,
+        name: b"d".to_vec(),
+        container: THERE,
+        policy: Vec::new(),
+    };
+    fs.run(&rehome).expect("empty");
+    let rows = trash(&mut fs, HERE);
+    let old = rows.iter().find(|row| row.id.inode == dir).expect("noted");
+    assert_eq!(
+        (old.kind, old.parent, &*old.name),
+        (Kind::Directory, ROOT, &b"d"[..])
+    );
+    assert!(
+        rows.iter()
+            .any(|row| row.id.inode == file && row.parent == dir)
+    );
+}
+
+#[test]
 fn a_setting_is_the_nearest_directorys_as_far_as_a_container_knows() {
     let mut fs = Fs::new();
     let dir = fs.dir(ROOT, "d");

@@ -5,6 +5,7 @@ pub use perigee_meta::Credential;
 use perigee_meta::{Attr, Kind, NewNode, Op, Reply, SetAttr, TrashId, Trashed};
 use perigee_proto::admin::{AdminPath, Bring, Brought, TrashKind, TrashName, TrashRow};
 use perigee_types::{ContainerId, Errno, InodeId, WallTime};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 /// Entries that one question asks for, of the trash and of a directory.
@@ -96,6 +97,8 @@ impl Node {
         for container in containers {
             kept.extend(self.kept_in(container).await?);
         }
+        // To the nanosecond: a program can replace a file twice in a millisecond.
+        kept.sort_by_key(|row| Reverse((row.removed, row.id)));
         let directories = kept.iter().filter(|row| row.kind == Kind::Directory);
         let mut paths = Paths {
             node: self,
@@ -122,7 +125,6 @@ impl Node {
                 rows.push(shown(row, path));
             }
         }
-        rows.sort_by(|a, b| (b.removed_ms, &b.path).cmp(&(a.removed_ms, &a.path)));
         Ok(rows)
     }
 

@@ -165,6 +165,16 @@ fn what_is_there_now_is_never_replaced_and_open_files_work_on() {
     assert!(done);
     assert_eq!(fs::read(there.join("f.older")).unwrap(), b"first");
 
+    // Its directory has got another container since.
+    fs::create_dir(here.join("moved")).unwrap();
+    fs::write(here.join("moved/f"), "stays where it lies").unwrap();
+    fs::remove_file(here.join("moved/f")).unwrap();
+    set(cluster, &here.join("moved"), "copies=1");
+    let (done, _) = undelete(cluster, &here.join("moved/f"), &[]);
+    assert!(done);
+    let content = fs::read(there.join("moved/f")).unwrap();
+    assert_eq!(content, b"stays where it lies");
+
     // Open while it is removed, and written until it is closed.
     let mut open = fs::File::options()
         .read(true)

@@ -19,6 +19,9 @@ pub enum Retention {
 }
 
 impl Retention {
+    /// The longest.
+    pub const LONGEST: Self = Self::For { secs: SECS_MAX };
+
     /// What people type: `off`, or a whole number with its unit, as in `30s`, `15m`, `12h`, `7d`.
     #[must_use]
     pub fn named(text: &str) -> Option<Self> {

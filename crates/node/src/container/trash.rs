@@ -44,13 +44,16 @@ impl Container {
 
     /// Until when what an operation removes is kept.
     fn keep_until(&self, st: &State, now: Tick, op: &Op) -> Result<Option<WallTime>, Unsaid> {
-        let Some(directory) = loses_a_name(op) else {
-            return Ok(None);
-        };
-        if !self.env.directory.read().keeps_trash() {
+        let rehomed = matches!(op, Op::Rehome { .. });
+        let directory = loses_a_name(op);
+        if (directory.is_none() && !rehomed) || !self.env.directory.read().keeps_trash() {
             return Ok(None);
         }
-        let kept = self.retention(st, now, directory)?;
+        let kept = match directory {
+            Some(directory) => self.retention(st, now, directory)?,
+            // One row, for as long as anything may be kept that was removed from it.
+            None => Retention::LONGEST,
+        };
         let Retention::For { secs } = kept else {
             return Ok(None);
         };
