@@ -142,6 +142,12 @@ impl Directory {
         self.containers.get(&id).map(|known| &known.record)
     }
 
+    /// Whether what is removed may be kept somewhere, so that owners have to look whether it is.
+    #[must_use]
+    pub fn keeps_trash(&self) -> bool {
+        self.policies.contains_key(key::TRASH_IN_USE)
+    }
+
     /// The policy that holds where no other does.
     #[must_use]
     pub fn default_policy(&self) -> Policy {

@@ -29,6 +29,8 @@ pub const NEXT_NODE: &str = "/next/node";
 pub const NEXT_CONTAINER: &str = "/next/container";
 /// The name of the policy that holds where no other does.
 pub const DEFAULT_POLICY: &str = "default";
+/// Its record says that some directory has, or had, what is removed from it kept. What it asks for itself means nothing.
+pub const TRASH_IN_USE: &str = "trash";
 
 /// The key of a node's record.
 #[must_use]

@@ -50,6 +50,16 @@ fn fuzz_every_row() {
         record::decode_answer,
         |(through, answer)| record::encode_answer(through, &answer),
     );
+    let kept = record::encode_kept(record::Kept {
+        name: b"name".to_vec(),
+        parent: InodeId(7),
+        removed: perigee_types::WallTime::default(),
+        by: 0,
+        what: record::KeptAs::Inode,
+    });
+    assault("meta::kept", &[kept], |bytes| {
+        record::decode_kept(HERE, b"k", bytes).into()
+    });
     let dentry = record::encode_dentry(record::Dentry {
         name: b"name".to_vec(),
         inode: InodeId(7),
@@ -67,6 +77,7 @@ fn fuzz_keys() {
         Key::Dentry(InodeIndex(9), 77),
         Key::Xattr(InodeIndex(9), b"user.a".to_vec()),
         Key::Parent(InodeIndex(1)),
+        Key::Trash(9, InodeIndex(1)),
     ];
     let examples = keys.map(|key| key.encode());
     assault("meta::Key", &examples, |bytes| {

@@ -12,6 +12,7 @@
 //! k key checkpoint   a row as of a checkpoint      v snapshot     a snapshot (container 1)
 //! f index checkpoint the file with what another one was then
 //! m index chunk      which parts of such a file are in use
+//! r until index      what was removed and is kept until then
 //! ```
 //!
 //! A directory's parent is a key of its own so that a transaction that walks upwards reads nothing
@@ -100,6 +101,8 @@ pub enum Key {
     KeptUnits(InodeIndex, u64),
     /// A snapshot; all of them lie in [`ContainerId::ROOT`].
     Snapshot(SnapshotId),
+    /// What was removed and is kept until this moment, in milliseconds since 1970.
+    Trash(u64, InodeIndex),
     /// What was answered to an operation of a session; the value is the driver's.
     Dedup(SessionId, OpId),
     /// What a prepared transaction will do here.
@@ -125,6 +128,7 @@ mod tag {
     pub(super) const KEPT_FILE: u8 = b'f';
     pub(super) const KEPT_UNITS: u8 = b'm';
     pub(super) const SNAPSHOT: u8 = b'v';
+    pub(super) const TRASH: u8 = b'r';
     pub(super) const DEDUP: u8 = b'q';
     pub(super) const INTENT: u8 = b't';
     pub(super) const DECISION: u8 = b'u';
@@ -163,6 +167,7 @@ impl Key {
                 numbers(&mut out, tag::KEPT_UNITS, &[index.0, *chunk]);
             }
             Self::Snapshot(id) => numbers(&mut out, tag::SNAPSHOT, &[id.0]),
+            Self::Trash(until_ms, index) => numbers(&mut out, tag::TRASH, &[*until_ms, index.0]),
             Self::Dedup(session, op) => numbers(&mut out, tag::DEDUP, &[session.0, op.0]),
             Self::Intent(tx) => transaction(&mut out, tag::INTENT, *tx),
             Self::Decision(tx) => transaction(&mut out, tag::DECISION, *tx),
@@ -182,7 +187,8 @@ impl Key {
             | Self::Orphan(index)
             | Self::Locks(index)
             | Self::Policy(index)
-            | Self::Hold(index, _) => Some(*index),
+            | Self::Hold(index, _)
+            | Self::Trash(_, index) => Some(*index),
             Self::NextIndex(_)
             | Self::Checkpoint(_)
             | Self::Kept(..)
@@ -253,6 +259,10 @@ impl Key {
                 Self::KeptUnits(InodeIndex(index), chunk)
             }
             tag::SNAPSHOT => Self::Snapshot(SnapshotId(one(rest)?.0)),
+            tag::TRASH => {
+                let [until_ms, index] = two(rest)?;
+                Self::Trash(until_ms, InodeIndex(index))
+            }
             tag::DEDUP => {
                 let [session, op] = two(rest)?;
                 Self::Dedup(SessionId(session), OpId(op))
@@ -434,6 +444,13 @@ pub fn kept_units(index: InodeIndex) -> KeyRange {
     under(tag::KEPT_UNITS, index.0)
 }
 
+/// What was removed and is kept, from this key on: by the end of its time.
+#[must_use]
+pub fn trash(from: Vec<u8>) -> KeyRange {
+    let (first, end) = tagged(tag::TRASH);
+    (from.max(first), end)
+}
+
 /// Intents of all transactions.
 #[must_use]
 pub fn intents() -> KeyRange {
@@ -498,7 +515,8 @@ mod tests {
             index.clone().prop_map(Key::Orphan),
             index.clone().prop_map(Key::Locks),
             index.clone().prop_map(Key::Policy),
-            (index, any::<u64>()).prop_map(|(i, c)| Key::Hold(i, c)),
+            (index.clone(), any::<u64>()).prop_map(|(i, c)| Key::Hold(i, c)),
+            (index, any::<u64>()).prop_map(|(i, until)| Key::Trash(until, i)),
             any::<(u64, u64)>().prop_map(|(s, o)| Key::Dedup(SessionId(s), OpId(o))),
             tx.clone().prop_map(Key::Intent),
             tx.prop_map(Key::Decision),

@@ -40,9 +40,9 @@ pub use key::{Key, dedup_key};
 pub use lease::Leases;
 pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
 pub use op::{
-    Allocate, Context, Credential, ListEntry, NewNode, Op, Origin, Outcome, RenameMode, Reply,
-    SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Setting, Snapshot, SnapshotPart, Touched, execute,
-    held_locks, is_snapshot_name, lock_sessions, settings_named,
+    Allocate, Context, Credential, ListEntry, Nearest, NewNode, Op, Origin, Outcome, RenameMode,
+    Reply, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Setting, Snapshot, SnapshotPart, Touched, TrashId,
+    Trashed, execute, held_locks, is_snapshot_name, lock_sessions, nearest_setting, settings_named,
 };
 pub use overlay::Overlay;
 pub use owner_view::{Foreign, OwnerView};

@@ -34,5 +34,9 @@ perigee_types::plants! {
     CheckpointsNotRestored = "a new owner does not know the checkpoints that earlier ones made";
     HeirGetsNothing = "what is kept for a checkpoint goes with it though the one before needs it";
     OlderCountsAsKept = "a row that is kept for an older checkpoint counts as kept for the newest";
+    ReplacedNotKept = "what a rename replaces is not kept where a policy has it kept";
+    KeptIsReaped = "what is kept is noted as an orphan, too";
+    BroughtBackStays = "what was brought back is still among what is kept";
+    PurgedEarly = "what is kept goes before its time";
     KeptOverEpoch = "an owner's own sessions keep names while it reconciles in a new epoch";
 }

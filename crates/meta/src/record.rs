@@ -317,6 +317,56 @@ pub(crate) fn decode_policy(
     }
 }
 
+/// What is known of something that was removed and is kept. Of all but directories the inode itself is there, without a
+/// name; of a directory no more than this.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// Its last name.
+    pub(crate) name: Vec<u8>,
+    /// The directory that had it, which may be removed since.
+    pub(crate) parent: InodeId,
+    pub(crate) removed: WallTime,
+    /// The user who removed it.
+    pub(crate) by: u32,
+    pub(crate) what: KeptAs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum KeptAs {
+    /// An inode that can get a name again.
+    Inode,
+    /// What a directory was like: what was in it finds its way back by this.
+    Directory { mode: u32, uid: u32, gid: u32 },
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredKept {
+    V1(Kept),
+}
+
+pub(crate) fn encode_kept(kept: Kept) -> Vec<u8> {
+    encode(&StoredKept::V1(kept))
+}
+
+pub(crate) fn decode_kept(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Kept, Refusal> {
+    let mode_ok = |what| match what {
+        KeptAs::Inode => true,
+        KeptAs::Directory { mode, .. } => mode <= MODE_ALL,
+    };
+    match decode(value) {
+        Some(StoredKept::V1(kept))
+            if !kept.name.is_empty() && kept.name.len() <= NAME_LEN_MAX && mode_ok(kept.what) =>
+        {
+            Ok(kept)
+        }
+        _ => Err(corrupt(container, key, "not a row of the trash")),
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 enum StoredIntent {
     V1(Intent),
@@ -428,6 +478,29 @@ mod tests {
         assert_eq!(encode_inode(&file), expected);
         let decoded = decode_inode(ContainerId::ROOT, b"i", &expected);
         assert_eq!(decoded.expect("version 2"), file);
+    }
+
+    /// What was removed and is kept, as it is on disks since there is a trash.
+    #[test]
+    fn a_row_of_the_trash_stays_as_it_is() {
+        let kept = Kept {
+            name: b"ab".to_vec(),
+            parent: InodeId(300),
+            removed: WallTime { secs: 10, nanos: 1 },
+            by: 1000,
+            what: KeptAs::Inode,
+        };
+        let bytes = [0, 2, b'a', b'b', 172, 2, 20, 1, 232, 7, 0];
+        assert_eq!(encode_kept(kept.clone()), bytes);
+        let what = KeptAs::Directory {
+            mode: 0o755,
+            uid: 1,
+            gid: 2,
+        };
+        let bytes = [0, 2, b'a', b'b', 172, 2, 20, 1, 232, 7, 1, 237, 3, 1, 2];
+        assert_eq!(encode_kept(Kept { what, ..kept }), bytes);
+        let key = Key::Trash(258, InodeIndex(1)).encode();
+        assert_eq!(key, [b'r', 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
     #[test]

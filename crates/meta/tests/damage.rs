@@ -7,10 +7,12 @@ use fixture::{Fs, HERE, ROOT, THERE, USER, at, lock, make, rename, session, unli
 use perigee_meta::tx::{self, Intent};
 use perigee_meta::{
     Allocate, Context, Key, LockKind, NewNode, Op, Patience, Refusal, RenameMode, Reply, SetAttr,
-    WaitId, execute,
+    TrashId, WaitId, execute,
 };
-use perigee_types::{Batch, ByteRange, Epoch, InodeId, TxId};
+use perigee_types::{Batch, ByteRange, Epoch, InodeId, TxId, WallTime};
 use proptest::prelude::*;
+
+const KEPT_UNTIL: WallTime = at(500);
 
 /// A namespace with a key of every kind.
 fn populated() -> (Fs, Vec<InodeId>) {
@@ -18,6 +20,7 @@ fn populated() -> (Fs, Vec<InodeId>) {
     let dir = fs.dir(ROOT, "d");
     let file = fs.file(dir, "f");
     let gone = fs.file(dir, "gone");
+    let kept = fs.file(dir, "kept");
     let link = fs.make(dir, "s", NewNode::Symlink(b"f".to_vec()), 0).inode;
     fs.home = Some(THERE);
     let away = fs.dir(dir, "away");
@@ -38,6 +41,9 @@ fn populated() -> (Fs, Vec<InodeId>) {
     })
     .expect("set");
     fs.run(&unlink(dir, "gone")).expect("there");
+    fs.keep_until = Some(KEPT_UNTIL);
+    fs.run(&unlink(dir, "kept")).expect("there");
+    fs.keep_until = None;
     let asked = lock(LockKind::Posix, 1, 0, 10, Some(true));
     fs.run(&Op::SetLock {
         inode: file,
@@ -53,7 +59,7 @@ fn populated() -> (Fs, Vec<InodeId>) {
     );
     fs.view
         .apply(HERE, &tx::decide(intent.tx, tx::Decision::Abort));
-    (fs, vec![ROOT, dir, file, gone, link, away])
+    (fs, vec![ROOT, dir, file, gone, link, away, kept])
 }
 
 fn sample_intent() -> Intent {
@@ -197,6 +203,22 @@ fn all_ops(inode: InodeId) -> Vec<Op> {
             policy: vec![],
         },
         Op::GetPolicy { inode },
+        Op::Trash {
+            container: inode.container(),
+            after: None,
+            limit: 10,
+        },
+        Op::Undelete {
+            id: TrashId::new(KEPT_UNTIL, inode),
+            new_parent: ROOT,
+            new_name: b"back".to_vec(),
+            cred: USER,
+        },
+        Op::Purge {
+            container: inode.container(),
+            entries: vec![TrashId::new(KEPT_UNTIL, inode)],
+            cred: USER,
+        },
     ]
 }
 
@@ -204,10 +226,7 @@ fn try_all(fs: &mut Fs, inodes: &[InodeId]) -> usize {
     let mut corrupt = 0;
     for inode in inodes {
         for op in all_ops(*inode) {
-            let context = Context {
-                now: at(99),
-                new_directory_in: Some(THERE),
-            };
+            let context = Context::new(at(99), Some(THERE));
             match execute(&op, &context, &mut fs.view) {
                 Err(Refusal::Corrupt { .. }) => corrupt += 1,
                 Ok(_) | Err(Refusal::Errno(_) | Refusal::Missing(_)) => {}
@@ -261,7 +280,7 @@ fn a_damaged_value_of_each_kind_is_named() {
     let keys: Vec<Vec<u8>> = clean.view.states[&HERE].keys().cloned().collect();
     let mut kinds: Vec<u8> = keys.iter().map(|key| key[0]).collect();
     kinds.dedup();
-    assert_eq!(kinds, b"dilnopstuxy");
+    assert_eq!(kinds, b"dilnoprstuxy");
     for key in keys {
         assert!(Key::decode(&key).is_some());
         let (mut fs, _) = populated();

@@ -43,10 +43,7 @@ const fn tx(count: u64) -> TxId {
 
 /// What an operation would do, cut into the parts of the containers.
 fn plan(fs: &mut Fs, op: &Op, count: u64) -> (Reply, Vec<(ContainerId, Intent)>) {
-    let context = Context {
-        now: at(fs.clock),
-        new_directory_in: fs.home,
-    };
+    let context = Context::new(at(fs.clock), fs.home).keeping(fs.keep_until);
     let reads = ReadSet::default();
     let mut view = Recorded {
         view: &mut fs.view,
@@ -252,6 +249,7 @@ impl Fs {
             view: self.view.clone(),
             clock: self.clock,
             home: self.home,
+            keep_until: self.keep_until,
         }
     }
 }

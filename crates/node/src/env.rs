@@ -6,6 +6,7 @@ use crate::losses::Losses;
 use crate::migration::Migrations;
 use crate::pace::Pace;
 use crate::removals::Removals;
+use crate::retention::Retentions;
 use crate::room::Rooms;
 use crate::router::Router;
 use crate::scrub::Scrub;
@@ -48,6 +49,7 @@ pub(crate) struct Env {
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
     pub(crate) migrations: Migrations,
+    pub(crate) retentions: Retentions,
     pub(crate) pace: Pace,
     /// This node stops, and changes no chain any more: those that do not answer may be stopping with it.
     pub(crate) stopping: AtomicBool,
@@ -109,6 +111,7 @@ impl Env {
             rooms: Rooms::default(),
             losses: Losses::default(),
             migrations: Migrations::default(),
+            retentions: Retentions::default(),
             pace: Pace::default(),
             stopping: AtomicBool::new(false),
             engine_failed: AtomicBool::new(false),

@@ -22,6 +22,7 @@ mod pace;
 pub mod policy;
 mod removals;
 mod report;
+mod retention;
 mod room;
 mod router;
 mod scrub;
@@ -29,6 +30,7 @@ mod search;
 mod service;
 mod sessions;
 pub mod snapshot;
+pub mod trash;
 mod usage;
 
 pub use node::{Node, NodeConfig, StartError};

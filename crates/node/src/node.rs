@@ -34,6 +34,8 @@ const CONTROL_PATIENCE: Duration = Duration::from_secs(20);
 const DUTIES: Duration = Duration::from_millis(250);
 /// How often it looks whether those who hold locks are still there.
 const LOCKS_SEEN: Duration = Duration::from_millis(1_500);
+/// How often owners look for what has been kept for its time.
+const TRASH_SEEN: Duration = Duration::from_secs(1);
 /// A node that has not renewed its sign of life for so long is shown as down.
 const LIVE_TERM: Span = Span::from_millis(4_000);
 /// How often the sign of life is renewed.
@@ -554,6 +556,7 @@ async fn begin_life(env: &Arc<Env>, version: &str) -> Result<LeaseNumber, Contro
 /// What a node does now and then for the containers that it owns.
 async fn duties(env: Arc<Env>) {
     let mut locks_seen = tokio::time::Instant::now();
+    let mut trash_seen = tokio::time::Instant::now();
     loop {
         tokio::time::sleep(DUTIES).await;
         let nodes: Vec<NodeId> = env.directory.read().live.keys().copied().collect();
@@ -562,6 +565,13 @@ async fn duties(env: Arc<Env>) {
             for container in env.all_containers() {
                 let live = nodes.iter().copied().collect();
                 env.runtime.spawn(container.end_lost_sessions(live));
+            }
+        }
+        if trash_seen.elapsed() >= TRASH_SEEN {
+            trash_seen = tokio::time::Instant::now();
+            let now = env.clock.wall();
+            for container in env.all_containers() {
+                container.purge_due(now);
             }
         }
         for container in env.all_containers() {

@@ -1,9 +1,9 @@
-//! Policies: how many copies there are of what, and whether its ownership moves.
+//! Policies: how many copies there are of what, whether its ownership moves, and how long what was removed is kept.
 //!
 //! Copies belong to containers, and a file lies in the container in which it was made. So a directory
 //! with a number of copies of its own is the root of a container of its own, in which all that is made
 //! below it lies as well; everything else follows the policy of the file system's root. Whether ownership
-//! moves is a setting alone: who owns looks it up when it would.
+//! moves, and how long what was removed is kept, are settings alone: who owns looks them up when it would.
 
 use crate::node::Node;
 use crate::snapshot::SNAPSHOTS;
@@ -11,7 +11,7 @@ use perigee_cluster::{Policy, change, choose_member, key, transition};
 use perigee_meta::key::Lane;
 use perigee_meta::{Attr, Kind, Op, Reply, Setting};
 use perigee_proto::admin::AdminPath;
-use perigee_types::{ContainerId, Errno, InodeId, Migration, NodeId};
+use perigee_types::{ContainerId, Errno, InodeId, Migration, NodeId, Retention};
 use std::path::Path;
 use std::time::Duration;
 use tracing::info;
@@ -24,6 +24,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub const COPIES: &str = "copies";
 /// The name of whether ownership moves.
 pub const MIGRATION: &str = "migration";
+/// The name of how long what was removed is kept.
+pub const TRASH: &str = "trash";
 
 /// What is to change about the policies of a directory; the inner `None`: back to what is inherited.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,6 +36,8 @@ pub struct Wanted {
     pub migration: Option<Option<Migration>>,
     /// When snapshots of it are made, and how long they stay.
     pub snapshots: Option<Option<String>>,
+    /// How long what is removed from it and below it is kept.
+    pub trash: Option<Option<Retention>>,
 }
 
 /// Why a policy was not set.
@@ -71,6 +75,13 @@ fn with(
 
 fn with_copies(settings: Vec<(String, String)>, copies: Option<u8>) -> Vec<(String, String)> {
     with(settings, COPIES, copies.map(|copies| copies.to_string()))
+}
+
+/// How long what is removed is kept where these settings are in force.
+pub(crate) fn retention(settings: &[Setting]) -> Retention {
+    let set = settings.iter().find(|setting| setting.name == TRASH);
+    let named = set.and_then(|setting| Retention::named(&setting.value));
+    named.unwrap_or_default()
 }
 
 /// What is wanted of the ownership where these settings are in force.
@@ -119,6 +130,27 @@ impl Node {
             let inode = self.find(path).await?.inode;
             self.set_setting(inode, SNAPSHOTS, schedule).await?;
         }
+        if let Some(trash) = wanted.trash {
+            let inode = self.find(path).await?.inode;
+            let value = trash.map(|trash| trash.to_string());
+            self.note_trash_in_use().await?;
+            self.set_setting(inode, TRASH, value).await?;
+            // When this has returned, every owner goes by it.
+            self.env.retentions.forget();
+            tokio::time::sleep(crate::retention::KEPT.as_duration()).await;
+        }
+        Ok(())
+    }
+
+    /// Owners look from here on whether what they remove is kept: where it nowhere is, they have no need to.
+    async fn note_trash_in_use(&self) -> Result<(), PolicyError> {
+        if self.env.directory.read().keeps_trash() {
+            return Ok(());
+        }
+        change(self.env.control.as_ref(), |directory| {
+            transition::set_policy(directory, key::TRASH_IN_USE, Policy::default())
+        })
+        .await?;
         Ok(())
     }
 

@@ -49,7 +49,7 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::Rmdir { parent, .. }
         | Op::Rename { parent, .. }
         | Op::Rehome { parent, .. } => Ok(*parent),
-        Op::Link { new_parent, .. } => Ok(*new_parent),
+        Op::Link { new_parent, .. } | Op::Undelete { new_parent, .. } => Ok(*new_parent),
         Op::GetAttr { inode }
         | Op::SetAttr { inode, .. }
         | Op::ReadLink { inode }
@@ -67,7 +67,10 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::Reap { inode }
         | Op::SetPolicy { inode, .. }
         | Op::GetPolicy { inode } => Ok(*inode),
-        Op::ReleaseSession { container, .. } | Op::Orphans { container, .. } => Err(*container),
+        Op::ReleaseSession { container, .. }
+        | Op::Orphans { container, .. }
+        | Op::Trash { container, .. }
+        | Op::Purge { container, .. } => Err(*container),
         Op::Snapshots | Op::KeepSnapshot { .. } | Op::ForgetSnapshot { .. } => {
             Err(ContainerId::ROOT)
         }

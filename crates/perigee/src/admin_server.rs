@@ -27,7 +27,16 @@ const NEW_SOCKET_NAME: &str = "admin.sock.new";
 /// What answers the requests.
 pub trait AdminBackend: Send + Sync {
     /// Answers one request. [`Request::Stop`] does not come here: the server handles it.
-    fn admin(&self, request: Request) -> BoxFuture<'static, Result<Answer, Failure>>;
+    fn admin(&self, who: Asker, request: Request) -> BoxFuture<'static, Result<Answer, Failure>>;
+}
+
+/// Who asks, as the kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asker {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
 }
 
 /// The listening socket of a node.
@@ -106,7 +115,12 @@ async fn serve(
     stop: &Notify,
     refusals: &Refusals,
 ) -> std::io::Result<()> {
-    let uid = stream.peer_cred()?.uid();
+    let peer = stream.peer_cred()?;
+    let who = Asker {
+        uid: peer.uid(),
+        gid: peer.gid(),
+    };
+    let uid = who.uid;
     if !may_ask(uid, rustix::process::geteuid().as_raw()) {
         if let Some(left_out) = refusals.line(Instant::now()) {
             info!(target: AUDIT, event = "command", outcome = "refused", uid, left_out);
@@ -133,7 +147,7 @@ async fn serve(
             );
             return answer(&mut write, &Reply::Error(failure)).await;
         }
-        let (reply, stops) = reply_to(&line, uid, backend).await;
+        let (reply, stops) = reply_to(&line, who, backend).await;
         answer(&mut write, &reply).await?;
         if stops {
             stop.notify_one();
@@ -149,6 +163,8 @@ fn is_audited(request: &Request) -> bool {
         | Request::PolicySet { .. }
         | Request::SnapshotCreate { .. }
         | Request::SnapshotDelete { .. }
+        | Request::TrashBring { .. }
+        | Request::TrashPurge { .. }
         | Request::Token { .. }
         | Request::TokenAgain { .. }
         | Request::Drain { .. }
@@ -158,13 +174,29 @@ fn is_audited(request: &Request) -> bool {
         | Request::Where { .. }
         | Request::PolicyGet { .. }
         | Request::SnapshotList
+        | Request::TrashList { .. }
         | Request::Doctor
         | Request::Scrub { .. }
         | Request::Quiesce => false,
     }
 }
 
-async fn reply_to(line: &[u8], uid: u32, backend: &dyn AdminBackend) -> (Reply, bool) {
+/// A request as a line of the log tells it.
+fn shown(request: &Request) -> String {
+    match request {
+        Request::TrashBring { entries } => {
+            let more = entries.len().saturating_sub(1);
+            format!("TrashBring {:?} and {more} more", entries.first())
+        }
+        Request::TrashPurge { entries } => {
+            let more = entries.len().saturating_sub(1);
+            format!("TrashPurge {:?} and {more} more", entries.first())
+        }
+        request => format!("{request:?}"),
+    }
+}
+
+async fn reply_to(line: &[u8], who: Asker, backend: &dyn AdminBackend) -> (Reply, bool) {
     match serde_json::from_slice(line) {
         Err(error) => {
             let failure = Failure::new("cannot read the request", error)
@@ -173,14 +205,15 @@ async fn reply_to(line: &[u8], uid: u32, backend: &dyn AdminBackend) -> (Reply, 
         }
         Ok(request) => {
             // A request has no secrets in it; an answer may.
-            let shown = is_audited(&request).then(|| format!("{request:?}"));
+            let shown = is_audited(&request).then(|| shown(&request));
             let (answered, stops) = match request {
                 Request::Stop => (Ok(Answer::Done), true),
-                request => (backend.admin(request).await, false),
+                request => (backend.admin(who, request).await, false),
             };
             if let Some(request) = shown {
                 let outcome = if answered.is_ok() { "done" } else { "failed" };
                 let why = answered.as_ref().err().map(|failure| failure.why.as_str());
+                let uid = who.uid;
                 info!(target: AUDIT, event = "command", outcome, uid, request, why);
             }
             (answered.map_or_else(Reply::Error, Reply::Ok), stops)
@@ -208,7 +241,7 @@ mod tests {
     struct Fixed;
 
     impl AdminBackend for Fixed {
-        fn admin(&self, request: Request) -> BoxFuture<'static, Result<Answer, Failure>> {
+        fn admin(&self, _: Asker, request: Request) -> BoxFuture<'static, Result<Answer, Failure>> {
             Box::pin(async move {
                 match request {
                     Request::Status => Ok(Answer::Status(Status::default())),

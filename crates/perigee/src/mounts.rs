@@ -4,7 +4,7 @@ use perigee_proto::admin::{AdminPath, Failure};
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The type that the kernel shows for Perigee's mounts.
 pub const FSTYPE: &str = "fuse.perigee";
@@ -74,6 +74,39 @@ pub fn resolve(path: &Path) -> Result<Place, Failure> {
         Failure::new(what(), "it is not in a Perigee mount")
             .hint("`perigee status` lists the mounts")
     })
+}
+
+/// Finds the mount that `path` lies in, though nothing may be there; and where it is on this machine. Links are followed
+/// above its last name alone.
+pub fn resolve_gone(path: &Path) -> Result<(Place, PathBuf), Failure> {
+    let what = || format!("cannot find `{}`", path.display());
+    let mut at = std::path::absolute(path).map_err(|error| Failure::new(what(), error))?;
+    if at.components().any(|part| part == Component::ParentDir) {
+        return Err(Failure::new(
+            what(),
+            "a path that may be gone is to be without `..`",
+        ));
+    }
+    let mut names = Vec::new();
+    let mut full = loop {
+        let Some(name) = at.file_name().map(OsStr::to_os_string) else {
+            break at;
+        };
+        names.push(name);
+        at.pop();
+        match at.canonicalize() {
+            Ok(found) => break found,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(Failure::new(what(), error)),
+        }
+    };
+    full.extend(names.into_iter().rev());
+    let place = place_of(&table()?, &full).ok_or_else(|| {
+        Failure::new(what(), "it is not in a Perigee mount")
+            .hint("`perigee status` lists the mounts")
+    })?;
+    Ok((place, full))
 }
 
 fn place_of(table: &[Mount], full: &Path) -> Option<Place> {

@@ -4,7 +4,11 @@
 //! The socket never leaves the machine, so its messages need no golden bytes: an unknown request
 //! is refused with a [`Failure`], and fields may be added where they have a default.
 
+mod trash;
+
 pub use crate::message::report::{Hold, ScrubFound, ScrubPass, ScrubState, ScrubWish};
+pub use trash::{Bring, Brought, TrashKind, TrashName, TrashRow};
+
 use perigee_cluster::{Admits, Role};
 use perigee_types::{ContainerId, Epoch, InodeId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -140,6 +144,22 @@ pub enum Request {
         /// Its name.
         name: String,
     },
+    /// What was removed and is kept, that had this path or one below it, and directories that were above it. Answer:
+    /// [`Answer::Trash`].
+    TrashList {
+        /// Path inside the file system; nothing needs to be there.
+        path: AdminPath,
+    },
+    /// Brings back what was removed, in this order. Answer: [`Answer::Brought`].
+    TrashBring {
+        /// What, and where to.
+        entries: Vec<Bring>,
+    },
+    /// Keeps no more what was removed. Answer: [`Answer::Purged`].
+    TrashPurge {
+        /// Names of [`Answer::Trash`].
+        entries: Vec<TrashName>,
+    },
     /// Makes a single-use join token. Answer: [`Answer::Token`].
     Token {
         /// How long it is good for, in seconds.
@@ -201,6 +221,12 @@ pub enum Answer {
     Policy(Vec<PolicyValue>),
     /// To what is asked about snapshots.
     Snapshots(Vec<SnapshotInfo>),
+    /// To [`Request::TrashList`], the latest first.
+    Trash(Vec<TrashRow>),
+    /// To [`Request::TrashBring`]: what came of each.
+    Brought(Vec<Brought>),
+    /// To [`Request::TrashPurge`]: how many were kept until then.
+    Purged(u64),
     /// To [`Request::Token`] and [`Request::TokenAgain`].
     Token(Token),
     /// To [`Request::Drain`] and [`Request::Remove`]: which node was meant.

@@ -94,6 +94,10 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::CheckpointsNotRestored, 2),
     (Plant::HeirGetsNothing, 18),
     (Plant::OlderCountsAsKept, 6),
+    (Plant::ReplacedNotKept, 13),
+    (Plant::KeptIsReaped, 13),
+    (Plant::BroughtBackStays, 13),
+    (Plant::PurgedEarly, 13),
     (Plant::KeptOverEpoch, 351),
 ];
 

@@ -12,6 +12,7 @@ pub mod migration;
 mod plants;
 pub mod random;
 pub mod range;
+pub mod retention;
 pub mod time;
 
 pub use batch::{Batch, DataCommand, Mutation};
@@ -23,4 +24,5 @@ pub use id::{
 pub use migration::Migration;
 pub use random::Rng;
 pub use range::ByteRange;
+pub use retention::Retention;
 pub use time::{Span, Tick, WallTime};

@@ -13,6 +13,7 @@ mod remove;
 mod rename;
 mod setattr;
 mod snapshot;
+mod trash;
 mod write;
 mod xattr;
 
@@ -21,6 +22,7 @@ pub use policy::settings_named;
 pub use snapshot::{
     Origin, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Snapshot, SnapshotPart, is_snapshot_name,
 };
+pub use trash::{Nearest, TrashId, Trashed, nearest_setting};
 
 use crate::attr::{Attr, Kind, SetAttr};
 use crate::draft::Draft;
@@ -48,6 +50,30 @@ pub struct Context {
     pub now: WallTime,
     /// The container in which a new directory's inode is made; `None`: the parent's.
     pub new_directory_in: Option<ContainerId>,
+    /// Until when what loses its last name is kept; `None`: it is not. It is the policy of the directory of that name.
+    pub keep_until: Option<WallTime>,
+    /// A deliberate fault.
+    #[cfg(feature = "plant")]
+    #[serde(skip)]
+    pub plant: Option<crate::plant::Plant>,
+}
+
+impl Context {
+    /// At this moment; nothing that is removed is kept.
+    #[must_use]
+    pub fn new(now: WallTime, new_directory_in: Option<ContainerId>) -> Self {
+        Self {
+            now,
+            new_directory_in,
+            ..Self::default()
+        }
+    }
+
+    /// The same, with what is removed kept until then.
+    #[must_use]
+    pub fn keeping(self, keep_until: Option<WallTime>) -> Self {
+        Self { keep_until, ..self }
+    }
 }
 
 /// What to make.
@@ -259,6 +285,29 @@ pub enum Op {
     KeepSnapshot { snapshot: Snapshot },
     /// Takes a snapshot off the list; owners remove the checkpoints that none of the list has.
     ForgetSnapshot { id: SnapshotId },
+    /// What was removed in a container and is kept, by the end of its time, from after this one on:
+    /// [`Reply::Trash`], empty at the end.
+    Trash {
+        container: ContainerId,
+        after: Option<TrashId>,
+        limit: usize,
+    },
+    /// Gives what is kept a name again: [`Reply::Entry`]. ENOENT when it is not kept (any more), EEXIST when the name is
+    /// there, EISDIR for a directory, of which no more is kept than what it was like. EPERM for who is neither root
+    /// nor the owner of the file, EACCES for who may not make names in the directory.
+    Undelete {
+        id: TrashId,
+        new_parent: InodeId,
+        new_name: Vec<u8>,
+        cred: Credential,
+    },
+    /// Keeps no more what is kept: [`Reply::Inodes`], those that wait for their last close now. What is not kept (any more) is
+    /// passed over, and so is what is another user's, for anybody but root.
+    Purge {
+        container: ContainerId,
+        entries: Vec<TrashId>,
+        cred: Credential,
+    },
 }
 
 /// One entry of a directory.
@@ -339,6 +388,8 @@ pub enum Reply {
     Leads(InodeId),
     /// The list of snapshots.
     Snapshots(Vec<Snapshot>),
+    /// What is kept of what was removed.
+    Trash(Vec<Trashed>),
 }
 
 /// What other sessions' caches must drop before an operation is acknowledged.
@@ -413,22 +464,22 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             };
             make::make(draft, *parent, name, &new)
         }
-        Op::Unlink { parent, name, .. } => remove::unlink(draft, *parent, name),
-        Op::Rmdir { parent, name, .. } => remove::rmdir(draft, *parent, name),
+        Op::Unlink { parent, name, cred } => remove::unlink(draft, *parent, name, cred.uid),
+        Op::Rmdir { parent, name, cred } => remove::rmdir(draft, *parent, name, cred.uid),
         Op::Rename {
             parent,
             name,
             new_parent,
             new_name,
             mode,
-            cred: _,
+            cred,
         } => {
             let from = rename::Place { dir: *parent, name };
             let to = rename::Place {
                 dir: *new_parent,
                 name: new_name,
             };
-            rename::rename(draft, from, to, *mode)
+            rename::rename(draft, from, to, *mode, cred.uid)
         }
         Op::Link {
             inode,
@@ -511,5 +562,27 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
         Op::Snapshots => snapshot::list(draft),
         Op::KeepSnapshot { snapshot } => snapshot::keep(draft, snapshot),
         Op::ForgetSnapshot { id } => snapshot::forget(draft, *id),
+        Op::Trash {
+            container,
+            after,
+            limit,
+        } => trash::list(draft, *container, *after, *limit),
+        Op::Undelete {
+            id,
+            new_parent,
+            new_name,
+            cred,
+        } => {
+            let place = rename::Place {
+                dir: *new_parent,
+                name: new_name,
+            };
+            trash::undelete(draft, *id, place, *cred)
+        }
+        Op::Purge {
+            container,
+            entries,
+            cred,
+        } => trash::purge(draft, *container, entries, *cred),
     }
 }

@@ -96,7 +96,10 @@ pub fn settings_named(
 }
 
 /// The settings of a directory that has some.
-fn read(draft: &mut Draft<'_>, directory: InodeId) -> Result<Vec<(String, String)>, Refusal> {
+pub(crate) fn read(
+    draft: &mut Draft<'_>,
+    directory: InodeId,
+) -> Result<Vec<(String, String)>, Refusal> {
     let container = directory.container();
     let key = Key::Policy(directory.index()).encode();
     match draft.get(container, &key)? {

@@ -8,7 +8,8 @@ use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::key::{self, Key, Lane};
 use crate::op::remove::drop_directory;
-use crate::op::{Reply, policy};
+use crate::op::rename::Place;
+use crate::op::{Reply, policy, trash};
 use crate::record::{self, InodeRecord};
 use crate::xattr;
 use perigee_types::{ContainerId, Errno, InodeId};
@@ -33,6 +34,9 @@ pub(crate) fn rehome(
         return Err(Errno::EINVAL.into());
     }
     let old = draft.named_inode(parent, found.inode)?;
+    // What was removed from it leads to this name still.
+    let place = Place { dir: parent, name };
+    trash::keep_directory(draft, place, &found, old.uid)?;
     // Refuses one that has entries.
     drop_directory(draft, parent, &found)?;
     let mut record = InodeRecord {

@@ -5,7 +5,8 @@ use crate::dentry::{self, Found};
 use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::key::{self, Key};
-use crate::op::Reply;
+use crate::op::rename::Place;
+use crate::op::{Reply, trash};
 use crate::record;
 use perigee_types::{ContainerId, DataCommand, Errno, InodeId};
 
@@ -16,21 +17,30 @@ pub(crate) fn unlink(
     draft: &mut Draft<'_>,
     parent: InodeId,
     name: &[u8],
+    by: u32,
 ) -> Result<Reply, Refusal> {
     let found = existing(draft, parent, name)?;
     if found.kind == Kind::Directory {
         return Err(Errno::EISDIR.into());
     }
     dentry::remove(draft, parent, name, &found)?;
-    let nlink = drop_link(draft, parent, &found)?;
+    let place = Place { dir: parent, name };
+    let nlink = drop_link(draft, place, &found, by)?;
     Ok(removed(&found, nlink))
 }
 
-pub(crate) fn rmdir(draft: &mut Draft<'_>, parent: InodeId, name: &[u8]) -> Result<Reply, Refusal> {
+pub(crate) fn rmdir(
+    draft: &mut Draft<'_>,
+    parent: InodeId,
+    name: &[u8],
+    by: u32,
+) -> Result<Reply, Refusal> {
     let found = existing(draft, parent, name)?;
     if found.kind != Kind::Directory {
         return Err(Errno::ENOTDIR.into());
     }
+    let place = Place { dir: parent, name };
+    trash::keep_directory(draft, place, &found, by)?;
     drop_directory(draft, parent, &found)?;
     dentry::remove(draft, parent, name, &found)?;
     Ok(removed(&found, 0))
@@ -50,14 +60,16 @@ fn existing(draft: &mut Draft<'_>, parent: InodeId, name: &[u8]) -> Result<Found
     dentry::find(draft, parent, name)?.ok_or(Refusal::Errno(Errno::ENOENT))
 }
 
-/// Takes one name from an inode that is not a directory, and gives the links that are left.
+/// Takes one name from an inode that is not a directory, and gives the links that are left. After the last one it is
+/// an orphan, or kept.
 pub(crate) fn drop_link(
     draft: &mut Draft<'_>,
-    parent: InodeId,
+    place: Place<'_>,
     found: &Found,
+    by: u32,
 ) -> Result<u32, Refusal> {
     let inode = found.inode;
-    let mut record = draft.named_inode(parent, inode)?;
+    let mut record = draft.named_inode(place.dir, inode)?;
     let Some(nlink) = record.nlink.checked_sub(1) else {
         return Err(record::corrupt(
             inode.container(),
@@ -68,7 +80,7 @@ pub(crate) fn drop_link(
     record.nlink = nlink;
     record.ctime = draft.now();
     draft.set_inode(inode, record);
-    if nlink == 0 {
+    if nlink == 0 && !trash::keep(draft, place, inode, by) {
         mark_orphan(draft, inode);
     }
     Ok(nlink)
@@ -93,7 +105,8 @@ pub(crate) fn drop_directory(
     Ok(())
 }
 
-fn mark_orphan(draft: &mut Draft<'_>, inode: InodeId) {
+/// Notes that an inode has no name, and goes when nobody has it open.
+pub(crate) fn mark_orphan(draft: &mut Draft<'_>, inode: InodeId) {
     let key = Key::Orphan(inode.index()).encode();
     draft.put(inode.container(), key, Vec::new());
 }
@@ -121,6 +134,11 @@ pub(crate) fn reap(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refus
     if record.nlink != 0 {
         return Ok(Reply::Done);
     }
+    // What has no name and is no orphan is kept.
+    let orphan = Key::Orphan(index).encode();
+    if draft.get(container, &orphan)?.is_none() {
+        return Ok(Reply::Done);
+    }
     if record.xattrs != 0 {
         drop_xattrs(draft, inode)?;
     }
@@ -131,7 +149,7 @@ pub(crate) fn reap(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refus
         Kind::Directory | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {}
     }
     draft.delete(container, Key::Locks(index).encode());
-    draft.delete(container, Key::Orphan(index).encode());
+    draft.delete(container, orphan);
     draft.remove_inode(inode);
     Ok(Reply::Done)
 }

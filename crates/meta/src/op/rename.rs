@@ -4,8 +4,8 @@ use crate::attr::Kind;
 use crate::dentry::{self, Found};
 use crate::draft::Draft;
 use crate::error::Refusal;
-use crate::op::remove::{drop_directory, drop_link};
-use crate::op::{RenameMode, Reply};
+use crate::op::remove::drop_directory;
+use crate::op::{RenameMode, Reply, trash};
 use perigee_types::{Errno, InodeId};
 
 /// The deepest tree whose ancestors are walked; hundreds of times what a path can name. Beyond, the
@@ -24,6 +24,7 @@ pub(crate) fn rename(
     from: Place<'_>,
     to: Place<'_>,
     mode: RenameMode,
+    by: u32,
 ) -> Result<Reply, Refusal> {
     dentry::check_name(from.name)?;
     dentry::check_name(to.name)?;
@@ -44,7 +45,7 @@ pub(crate) fn rename(
             })
         }
         (RenameMode::Exchange, Some(target)) => exchange(draft, from, to, &source, &target),
-        (RenameMode::Replace, Some(target)) => replace(draft, from, to, &source, &target),
+        (RenameMode::Replace, Some(target)) => replace(draft, from, to, (&source, &target), by),
         (RenameMode::Replace | RenameMode::NoReplace, None) => {
             refuse_loop(draft, &source, from.dir, to.dir)?;
             dentry::remove(draft, from.dir, from.name, &source)?;
@@ -62,8 +63,8 @@ fn replace(
     draft: &mut Draft<'_>,
     from: Place<'_>,
     to: Place<'_>,
-    source: &Found,
-    target: &Found,
+    (source, target): (&Found, &Found),
+    by: u32,
 ) -> Result<Reply, Refusal> {
     refuse_loop(draft, source, from.dir, to.dir)?;
     match (
@@ -72,9 +73,12 @@ fn replace(
     ) {
         (true, false) => return Err(Errno::ENOTDIR.into()),
         (false, true) => return Err(Errno::EISDIR.into()),
-        (true, true) => drop_directory(draft, to.dir, target)?,
+        (true, true) => {
+            trash::keep_directory(draft, to, target, by)?;
+            drop_directory(draft, to.dir, target)?;
+        }
         (false, false) => {
-            drop_link(draft, to.dir, target)?;
+            trash::replaced(draft, to, target, by)?;
         }
     }
     dentry::remove(draft, from.dir, from.name, source)?;

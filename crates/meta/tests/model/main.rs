@@ -9,7 +9,7 @@ mod tree;
 use perigee_meta::memory::MemView;
 use perigee_meta::{
     Attr, Context, Credential, Kind, NewNode, Op, Outcome, Refusal, RenameMode, Reply, SetAttr,
-    Touched, execute, format_container,
+    Touched, TrashId, execute, format_container,
 };
 use perigee_types::{ByteRange, ContainerId, DataCommand, Errno, InodeId, WallTime};
 use proptest::prelude::*;
@@ -60,6 +60,18 @@ enum Step {
     Reap {
         node: u8,
     },
+    /// From here on what is removed is kept, or is not.
+    Keep {
+        on: bool,
+    },
+    Undelete {
+        node: u8,
+        dir: u8,
+        name: u8,
+    },
+    Purge {
+        node: u8,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -77,6 +89,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (any8(), any::<u16>(), any8())
             .prop_map(|(node, start, len)| Step::Write { node, start, len }),
         1 => any8().prop_map(|node| Step::Reap { node }),
+        1 => any::<bool>().prop_map(|on| Step::Keep { on }),
+        3 => (any8(), any8(), n()).prop_map(|(node, dir, name)| Step::Undelete { node, dir, name }),
+        1 => any8().prop_map(|node| Step::Purge { node }),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -88,6 +103,9 @@ struct World {
     /// Every inode that was ever made, so that the dead are asked for as well.
     all: Vec<InodeId>,
     clock: i64,
+    keeps: bool,
+    /// What was kept at any time.
+    ever_kept: Vec<TrashId>,
 }
 
 impl World {
@@ -106,6 +124,35 @@ impl World {
             view,
             all: vec![InodeId::ROOT],
             clock: 0,
+            keeps: false,
+            ever_kept: Vec::new(),
+        }
+    }
+
+    fn now(&self) -> WallTime {
+        WallTime {
+            secs: self.clock,
+            nanos: 0,
+        }
+    }
+
+    /// Until when what is removed now is kept.
+    fn until(&self) -> WallTime {
+        WallTime {
+            secs: self.clock + 1_000,
+            nanos: 0,
+        }
+    }
+
+    /// An inode has just lost a name.
+    fn note_kept(&mut self, inode: InodeId) {
+        let until = self.until();
+        let keeps = self.keeps;
+        let node = self.model.change(inode);
+        if keeps && node.nlink == 0 {
+            let id = TrashId::new(until, inode);
+            node.kept = Some(id);
+            self.ever_kept.push(id);
         }
     }
 
@@ -130,13 +177,9 @@ impl World {
 
     fn run(&mut self, op: &Op, home: Option<ContainerId>) -> Result<Outcome, Errno> {
         self.clock += 1;
-        let context = Context {
-            now: WallTime {
-                secs: self.clock,
-                nanos: 0,
-            },
-            new_directory_in: home,
-        };
+        let now = self.now();
+        let until = self.keeps.then(|| self.until());
+        let context = Context::new(now, home).keeping(until);
         let result = execute(op, &context, &mut self.view);
         match result {
             Ok(outcome) => {
@@ -214,6 +257,11 @@ impl World {
                     ByteRange::with_len(start.into(), len.into()),
                 );
             }
+            Step::Keep { on } => self.keeps = on,
+            Step::Undelete { node, dir, name } => {
+                self.undelete(node, self.dir(dir), vec![b'a' + name]);
+            }
+            Step::Purge { node } => self.purge(node),
             Step::Reap { node } => {
                 let inode = self.any(node);
                 let outcome = self.run(&Op::Reap { inode }, None).expect("never refused");
@@ -221,10 +269,10 @@ impl World {
                     .model
                     .nodes
                     .get(&inode)
-                    .is_some_and(|node| node.nlink == 0);
+                    .is_some_and(|node| node.nlink == 0 && !node.is_kept());
                 assert_eq!(!outcome.batches.is_empty(), gone);
                 if gone {
-                    self.model.nodes.remove(&inode);
+                    self.model.reap(inode);
                 }
             }
         }
@@ -283,6 +331,7 @@ impl World {
                 let node = &self.model.nodes[&gone];
                 assert_eq!((inode, nlink, kind), (gone, node.nlink, node.kind));
                 assert!(outcome.touched.contains(&Touched::Attr(gone)));
+                self.note_kept(gone);
             }
             (got, expected) => assert_eq!(got.map(|_| ()), expected.map(|_| ())),
         }
@@ -300,8 +349,59 @@ impl World {
             cred: Credential::default(),
         };
         let got = self.run(&op, None).map(|outcome| outcome.reply);
+        if let Ok((_, Some(replaced))) = expected {
+            self.note_kept(replaced);
+        }
         let expected = expected.map(|(moved, replaced)| Reply::Renamed { moved, replaced });
         assert_eq!(got, expected, "{op:?}");
+    }
+
+    fn undelete(&mut self, pick: u8, new_parent: InodeId, new_name: Vec<u8>) {
+        let Some(&id) = self
+            .ever_kept
+            .get(usize::from(pick) % self.ever_kept.len().max(1))
+        else {
+            return;
+        };
+        let before = self.model.node(id.inode).cloned();
+        let expected = self.model.undelete(id, new_parent, &new_name);
+        let cred = Credential::default();
+        let op = Op::Undelete {
+            id,
+            new_parent,
+            new_name,
+            cred,
+        };
+        match (self.run(&op, None), expected) {
+            (Ok(outcome), Ok(())) => {
+                let Reply::Entry(attr) = outcome.reply else {
+                    panic!("{:?}", outcome.reply)
+                };
+                let before = before.expect("it was kept");
+                assert_eq!((attr.inode, attr.nlink), (id.inode, 1));
+                assert_eq!((attr.kind, attr.size), (before.kind, before.size));
+                assert!(outcome.touched.contains(&Touched::Attr(id.inode)));
+                assert!(outcome.touched.contains(&Touched::Listing(new_parent)));
+            }
+            (got, expected) => assert_eq!(got.map(|_| ()), expected),
+        }
+    }
+
+    fn purge(&mut self, pick: u8) {
+        let Some(&id) = self
+            .ever_kept
+            .get(usize::from(pick) % self.ever_kept.len().max(1))
+        else {
+            return;
+        };
+        let op = Op::Purge {
+            container: id.inode.container(),
+            entries: vec![id, id],
+            cred: Credential::default(),
+        };
+        let expected = self.model.purge(id);
+        let reply = self.run(&op, None).expect("never refused").reply;
+        assert_eq!(reply, Reply::Inodes(expected));
     }
 
     fn truncate(&mut self, inode: InodeId, size: u64) {
@@ -367,7 +467,35 @@ impl World {
         }
     }
 
+    fn trash(&mut self) -> BTreeSet<TrashId> {
+        let mut found = BTreeSet::new();
+        for container in CONTAINERS {
+            let mut after = None;
+            loop {
+                let limit = 2;
+                let op = Op::Trash {
+                    container,
+                    after,
+                    limit,
+                };
+                let rows = match self.run(&op, None).expect("listed").reply {
+                    Reply::Trash(rows) => rows,
+                    other => panic!("{other:?}"),
+                };
+                let Some(last) = rows.last() else { break };
+                after = Some(last.id);
+                for row in rows {
+                    assert!(found.insert(row.id), "listed twice");
+                }
+            }
+        }
+        found
+    }
+
     fn check_all(&mut self) {
+        let kept = self.model.nodes.values().filter_map(|node| node.kept);
+        let kept: BTreeSet<TrashId> = kept.chain(self.model.gone_directories.clone()).collect();
+        assert_eq!(self.trash(), kept);
         let orphans: BTreeSet<InodeId> = CONTAINERS
             .into_iter()
             .flat_map(|container| {
@@ -390,7 +518,7 @@ impl World {
             };
             let attr = attr.expect("the model has it");
             assert_eq!((attr.kind, attr.nlink), (node.kind, node.nlink), "{inode}");
-            assert_eq!(orphans.contains(&inode), node.nlink == 0);
+            assert_eq!(orphans.contains(&inode), node.nlink == 0 && !node.is_kept());
             if !node.is_dir() {
                 assert_eq!(attr.size, node.size);
                 continue;

@@ -1,8 +1,8 @@
 //! The plain tree: names lead to nodes, and nothing else is known.
 
-use perigee_meta::{Kind, RenameMode};
+use perigee_meta::{Kind, RenameMode, TrashId};
 use perigee_types::{Errno, InodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone)]
 pub struct Node {
@@ -11,17 +11,26 @@ pub struct Node {
     pub size: u64,
     pub entries: BTreeMap<Vec<u8>, InodeId>,
     pub parent: InodeId,
+    /// It has no name and is kept; of a directory: what it was like.
+    pub kept: Option<TrashId>,
 }
 
 impl Node {
     pub fn is_dir(&self) -> bool {
         self.kind == Kind::Directory
     }
+
+    /// Whether it stays though it has no name.
+    pub fn is_kept(&self) -> bool {
+        self.kept.is_some() && !self.is_dir()
+    }
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct Model {
     pub nodes: BTreeMap<InodeId, Node>,
+    /// Directories that were reaped, and what they were like is remembered.
+    pub gone_directories: BTreeSet<TrashId>,
 }
 
 pub type Expected<T> = Result<T, Errno>;
@@ -41,6 +50,7 @@ impl Model {
             size,
             entries: BTreeMap::new(),
             parent,
+            kept: None,
         };
         assert!(
             self.nodes.insert(inode, node).is_none(),
@@ -147,6 +157,44 @@ impl Model {
         self.change(inode).nlink += 1;
         self.put_name(dir, name, inode);
         Ok(())
+    }
+
+    pub fn reap(&mut self, inode: InodeId) {
+        let node = self.nodes.remove(&inode);
+        self.gone_directories
+            .extend(node.and_then(|node| node.kept));
+    }
+
+    pub fn undelete(&mut self, id: TrashId, dir: InodeId, name: &[u8]) -> Expected<()> {
+        self.live_dir(dir)?;
+        if self.gone_directories.contains(&id) {
+            return Err(Errno::EISDIR);
+        }
+        let node = self.nodes.get(&id.inode);
+        let kept = node.filter(|node| node.kept == Some(id));
+        if kept.ok_or(Errno::ENOENT)?.is_dir() {
+            return Err(Errno::EISDIR);
+        }
+        if self.nodes[&dir].entries.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        let node = self.change(id.inode);
+        node.nlink = 1;
+        node.kept = None;
+        self.put_name(dir, name, id.inode);
+        Ok(())
+    }
+
+    pub fn purge(&mut self, id: TrashId) -> Vec<InodeId> {
+        self.gone_directories.remove(&id);
+        match self.nodes.get_mut(&id.inode) {
+            Some(node) if node.kept == Some(id) => {
+                node.kept = None;
+                let orphan = (!node.is_dir()).then_some(id.inode);
+                orphan.into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     pub fn is_below(&self, mut at: InodeId, top: InodeId) -> bool {

@@ -7,7 +7,7 @@ use crate::sessions::Whom;
 use parking_lot::MutexGuard;
 use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::tx::Turn;
-use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
+use perigee_meta::{Attr, Op, Outcome, Reply, RunId, Seen, Touched};
 use perigee_proto::message::session::Revoke;
 use perigee_replica::work::Done;
 use perigee_types::{
@@ -71,6 +71,7 @@ pub(crate) fn changes(op: &Op) -> bool {
             | Op::Orphans { .. }
             | Op::GetPolicy { .. }
             | Op::Snapshots
+            | Op::Trash { .. }
     )
 }
 
@@ -223,9 +224,9 @@ impl Container {
         if let Admitted::Answered(result, owed) = admitted {
             return Ok(Ran::Done(result, Span::ZERO, owed));
         }
-        let context = Context {
-            now: self.env.clock.wall(),
-            new_directory_in: request.new_directory_in,
+        let Ok(context) = self.context(st, now, request) else {
+            let run = mutates.then(|| st.answers.begin(request.session, request.op));
+            return Ok(Ran::Spans(run));
         };
         let idle = st.transactions.is_idle();
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, foreign);

@@ -75,10 +75,7 @@ impl State {
 impl Container {
     /// Runs an operation that only this owner itself asks for.
     pub(super) fn run_own(&self, st: &State, op: &Op) -> Result<perigee_meta::Outcome, Errno> {
-        let context = Context {
-            now: self.env.clock.wall(),
-            new_directory_in: None,
-        };
+        let context = Context::new(self.env.clock.wall(), None);
         let mut foreign = Foreign::default();
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         let ran = perigee_meta::execute(op, &context, &mut view);

@@ -30,6 +30,7 @@ mod serve;
 mod sync;
 mod transact;
 mod transfer;
+mod trash;
 mod uncertain;
 mod unseen;
 mod view;

@@ -481,7 +481,7 @@ impl Container {
     fn run_past(&self, st: &State, at: CheckpointId, op: &Op) -> Result<Reply, Failed> {
         let context = Context {
             now: self.env.clock.wall(),
-            new_directory_in: None,
+            ..Context::default()
         };
         self.with_state(st, |view| {
             let mut past = PastView::new(self.id, at, view);

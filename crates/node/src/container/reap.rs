@@ -37,10 +37,7 @@ impl Container {
         if !alone || !self.env.sessions.open_among(&[inode]).is_empty() {
             return;
         }
-        let context = Context {
-            now: self.env.clock.wall(),
-            new_directory_in: None,
-        };
+        let context = Context::new(self.env.clock.wall(), None);
         let mut overlay = perigee_meta::Overlay::default();
         let mut foreign = Foreign::default();
         let below = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);

@@ -3,13 +3,14 @@
 //! [`perigee_meta::tx::Transactions`] decides; this asks the other owners, orders the records, and says what may be said.
 
 use super::execute::{Owed, Request, changes, data_inode};
+use super::trash::Unsaid;
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use perigee_meta::tx::{
     Count, Intent, Known, Plan, Step, Tell, Transactions, Turn, Verdict, Vote, When,
 };
-use perigee_meta::{Answers, Context, Outcome, Refusal, Reply, RunId, Touched, View};
+use perigee_meta::{Answers, Outcome, Refusal, Reply, RunId, Touched, View};
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
@@ -37,6 +38,8 @@ enum Next {
     Wait,
     /// Other sessions keep what is to be changed.
     Recall(Owed),
+    /// The policies of this directory are another container's to tell.
+    Policy(InodeId),
     /// Parts of these files belong to other members.
     Call(Vec<(InodeId, Access)>),
     Answer(Result<Reply, Errno>, Owed),
@@ -121,6 +124,10 @@ impl Container {
                 }
                 Next::Recall(owed) => {
                     self.pay(owed).await?;
+                    continue;
+                }
+                Next::Policy(directory) => {
+                    crate::retention::ask(&self.env, directory).await?;
                     continue;
                 }
                 Next::Call(held) => {
@@ -212,9 +219,9 @@ impl Container {
             return Ok(Next::Wait);
         }
         self.record_all_writes(st);
-        let context = Context {
-            now: self.env.clock.wall(),
-            new_directory_in: request.new_directory_in,
+        let context = match self.context(st, now, request) {
+            Ok(context) => context,
+            Err(Unsaid(directory)) => return Ok(Next::Policy(directory)),
         };
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, foreign);
         view.reads = Some(Vec::new());

@@ -23,6 +23,7 @@ pub mod snapshot;
 pub mod status;
 pub mod token;
 pub mod umount;
+pub mod undelete;
 pub mod up;
 pub mod where_is;
 
@@ -82,6 +83,8 @@ pub enum Command {
     /// Keep a directory as it is now, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::Snapshot),
+    /// Bring back what was removed where a policy has it kept
+    Undelete(undelete::Undelete),
     /// Move what a node keeps to other nodes, so that it can be removed
     Drain(drain::Drain),
     /// Strike a node off the cluster, for good
@@ -130,6 +133,7 @@ impl Command {
             Self::Explain(command) => command.run(),
             Self::Policy(command) => command.run(),
             Self::Snapshot(command) => command.run(),
+            Self::Undelete(command) => command.run(),
             Self::Drain(command) => command.run(),
             Self::Remove(command) => command.run(),
             Self::Control(command) => command.run(),

@@ -41,6 +41,9 @@ pub struct Get {
 ///
 /// `snapshots`: when snapshots of the directory are made by themselves, and how many stay: `1h:24,1d:7` is one each hour, of
 /// which there are 24, and one each day, of which there are 7. Snapshots that a person made stay.
+///
+/// `trash`: how long files are kept that are removed or replaced: `12h`, `7d`; `off`: not at all. It may be set at any
+/// time, and counts for what is removed from then on. `perigee undelete` brings them back.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -48,6 +51,7 @@ Examples:
   mkdir /mnt/perigee/scratch && perigee policy set /mnt/perigee/scratch copies=1
   perigee policy set /mnt/perigee/logs migration=off
   perigee policy set /mnt/perigee/data snapshots=1h:24,1d:7
+  perigee policy set /mnt/perigee/home trash=7d
   perigee policy set /mnt/perigee copies=    back to the inherited value")]
 pub struct Set {
     /// A path in a mount

@@ -8,6 +8,7 @@ mod membership;
 mod node;
 mod rebuild;
 mod snapshots;
+mod trash;
 
 pub use control::{
     address as address_of_control, check_etcd, export_control, first_token, import_control,

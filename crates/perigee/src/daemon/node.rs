@@ -2,8 +2,8 @@
 
 use super::failure;
 use super::join::identity_dir;
-use super::{findings, membership, snapshots};
-use crate::admin_server::AdminBackend;
+use super::{findings, membership, snapshots, trash};
+use crate::admin_server::{AdminBackend, Asker};
 use crate::config::NodeConfig;
 use crate::mount_options::Options;
 use crate::mounts::SOURCE_PREFIX;
@@ -13,12 +13,12 @@ use perigee_gateway::fuse::{
     self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
 };
 use perigee_net::identity::Identity;
-use perigee_node::policy::{COPIES, MIGRATION, PolicyError, Wanted};
+use perigee_node::policy::{COPIES, MIGRATION, PolicyError, TRASH, Wanted};
 use perigee_node::schedule::Schedule;
 use perigee_node::snapshot::SNAPSHOTS;
 use perigee_node::{Node, StartError};
 use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
-use perigee_types::{Errno, InodeId, Migration, SessionId, Span};
+use perigee_types::{Errno, InodeId, Migration, Retention, SessionId, Span};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,10 +27,11 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 /// The policies that there are, with their defaults.
-const POLICIES: [(&str, &str); 3] = [
+const POLICIES: [(&str, &str); 4] = [
     (COPIES, "3"),
     (MIGRATION, Migration::Adaptive.as_str()),
     (SNAPSHOTS, "none"),
+    (TRASH, "off"),
 ];
 
 /// Starts the node of a data directory. It serves its peers when this returns.
@@ -94,9 +95,9 @@ impl RunningNode {
 }
 
 impl AdminBackend for RunningNode {
-    fn admin(&self, request: Request) -> BoxFuture<'static, Result<Answer, Failure>> {
+    fn admin(&self, who: Asker, request: Request) -> BoxFuture<'static, Result<Answer, Failure>> {
         let inner = Arc::clone(&self.inner);
-        Box::pin(async move { inner.answer(request).await })
+        Box::pin(async move { inner.answer(who, request).await })
     }
 }
 
@@ -117,7 +118,7 @@ impl Inner {
         }
     }
 
-    async fn answer(self: Arc<Self>, request: Request) -> Result<Answer, Failure> {
+    async fn answer(self: Arc<Self>, who: Asker, request: Request) -> Result<Answer, Failure> {
         if let Request::Umount { mountpoint, lazy } = request {
             return self.umount(mountpoint.into(), lazy).await;
         }
@@ -145,6 +146,9 @@ impl Inner {
             Request::SnapshotCreate { path, name } => snapshots::create(node, &path, name).await,
             Request::SnapshotList => snapshots::list(node).await,
             Request::SnapshotDelete { path, name } => snapshots::delete(node, &path, &name).await,
+            Request::TrashList { path } => trash::list(node, &path, who).await,
+            Request::TrashBring { entries } => Ok(trash::bring(node, entries, who).await),
+            Request::TrashPurge { entries } => trash::purge(node, &entries, who).await,
             Request::Token { ttl_secs, admits } => token(node, ttl_secs, admits).await,
             Request::TokenAgain {
                 node: name,
@@ -378,6 +382,15 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
                 Err(why) => return Err(format!("`{key}`: {why}, not `{value}`")),
             }
         }
+        TRASH => {
+            let retention = Retention::named(value);
+            if !back && retention.is_none() {
+                return Err(format!(
+                    "`{key}` is `off` or a time of up to 3650d, as in 90m, 12h or 7d, not `{value}`"
+                ));
+            }
+            wanted.trash = Some(retention);
+        }
         _ => return Err(format!("there is no policy `{key}`")),
     }
     Ok(())
@@ -386,7 +399,7 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::{Wanted, add_policy};
-    use perigee_types::Migration;
+    use perigee_types::{Migration, Retention};
 
     #[test]
     fn a_policy_is_checked_before_it_is_set() {
@@ -398,6 +411,13 @@ mod tests {
         assert_eq!(off.migration, Some(Some(Migration::Off)));
         assert_eq!(off.copies, Some(None));
         assert_eq!(add("migration", "").unwrap().migration, Some(None));
+        let week = add("trash", "7d").unwrap().trash;
+        assert_eq!(week, Some(Retention::named("7d")));
+        assert_eq!(
+            add("trash", "off").unwrap().trash,
+            Some(Some(Retention::Off))
+        );
+        assert_eq!(add("trash", "").unwrap().trash, Some(None));
         for (key, value) in [
             ("copies", "0"),
             ("copies", "many"),
@@ -407,6 +427,8 @@ mod tests {
             ("migration", "on"),
             ("snapshots", "often"),
             ("snapshots", "1s:5"),
+            ("trash", "7"),
+            ("trash", "on"),
         ] {
             assert!(add(key, value).is_err(), "{key}={value}");
         }

@@ -6,7 +6,7 @@ use crate::names::history::Executed;
 use crate::names::host::Rows;
 use crate::names::world::Names;
 use perigee_meta::memory::MemView;
-use perigee_meta::{Key, Refusal, execute};
+use perigee_meta::{Key, Op, Refusal, execute};
 
 const LAW: &str = "as if alone";
 
@@ -58,6 +58,10 @@ fn replay(world: &Names, executed: &Executed, model: &mut MemView) -> Option<Str
     }
     if world.drift == Drift::Beyond && executed.record.is_none() {
         // An owner whose lease ended unnoticed has answered from an old state, and changed nothing.
+        return None;
+    }
+    if matches!(executed.operation, Op::Trash { .. }) {
+        // A list beside a removal that has a part elsewhere may lack it: nobody was told of that yet.
         return None;
     }
     let ran = execute(&executed.operation, &executed.context, model);

@@ -100,7 +100,7 @@ fn outcome(
         (Ok(_), _) => Answer::Done,
         (Err(Errno::EIO), _) => return doubtful,
         // Of a link it may be the inode that is gone.
-        (Err(Errno::ENOENT | Errno::ESTALE), Op::Link { .. }) => return None,
+        (Err(Errno::ENOENT | Errno::ESTALE), Op::Link { .. } | Op::Undelete { .. }) => return None,
         (Err(Errno::ENOENT | Errno::ESTALE), _) => Answer::Missing,
         (Err(Errno::EEXIST), _) => Answer::Exists,
         (Err(Errno::ENOTEMPTY), _) => Answer::NotEmpty,
@@ -136,6 +136,12 @@ fn asked_for(operation: &Op, made: Option<Inode>) -> Option<names::Op> {
             new_name,
             ..
         } => names::Op::Add(place(new_parent, new_name), inode.0),
+        Op::Undelete {
+            id,
+            new_parent,
+            new_name,
+            ..
+        } => names::Op::Add(place(new_parent, new_name), id.inode.0),
         Op::Unlink { parent, name, .. } | Op::Rmdir { parent, name, .. } => {
             names::Op::Remove(place(parent, name))
         }

@@ -18,6 +18,7 @@ pub mod at_most_once;
 pub mod cached;
 pub mod explained_names;
 pub mod history;
+pub mod kept;
 pub mod namespace;
 pub mod past;
 pub mod settled;
@@ -29,6 +30,7 @@ pub(crate) fn check_names(world: &mut crate::names::world::Names) {
     at_most_once::check(world);
     as_if_alone::check(world);
     past::check(world);
+    kept::check(world);
 }
 
 /// The laws that a history is looked at under.

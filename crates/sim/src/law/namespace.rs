@@ -1,5 +1,5 @@
 //! The namespace is well formed over all containers: every entry names an inode that exists, an inode counts its names,
-//! a directory has one name and knows its parent, and whatever has no name is noted as an orphan.
+//! a directory has one name and knows its parent, and whatever has no name is noted as an orphan, or kept: one of the two.
 
 use crate::names::world::Names;
 use perigee_meta::memory::MemView;
@@ -83,6 +83,10 @@ fn count(view: &mut MemView, found: &BTreeMap<InodeId, Found>) -> Result<(), Str
             Key::Orphan(index) => Some(InodeId::new(ContainerId::ROOT, index)),
             _ => None,
         });
+        let kept = keys(|key| match key {
+            Key::Trash(_, index) => Some(InodeId::new(ContainerId::ROOT, index)),
+            _ => None,
+        });
         for inode in inodes {
             let attr = attr(view, inode).ok_or(format!("{inode} is unreadable"))?;
             let names = found.get(&inode);
@@ -98,9 +102,12 @@ fn count(view: &mut MemView, found: &BTreeMap<InodeId, Found>) -> Result<(), Str
                     attr.nlink
                 ));
             }
-            if names.is_none() != orphans.contains(&inode) {
+            // Of a directory what it was like is kept, and itself it is an orphan.
+            let is_kept = kept.contains(&inode) && attr.kind != Kind::Directory;
+            let is = [names.is_some(), orphans.contains(&inode), is_kept];
+            if is.into_iter().filter(|so| *so).count() != 1 {
                 return Err(format!(
-                    "{inode} has a name, or is an orphan: one of the two"
+                    "{inode} has a name, or is an orphan, or is kept: one of the three, and not {is:?}"
                 ));
             }
         }

@@ -324,6 +324,7 @@ impl Names {
             }
             self.step(host, container, Input::Tick);
             self.settle_transactions(host, container);
+            self.purge_due(host, container);
         }
     }
 

@@ -3,7 +3,7 @@
 //! Sessions make, link, rename and remove names; owners run them with [`perigee_meta::execute`], order their effects in
 //! the real [`Chain`](perigee_replica::Chain) and settle operations over two containers with the real
 //! [`Transactions`](perigee_meta::tx::Transactions). Reading order: [`world`], [`host`], [`chain`], [`owner`],
-//! [`attempt`], [`calls`], [`leases`], [`moves`], [`past`], [`session`], [`chaos`], [`history`], then the laws of names in [`crate::law`].
+//! [`attempt`], [`calls`], [`leases`], [`moves`], [`past`], [`session`], [`trash`], [`chaos`], [`history`], then the laws of names in [`crate::law`].
 
 pub mod attempt;
 pub mod calls;
@@ -17,6 +17,7 @@ pub mod moves;
 pub mod owner;
 pub mod past;
 pub mod session;
+pub mod trash;
 pub mod world;
 
 pub use world::{Options, Report, run, run_under};
@@ -56,4 +57,8 @@ marks! {
     CheckpointRestored = "a new owner found checkpoints";
     CheckpointGone = "a checkpoint that was wanted no more is gone";
     Replaced = "a rename took the place of a name";
+    Trashed = "something was removed and kept";
+    BroughtBack = "something came back that had been removed";
+    BroughtAcross = "something came back in another container";
+    Purged = "something that was kept went after its time";
 }

@@ -11,7 +11,7 @@ use crate::law;
 use crate::numbered::Kind;
 use crate::world::host_of;
 use perigee_meta::{Context, Credential, NewNode, Op, RenameMode, Reply};
-use perigee_types::{ContainerId, Errno, InodeId, NodeId, OpId, Rng, SessionId, Span, WallTime};
+use perigee_types::{ContainerId, Errno, InodeId, NodeId, OpId, Rng, SessionId, Span};
 
 /// Names that the sessions fight for.
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
@@ -62,7 +62,10 @@ pub fn session_host(session: SessionId) -> usize {
 /// Whether an operation can change anything.
 #[must_use]
 pub fn changes(op: &Op) -> bool {
-    !matches!(op, Op::Lookup { .. } | Op::GetAttr { .. })
+    !matches!(
+        op,
+        Op::Lookup { .. } | Op::GetAttr { .. } | Op::Trash { .. }
+    )
 }
 
 /// The names that an operation changes.
@@ -72,6 +75,11 @@ pub fn names_of(op: &Op) -> Vec<Name> {
         | Op::Unlink { parent, name, .. }
         | Op::Rmdir { parent, name, .. } => vec![(*parent, name.clone())],
         Op::Link {
+            new_parent,
+            new_name,
+            ..
+        }
+        | Op::Undelete {
             new_parent,
             new_name,
             ..
@@ -95,7 +103,8 @@ fn container_of(op: &Op) -> ContainerId {
         | Op::Unlink { parent, .. }
         | Op::Rmdir { parent, .. }
         | Op::Rename { parent, .. } => parent.container(),
-        Op::Link { new_parent, .. } => new_parent.container(),
+        Op::Link { new_parent, .. } | Op::Undelete { new_parent, .. } => new_parent.container(),
+        Op::Trash { container, .. } | Op::Purge { container, .. } => *container,
         Op::GetAttr { inode } => inode.container(),
         _ => ContainerId::ROOT,
     }
@@ -128,7 +137,9 @@ impl Names {
         let kept = this.cache.names.keys();
         let kept: Vec<Name> = kept.cloned().collect();
         let mut next = self.any_operation(&mut rng);
-        if !kept.is_empty() && rng.chance(1, MOVES) {
+        if let Some(operation) = self.trash_operation(&mut rng) {
+            next.0 = operation;
+        } else if !kept.is_empty() && rng.chance(1, MOVES) {
             let from = kept[rng.below(kept.len() as u64) as usize].clone();
             next.0 = self.random_rename(from, &mut rng);
         }
@@ -145,13 +156,11 @@ impl Names {
     pub(super) fn any_operation(&self, rng: &mut Rng) -> (Op, Context) {
         let operation = self.random_operation(rng);
         let elsewhere = rng.below(self.stores.len() as u64) as u32 + 1;
-        let now = WallTime {
-            secs: i64::try_from(self.now / 1_000_000).unwrap_or(0),
-            nanos: (self.now % 1_000_000 * 1_000) as u32,
-        };
+        let context = Context::new(self.wall(0), Some(ContainerId(elsewhere)));
+        let context = context.keeping(self.kept_until());
         let context = Context {
-            now,
-            new_directory_in: Some(ContainerId(elsewhere)),
+            plant: self.plant,
+            ..context
         };
         (operation, context)
     }
@@ -270,6 +279,7 @@ impl Names {
         if self.places.len() > REMEMBERED {
             self.places.remove(0);
         }
+        self.remember_trash(reply);
         let attr = match reply {
             Reply::Created { attr, .. } | Reply::Entry(attr) => attr,
             _ => return,
@@ -285,11 +295,11 @@ impl Names {
         }
     }
 
-    fn any_name(rng: &mut Rng) -> Vec<u8> {
+    pub(super) fn any_name(rng: &mut Rng) -> Vec<u8> {
         NAMES[rng.below(NAMES.len() as u64) as usize].to_vec()
     }
 
-    fn any_directory(&self, rng: &mut Rng) -> InodeId {
+    pub(super) fn any_directory(&self, rng: &mut Rng) -> InodeId {
         let pick = rng.below(self.directories.len() as u64 + 1) as usize;
         self.directories.get(pick).copied().unwrap_or(InodeId::ROOT)
     }

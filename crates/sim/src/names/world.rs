@@ -4,6 +4,7 @@ use super::calls::{Asked, CallId, Origin};
 use super::chaos::Chaos;
 use super::history::History;
 use super::host::{Disk, Host, Kept, Packet, Process, Rows, Then, apply};
+use super::trash::Trash;
 use super::{Mark, Marks};
 use crate::clock::{Clock, Drift};
 use crate::control::{Store, StoreReply, StoreRequest};
@@ -184,6 +185,8 @@ pub struct Names {
     pub(super) files: Vec<InodeId>,
     /// Names that sessions have made.
     pub(super) places: Vec<(InodeId, Vec<u8>)>,
+    /// What sessions know to be kept.
+    pub(super) trash: Trash,
     /// What each container held before its first record.
     pub(crate) first_rows: BTreeMap<ContainerId, Rows>,
     /// Sessions whose operation of the end has no answer.
@@ -290,6 +293,7 @@ impl Names {
             directories: Vec::new(),
             files: Vec::new(),
             places: Vec::new(),
+            trash: Trash::of(options.seed),
             first_rows,
             probed: BTreeSet::new(),
             last_operation: BTreeMap::new(),
@@ -375,7 +379,7 @@ impl Names {
         self.plant == Some(plant)
     }
 
-    pub(super) fn note(&mut self, mark: Mark) {
+    pub(crate) fn note(&mut self, mark: Mark) {
         self.marks.hit(mark);
     }
 
