@@ -36,10 +36,10 @@ pub use error::Refusal;
 pub use format::format_container;
 pub use key::{Key, dedup_key};
 pub use lease::Leases;
-pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
+pub use lock::{Fences, FileLock, LockKind, LockOwner, Mode, Patience, Token, WaitId};
 pub use op::{
-    Allocate, Context, Credential, ListEntry, NewNode, Op, Outcome, RenameMode, Reply, Setting,
-    Touched, execute, held_locks, lock_sessions,
+    Allocate, Context, Credential, ListEntry, LockSessions, NewNode, Op, Outcome, RenameMode,
+    Reply, Setting, Touched, execute, held_locks, lock_sessions,
 };
 pub use overlay::Overlay;
 pub use owner_view::{Foreign, OwnerView};

@@ -207,6 +207,7 @@ fn try_all(fs: &mut Fs, inodes: &[InodeId]) -> usize {
             let context = Context {
                 now: at(99),
                 new_directory_in: Some(THERE),
+                ..Context::default()
             };
             match execute(&op, &context, &mut fs.view) {
                 Err(Refusal::Corrupt { .. }) => corrupt += 1,

@@ -46,6 +46,7 @@ fn plan(fs: &mut Fs, op: &Op, count: u64) -> (Reply, Vec<(ContainerId, Intent)>)
     let context = Context {
         now: at(fs.clock),
         new_directory_in: fs.home,
+        ..Context::default()
     };
     let reads = ReadSet::default();
     let mut view = Recorded {

@@ -66,7 +66,9 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::Reap { inode }
         | Op::SetPolicy { inode, .. }
         | Op::GetPolicy { inode } => Ok(*inode),
-        Op::ReleaseSession { container, .. } | Op::Orphans { container, .. } => Err(*container),
+        Op::ReleaseSession { container, .. }
+        | Op::ExpireSession { container, .. }
+        | Op::Orphans { container, .. } => Err(*container),
     }
 }
 

@@ -15,12 +15,12 @@ mod setattr;
 mod write;
 mod xattr;
 
-pub use lock::{held_locks, lock_sessions};
+pub use lock::{LockSessions, held_locks, lock_sessions};
 
 use crate::attr::{Attr, Kind, SetAttr};
 use crate::draft::Draft;
 use crate::error::Refusal;
-use crate::lock::{FileLock, Holder, LockKind, Patience, WaitId};
+use crate::lock::{FileLock, Holder, LockKind, Patience, Token, WaitId};
 use crate::view::View;
 use perigee_types::{Batch, ByteRange, ContainerId, InodeId, SessionId, WallTime};
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,8 @@ pub struct Context {
     pub now: WallTime,
     /// The container in which a new directory's inode is made; `None`: the parent's.
     pub new_directory_in: Option<ContainerId>,
+    /// Names the lock that is granted, if one is: above every earlier grant of the container.
+    pub grant: Token,
 }
 
 /// What to make.
@@ -197,7 +199,7 @@ pub enum Op {
         session: SessionId,
         lock: FileLock,
     },
-    /// Takes a lock, or drops it (`exclusive: None`): [`Reply::Done`] or [`Reply::Blocked`].
+    /// Takes a lock: [`Reply::Granted`] or [`Reply::Blocked`]. Or drops it (`mode: None`): [`Reply::Done`].
     /// Whoever waits is the affair of the driver, which keeps a [`crate::queue::LockQueue`].
     SetLock {
         inode: InodeId,
@@ -247,6 +249,12 @@ pub enum Op {
         name: Vec<u8>,
         container: ContainerId,
         policy: Vec<(String, String)>,
+    },
+    /// Ends all locks of a session in this container that does not know it, and remembers that: [`Reply::Inodes`] on
+    /// which it had any.
+    ExpireSession {
+        container: ContainerId,
+        session: SessionId,
     },
 }
 
@@ -326,6 +334,8 @@ pub enum Reply {
     Policy(Vec<Setting>),
     /// The name leads into another container, to this inode.
     Leads(InodeId),
+    /// The lock is held from now on, by this token.
+    Granted(Token),
 }
 
 /// What other sessions' caches must drop before an operation is acknowledged.
@@ -483,7 +493,10 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             lock::release(draft, *inode, holder, *kind)
         }
         Op::ReleaseSession { container, session } => {
-            lock::release_session(draft, *container, *session)
+            lock::end_session(draft, *container, *session, lock::End::Over)
+        }
+        Op::ExpireSession { container, session } => {
+            lock::end_session(draft, *container, *session, lock::End::WithoutItsWord)
         }
         Op::Orphans { container, limit } => remove::orphans(draft, *container, *limit),
         Op::Reap { inode } => remove::reap(draft, *inode),

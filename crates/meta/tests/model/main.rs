@@ -136,6 +136,7 @@ impl World {
                 nanos: 0,
             },
             new_directory_in: home,
+            ..Context::default()
         };
         let result = execute(op, &context, &mut self.view);
         match result {

@@ -151,7 +151,7 @@ impl Container {
         after: &mut After,
     ) -> Result<Ran, Elsewhere> {
         let now = self.env.clock.now();
-        let (_, until) = Self::reign(st, now)?;
+        let (epoch, until) = Self::reign(st, now)?;
         if !local {
             st.foreign.insert(request.session);
         }
@@ -185,6 +185,7 @@ impl Container {
         let context = Context {
             now: self.env.clock.wall(),
             new_directory_in: request.new_directory_in,
+            grant: st.lock_queue.next_grant(epoch),
         };
         let idle = st.transactions.is_idle();
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, foreign);
@@ -259,12 +260,18 @@ impl Container {
         mut outcome: Outcome,
         after: &mut After,
     ) -> Concluded {
+        if let Some(errno) = Self::refused_for_locks(st, request) {
+            return Concluded::failed(errno);
+        }
+        // A lock is one for all hosts: the next owner knows of it, whoever has it.
+        let granted = matches!(outcome.reply, Reply::Granted(_));
         let mut owed = Owed::default();
         let mut depends = latest;
         if let Some(mut batch) = outcome.batches.remove(&self.id) {
             self.add_reap(st, local, &outcome.reply, &mut batch);
-            // One of this node may wait for other hosts' leases, and be asked for again at the next owner meanwhile.
-            if !local || self.must_wait(st, now, &outcome.touched) {
+            // One of this node may wait for other hosts' leases, or for the members to know of a lock, and be asked for
+            // again at the next owner meanwhile.
+            if !local || granted || self.must_wait(st, now, &outcome.touched) {
                 Self::remember(st, request, &outcome.reply, &mut batch);
             }
             if let Err(error) = self.carry_out(st, &batch) {
@@ -280,7 +287,7 @@ impl Container {
         }
         self.owe_leases(st, now, request.session, outcome.touched, &mut owed);
         owed.hold_repeats(st, request.session, request.op);
-        owed.commit = st.before_telling(local, depends);
+        owed.commit = st.before_telling(local && !granted, depends);
         if owed.commit.is_some() {
             self.hurry(st);
         }

@@ -78,6 +78,7 @@ impl Container {
         let context = Context {
             now: self.env.clock.wall(),
             new_directory_in: None,
+            ..Context::default()
         };
         let mut foreign = Foreign::default();
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
@@ -328,6 +329,9 @@ impl Container {
             // Also one of this node: the owner that it went to first may have carried it out.
             if let Some(before) = self.repeated_write(&st, request)? {
                 return self.write_again(&mut st, request, &file, &before, data);
+            }
+            if st.lock_queue.keeps_out(inode, request.session) {
+                return Err(Errno::EIO.into());
             }
             let kept = st.leases.is_kept(now, request.session, &touched(request));
             let range = reach(request, data.len() as u64);

@@ -36,6 +36,7 @@ impl Container {
         let context = Context {
             now: self.env.clock.wall(),
             new_directory_in: None,
+            ..Context::default()
         };
         let mut overlay = perigee_meta::Overlay::default();
         let mut foreign = Foreign::default();

@@ -215,6 +215,7 @@ impl Container {
         let context = Context {
             now: self.env.clock.wall(),
             new_directory_in: request.new_directory_in,
+            grant: st.lock_queue.next_grant(epoch),
         };
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, foreign);
         view.reads = Some(Vec::new());
