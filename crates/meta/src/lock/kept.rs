@@ -144,9 +144,11 @@ impl Kept {
         self.locks.contains_key(&id)
     }
 
-    /// The session's locks were ended: it keeps nothing.
-    pub fn ended(&mut self) {
-        self.locks.clear();
+    /// The session's locks were ended: it keeps nothing, and tells the owner so of each. Only when no change is under way
+    /// that counts on one of them: from then on the owner takes changes again.
+    pub fn ended(&mut self) -> Vec<KeptId> {
+        let locks = std::mem::take(&mut self.locks);
+        locks.into_keys().collect()
     }
 
     fn give_back(&mut self, id: KeptId) -> bool {

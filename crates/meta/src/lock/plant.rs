@@ -13,5 +13,4 @@ perigee_types::plants! {
     TokenUsedAgain = "a new owner numbers its grants as the one before did";
     KeptOverCall = "a host that is called back keeps the lock when its last use ends";
     EarlyCallForgotten = "a host gives back a lock that is called for before its grant has come, and uses it all the same";
-    RepeatLocksAgain = "a repeated request for a lock is executed again";
 }

@@ -152,6 +152,7 @@ impl Names {
         let context = Context {
             now,
             new_directory_in: Some(ContainerId(elsewhere)),
+            ..Context::default()
         };
         (operation, context)
     }
