@@ -25,7 +25,9 @@ pub struct Caller {
     pub pid: u32,
 }
 
-pub use perigee_meta::{Allocate, Attr, FileLock, Kind, LockKind, NewNode, RenameMode, SetAttr};
+pub use perigee_meta::{
+    Allocate, Attr, FileLock, Kind, LockKind, Mode, NewNode, RenameMode, SetAttr,
+};
 
 /// An answer about an inode, and for how long the kernel may keep it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,17 +8,17 @@ use crate::fs::{Done, FileLock};
 use crate::session::Session;
 use parking_lot::Mutex;
 use perigee_meta::queue::ASK_AGAIN;
-use perigee_meta::{LockKind, Op, Patience, Reply, WaitId};
+use perigee_meta::{LockKind, Op, Patience, Reply, Token, WaitId};
 use perigee_types::{Errno, InodeId};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// What a session remembers of its locks.
 #[derive(Default)]
 pub(crate) struct Locks {
     /// Owners that have asked for a lock on an inode and not let go of all. An owner that is not
-    /// here has nothing to drop at close, which spares an operation on each.
-    owners: Mutex<BTreeSet<(InodeId, u64)>>,
+    /// here has nothing to drop at close, which spares an operation on each. With the token of its last grant.
+    owners: Mutex<BTreeMap<(InodeId, u64), Option<Token>>>,
     waits: Mutex<HashMap<WaitId, Wait>>,
 }
 
@@ -40,7 +40,18 @@ struct Sleeper {
 impl Locks {
     /// Whether `owner` may hold locks of `inode`; it is taken off the record.
     pub(crate) fn take_owner(&self, inode: InodeId, owner: u64) -> bool {
-        self.owners.lock().remove(&(inode, owner))
+        self.owners.lock().remove(&(inode, owner)).is_some()
+    }
+
+    /// The token of the last lock of `inode` that `owner` was granted and has not let go of with all others.
+    pub(crate) fn token(&self, inode: InodeId, owner: u64) -> Option<Token> {
+        self.owners.lock().get(&(inode, owner)).copied().flatten()
+    }
+
+    fn granted(&self, inode: InodeId, owner: u64, token: Token) {
+        if let Some(last) = self.owners.lock().get_mut(&(inode, owner)) {
+            *last = Some(token);
+        }
     }
 
     /// The owner says that the turn of `wait` has come.
@@ -111,8 +122,9 @@ impl Attempt {
         patience: Patience,
         done: Done<()>,
     ) {
-        if lock.exclusive.is_some() {
-            session.locks.owners.lock().insert((inode, lock.owner));
+        if lock.mode.is_some() {
+            let mut owners = session.locks.owners.lock();
+            owners.entry((inode, lock.owner)).or_default();
         }
         if let Patience::Wait(wait) = patience {
             let asking = Wait::Asking { told: false };
@@ -142,6 +154,11 @@ impl Attempt {
             op,
             Box::new(move |result| match result {
                 Ok((Reply::Blocked(_), _)) => self.blocked(done),
+                Ok((Reply::Granted(token), _)) => {
+                    let (inode, owner) = (self.inode, self.lock.owner);
+                    self.session.locks.granted(inode, owner, token);
+                    self.finish(done, Ok(()));
+                }
                 Ok(_) => self.finish(done, Ok(())),
                 Err(errno) => self.finish(done, Err(errno)),
             }),
@@ -209,7 +226,7 @@ impl Attempt {
         }
         // The program has gone on without it: give the lock back, then say so.
         let unlock = FileLock {
-            exclusive: None,
+            mode: None,
             ..self.lock
         };
         let op = Op::SetLock {

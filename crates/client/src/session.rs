@@ -4,7 +4,7 @@ use crate::backend::{Backend, Found};
 use crate::fs::{Caller, Done, Entry, KernelCache, OpenFlags, OpenMode, Opened, SetAttr};
 use crate::handles::{Handle, Handles};
 use crate::locks::Locks;
-use perigee_meta::{Credential, Op, Reply, Touched, WaitId};
+use perigee_meta::{Credential, Op, Reply, Token, Touched, WaitId};
 use perigee_types::{ByteRange, Errno, InodeId, SessionId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -163,6 +163,13 @@ impl Session {
     /// The owner of a file says that a wait for a lock may go on.
     pub fn lock_turn(&self, wait: WaitId) {
         self.locks.turn(wait);
+    }
+
+    /// The token of the last lock on a file that was granted to `owner`, if it has not let go of all. Whatever is done
+    /// outside of the file system under that lock can be told from what a later holder does: tokens rise.
+    #[must_use]
+    pub fn lock_token(&self, inode: InodeId, owner: u64) -> Option<Token> {
+        self.locks.token(inode, owner)
     }
 
     /// The mount is gone: nobody waits for a lock any more.

@@ -513,7 +513,7 @@ impl FileSystem for Session {
         let Some(session) = self.me.upgrade() else {
             return done(Err(Errno::EIO));
         };
-        let patience = if wait && lock.exclusive.is_some() {
+        let patience = if wait && lock.mode.is_some() {
             Patience::Wait(WaitId(request))
         } else {
             Patience::Refuse

@@ -195,6 +195,12 @@ impl Leases {
         !self.changing.is_empty()
     }
 
+    /// Whether a session has any such change under way.
+    #[must_use]
+    pub fn is_changed_by(&self, session: SessionId) -> bool {
+        self.changing.values().any(|by| by.contains(&session))
+    }
+
     /// Whether a lease for `session` would be in the way of a change that has looked for those in its way.
     fn is_changing(&self, inode: InodeId, session: SessionId) -> bool {
         let others = |changes: &Vec<SessionId>| changes.iter().any(|of| *of != session);

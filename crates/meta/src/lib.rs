@@ -38,11 +38,12 @@ pub use error::Refusal;
 pub use format::format_container;
 pub use key::{Key, dedup_key};
 pub use lease::Leases;
-pub use lock::{FileLock, LockKind, LockOwner, Patience, WaitId};
+pub use lock::{Fences, FileLock, LockKind, LockOwner, Mode, Patience, Token, WaitId};
 pub use op::{
-    Allocate, Context, Credential, ListEntry, Nearest, NewNode, Op, Origin, Outcome, RenameMode,
-    Reply, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Setting, Snapshot, SnapshotPart, Touched, TrashId,
-    Trashed, execute, held_locks, is_snapshot_name, lock_sessions, nearest_setting, settings_named,
+    Allocate, Context, Credential, ListEntry, LockSessions, Nearest, NewNode, Op, Origin, Outcome,
+    RenameMode, Reply, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Setting, Snapshot, SnapshotPart, Touched,
+    TrashId, Trashed, execute, held_locks, is_snapshot_name, lock_sessions, nearest_setting,
+    settings_named,
 };
 pub use overlay::Overlay;
 pub use owner_view::{Foreign, OwnerView};

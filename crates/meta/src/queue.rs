@@ -10,15 +10,23 @@
 //! making a deadlock where the locks alone have none. Nobody goes behind a waiter that waits for
 //! him. And nobody goes behind a waiter for longer than that one's hold, [`HOLD`] at first, doubled
 //! whenever somebody passed: a cycle through other containers is broken, and a writer still gets
-//! its turn once the hold is longer than the readers keep their locks.
+//! its turn once the hold is longer than the readers keep their locks. Who converts a lock that it
+//! has goes before all who have none, and behind earlier ones that convert theirs.
 //!
-//! Deadlock: a wait for an `fcntl` lock that closes a cycle of owners, each waiting in this
-//! container for a lock that the next one holds, is refused. `flock` has no such promise.
+//! Deadlock: a wait for an `fcntl` lock, or one of the service, that closes a cycle of owners, each
+//! waiting in this container for a lock that the next one holds, is refused: so the second of two
+//! that convert up against each other. `flock` has no such promise; its lock is given up first.
+//!
+//! Beside those who wait it numbers the grants, and knows which sessions must change what no more
+//! ([`Fences`]): a [`LockQueue`] is all that an owner's memory has of locks.
 
-use crate::lock::{self, FileLock, LockKind, LockOwner, WaitId};
+use crate::lock::{
+    self, Fences, FileLock, LockKind, LockOwner, Patience, Token, WaitId, planted, table,
+};
+use crate::op::{Op, Reply};
 use crate::record::HeldLocks;
-use perigee_types::{InodeId, SessionId, Span, Tick};
-use std::collections::{BTreeMap, BTreeSet};
+use perigee_types::{Epoch, Errno, InodeId, SessionId, Span, Tick};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long a waiter waits for word before it asks again.
 pub const ASK_AGAIN: Span = Span::from_millis(1_000);
@@ -28,6 +36,9 @@ pub const ABSENT: Span = Span::from_millis(3_000);
 
 /// For how long a waiter that nobody has passed yet holds back those who came later.
 pub const HOLD: Span = Span::from_millis(1_000);
+
+/// Sessions that are remembered to be over.
+const OVER_MAX: usize = 256;
 
 /// The most waiters of one container.
 pub const WAITERS_MAX: usize = 4096;
@@ -67,10 +78,33 @@ pub enum Turn {
     Full,
 }
 
+/// What becomes of an operation on locks before it may run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    /// It may run now.
+    Run,
+    /// It may run now, and will find that others have what it wants: these are called back, who may only keep it.
+    RunAndCall(Vec<LockOwner>),
+    /// This is its answer; the locks on the inode stay as they are.
+    Answered(Result<Reply, Errno>),
+    /// The same; others may go on by it.
+    Gone(Errno),
+}
+
+/// Whether who waits has something of what he wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Nothing.
+    New,
+    /// A lock on some of the bytes, in whatever mode.
+    Converts,
+}
+
 #[derive(Debug, Clone)]
 struct Waiter {
     ticket: Ticket,
     lock: FileLock,
+    standing: Standing,
     /// When it last asked.
     asked: Tick,
     /// Owners of held locks that stand in its way.
@@ -99,14 +133,23 @@ impl Waiter {
         )
     }
 
-    /// Whether a later request of `owner` goes behind this one.
-    fn goes_before(&self, owner: LockOwner, lock: &FileLock) -> bool {
-        self.owner() != owner && lock::exclude(&self.lock, lock) && !self.holders.contains(&owner)
+    /// Whether `later`, who came later, goes behind this one.
+    fn goes_before(&self, later: &Self) -> bool {
+        let owner = later.owner();
+        let passes = later.standing == Standing::Converts && self.standing == Standing::New;
+        !passes
+            && self.owner() != owner
+            && lock::exclude(&self.lock, &later.lock)
+            && !self.holders.contains(&owner)
     }
 
     /// Notes which held locks stand in the way now.
     fn look(&mut self, held: &HeldLocks) {
-        self.holders = lock::obstructors(held, self.ticket.session, &self.lock);
+        self.standing = match held.converts(self.ticket.session, &self.lock) {
+            true => Standing::Converts,
+            false => Standing::New,
+        };
+        self.holders = table::obstructors(held, self.ticket.session, &self.lock);
         if !self.holders.is_empty() {
             self.behind_since = None;
             self.told = false;
@@ -118,12 +161,125 @@ impl Waiter {
 #[derive(Debug, Default)]
 pub struct LockQueue {
     lines: BTreeMap<InodeId, Vec<Waiter>>,
+    fences: Fences,
+    /// Sessions that are no more: what of theirs is still on its way comes to nothing. The last ones.
+    over: VecDeque<SessionId>,
+    /// Grants of this process. It has another epoch than any before it, so they rise for ever.
+    grants: u64,
+    #[cfg(feature = "plant")]
+    plant: Option<lock::plant::Plant>,
 }
 
 impl LockQueue {
+    /// Switches a deliberate fault on.
+    #[cfg(feature = "plant")]
+    #[must_use]
+    pub fn with_plant(mut self, plant: Option<lock::plant::Plant>) -> Self {
+        self.plant = plant;
+        self
+    }
+
+    /// Whether an operation on locks may run now, in the order of those who wait. `held` reads the locks on an inode.
+    ///
+    /// Errors: those of `held`.
+    pub fn admit<E>(
+        &mut self,
+        now: Tick,
+        session: SessionId,
+        operation: &Op,
+        held: impl FnOnce(InodeId) -> Result<HeldLocks, E>,
+    ) -> Result<Admission, E> {
+        let ask = match operation {
+            Op::SetLock {
+                inode,
+                lock,
+                patience: Patience::Wait(wait),
+                ..
+            } => Ask {
+                inode: *inode,
+                ticket: Ticket {
+                    session,
+                    wait: *wait,
+                },
+                lock: *lock,
+            },
+            Op::WithdrawLock { inode, wait, .. } => {
+                let wait = *wait;
+                self.withdraw(*inode, Ticket { session, wait });
+                return Ok(Admission::Run);
+            }
+            Op::SetLock { .. } if self.over.contains(&session) => {
+                return Ok(Admission::Answered(Err(Errno::EIO)));
+            }
+            _ => return Ok(Admission::Run),
+        };
+        if self.over.contains(&session) {
+            return Ok(Admission::Answered(Err(Errno::EIO)));
+        }
+        let held = held(ask.inode)?;
+        Ok(match self.ask(now, &ask, &held) {
+            Turn::Blocked if ask.lock.kind == LockKind::Service => {
+                Admission::RunAndCall(table::obstructors(&held, session, &ask.lock))
+            }
+            Turn::Take | Turn::Blocked => Admission::Run,
+            Turn::Behind(lock) => Admission::Answered(Ok(Reply::Blocked(lock))),
+            Turn::Deadlock => Admission::Gone(Errno::EDEADLK),
+            Turn::Full => Admission::Answered(Err(Errno::ENOLCK)),
+        })
+    }
+
+    /// An operation took effect: the inodes whose locks, or waiters, are others than before. Each is to be
+    /// [looked at](Self::changed).
+    pub fn ran(&mut self, operation: &Op, reply: &Reply) -> Vec<InodeId> {
+        match operation {
+            Op::SetLock { inode, .. }
+            | Op::ReleaseLocks { inode, .. }
+            | Op::WithdrawLock { inode, .. }
+                if self.lines.contains_key(inode) || self.fences.are_on(*inode) =>
+            {
+                vec![*inode]
+            }
+            Op::ReleaseSession { session, .. } | Op::ExpireSession { session, .. } => {
+                if matches!(operation, Op::ReleaseSession { .. }) {
+                    self.over.push_back(*session);
+                    let old = self.over.len().saturating_sub(OVER_MAX);
+                    self.over.drain(..old);
+                }
+                let mut inodes = self.end_session(*session);
+                if let Reply::Inodes(ended) = reply {
+                    inodes.extend(ended);
+                }
+                inodes
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The name of the next grant, if it is one.
+    pub const fn next_grant(&mut self, epoch: Epoch) -> Token {
+        self.grants += 1;
+        Token {
+            epoch,
+            number: self.grants,
+        }
+    }
+
+    /// A reign begins, and the tables say so of sessions whose locks were ended.
+    pub fn begin_reign(&mut self, fences: Fences) {
+        self.lines.clear();
+        self.fences = fences;
+    }
+
+    /// Whether a session is kept from changing a file, since it is no more, or by [`Fences`].
+    #[must_use]
+    pub fn keeps_out(&self, inode: InodeId, session: SessionId) -> bool {
+        let fenced = self.over.contains(&session) || self.fences.keeps_out(inode, session);
+        fenced && !planted!(self, FenceNotChecked)
+    }
+
     /// Somebody asks for a lock, for the first time or again. `held`: the locks on that inode.
     pub fn ask(&mut self, now: Tick, ask: &Ask, held: &HeldLocks) -> Turn {
-        if ask.lock.exclusive.is_none() {
+        if ask.lock.mode.is_none() {
             return Turn::Take;
         }
         self.drop_absent(now, ask.inode, ask.ticket);
@@ -132,7 +288,9 @@ impl LockQueue {
         };
         let line = self.lines.entry(ask.inode).or_default();
         line[place].look(held);
-        let turn = if line[place].holders.is_empty() {
+        let turn = if line[place].holders.is_empty() && planted!(self, LockOvertakes) {
+            Turn::Take
+        } else if line[place].holders.is_empty() {
             Self::in_order(now, line, place)
         } else if self.closes_cycle(ask, place) {
             Turn::Deadlock
@@ -148,6 +306,7 @@ impl LockQueue {
     /// The locks on an inode are others than before, or a waiter is gone: whose turn has come that
     /// has not been told yet.
     pub fn changed(&mut self, now: Tick, inode: InodeId, held: &HeldLocks) -> Vec<Ticket> {
+        self.fences.note(inode, held);
         let Some(line) = self.lines.get_mut(&inode) else {
             return Vec::new();
         };
@@ -165,12 +324,6 @@ impl LockQueue {
             }
         }
         ready
-    }
-
-    /// Whether anybody waits for a lock on `inode`.
-    #[must_use]
-    pub fn waits_on(&self, inode: InodeId) -> bool {
-        self.lines.contains_key(&inode)
     }
 
     /// How many wait.
@@ -199,6 +352,7 @@ impl LockQueue {
     /// Another node owns the container: its waiters ask there.
     pub fn clear(&mut self) {
         self.lines.clear();
+        self.fences = Fences::default();
     }
 
     fn retain(&mut self, inode: InodeId, stays: impl FnMut(&Waiter) -> bool) {
@@ -233,6 +387,7 @@ impl LockQueue {
         line.push(Waiter {
             ticket: ask.ticket,
             lock: ask.lock,
+            standing: Standing::New,
             asked: now,
             holders: Vec::new(),
             behind_since: None,
@@ -250,7 +405,7 @@ impl LockQueue {
         let since = *line[place].behind_since.get_or_insert(now);
         let (earlier, rest) = line.split_at_mut(place);
         let me = &rest[0];
-        let hindering = |waiter: &&mut Waiter| waiter.goes_before(me.owner(), &me.lock);
+        let hindering = |waiter: &&mut Waiter| waiter.goes_before(me);
         let hold = earlier
             .iter_mut()
             .filter(hindering)
@@ -267,7 +422,7 @@ impl LockQueue {
 
     /// Whether the one at `place` waits, over others who wait, for itself.
     fn closes_cycle(&self, ask: &Ask, place: usize) -> bool {
-        if ask.lock.kind != LockKind::Posix {
+        if ask.lock.kind == LockKind::Flock {
             return false;
         }
         let me = LockOwner {
@@ -275,10 +430,17 @@ impl LockQueue {
             owner: ask.lock.owner,
         };
         let mut waits_for: BTreeMap<LockOwner, BTreeSet<LockOwner>> = BTreeMap::new();
-        let posix = |waiter: &&Waiter| waiter.lock.kind == LockKind::Posix;
-        for waiter in self.lines.values().flatten().filter(posix) {
-            let holders = waits_for.entry(waiter.owner()).or_default();
-            holders.extend(&waiter.holders);
+        let ours = planted!(self, CycleOverFilesMissed);
+        for (_, line) in self.lines.iter().filter(|(i, _)| !ours || **i == ask.inode) {
+            let of_kind = |waiter: &&Waiter| waiter.lock.kind == ask.lock.kind;
+            for waiter in line.iter().filter(of_kind) {
+                let holders = waits_for.entry(waiter.owner()).or_default();
+                holders.extend(&waiter.holders);
+            }
+        }
+        if planted!(self, LongCycleMissed) {
+            let of_me = |owner: &LockOwner| waits_for.get(owner).is_some_and(|h| h.contains(&me));
+            return self.lines[&ask.inode][place].holders.iter().any(of_me);
         }
         let Some(asker) = self.lines.get(&ask.inode).and_then(|line| line.get(place)) else {
             return false;
@@ -300,7 +462,5 @@ impl LockQueue {
 /// The first who came before the one at `place` and goes before it.
 fn first_before(line: &[Waiter], place: usize) -> Option<&Waiter> {
     let me = &line[place];
-    line[..place]
-        .iter()
-        .find(|waiter| waiter.goes_before(me.owner(), &me.lock))
+    line[..place].iter().find(|waiter| waiter.goes_before(me))
 }

@@ -6,7 +6,7 @@
 
 use crate::attr::{Attr, Kind, MODE_ALL};
 use crate::error::Refusal;
-use crate::lock::LockKind;
+use crate::lock::{LockKind, Mode, Token};
 use crate::tx::{Decision, Intent};
 use perigee_types::limits::{FILE_LEN_MAX, NAME_LEN_MAX};
 use perigee_types::{ByteRange, ContainerId, InodeId, OpId, SessionId, WallTime};
@@ -243,40 +243,95 @@ pub(crate) struct HeldLock {
     pub(crate) session: SessionId,
     pub(crate) owner: u64,
     pub(crate) pid: u32,
-    pub(crate) exclusive: bool,
+    pub(crate) mode: Mode,
     pub(crate) range: ByteRange,
+    pub(crate) token: Token,
 }
 
-/// The locks held on one inode; each list is sorted by (session, owner, start), and the ranges of one
-/// holder do not overlap.
+/// A lock that was ended without the word of who had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndedLock {
+    pub(crate) kind: LockKind,
+    pub(crate) lock: HeldLock,
+}
+
+/// The locks held on one inode; each list of held ones is sorted by (session, owner, start), and the ranges of one holder
+/// do not overlap.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HeldLocks {
     pub(crate) posix: Vec<HeldLock>,
     pub(crate) flock: Vec<HeldLock>,
+    pub(crate) service: Vec<HeldLock>,
+    /// Of sessions that may believe to have them.
+    pub(crate) ended: Vec<EndedLock>,
 }
 
 impl HeldLocks {
-    /// Whose locks they are, of either kind; a session with several is named several times.
+    /// Whose locks they are, of any kind; a session with several is named several times.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, LockKind)> + '_ {
-        let posix = self
-            .posix
-            .iter()
-            .map(|held| (held.session, LockKind::Posix));
-        let flock = self
-            .flock
-            .iter()
-            .map(|held| (held.session, LockKind::Flock));
-        posix.chain(flock)
+        self.held().map(|(session, lock, _)| (session, lock.kind))
+    }
+
+    fn is_sound(&self) -> bool {
+        let ended = self.ended.iter().map(|ended| &ended.lock);
+        let held = [&self.posix, &self.flock, &self.service];
+        let mut locks = held.into_iter().flatten().chain(ended);
+        locks.all(|lock| !lock.range.is_empty())
+    }
+}
+
+/// A lock as version 1 stored it: in one of two modes, without a token.
+#[derive(Serialize, Deserialize)]
+struct HeldLockV1 {
+    session: SessionId,
+    owner: u64,
+    pid: u32,
+    exclusive: bool,
+    range: ByteRange,
+}
+
+impl From<HeldLockV1> for HeldLock {
+    fn from(lock: HeldLockV1) -> Self {
+        Self {
+            session: lock.session,
+            owner: lock.owner,
+            pid: lock.pid,
+            mode: match lock.exclusive {
+                true => Mode::Exclusive,
+                false => Mode::ProtectedRead,
+            },
+            range: lock.range,
+            token: Token::default(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct HeldLocksV1 {
+    posix: Vec<HeldLockV1>,
+    flock: Vec<HeldLockV1>,
+}
+
+impl From<HeldLocksV1> for HeldLocks {
+    fn from(locks: HeldLocksV1) -> Self {
+        let list = |locks: Vec<HeldLockV1>| locks.into_iter().map(HeldLock::from).collect();
+        Self {
+            posix: list(locks.posix),
+            flock: list(locks.flock),
+            ..Self::default()
+        }
     }
 }
 
 #[derive(Serialize, Deserialize)]
 enum StoredLocks {
-    V1(HeldLocks),
+    V1(HeldLocksV1),
+    /// In five modes, each with its token, and with those that were ended.
+    V2(HeldLocks),
 }
 
 pub(crate) fn encode_locks(locks: HeldLocks) -> Vec<u8> {
-    encode(&StoredLocks::V1(locks))
+    encode(&StoredLocks::V2(locks))
 }
 
 pub(crate) fn decode_locks(
@@ -284,17 +339,14 @@ pub(crate) fn decode_locks(
     key: &[u8],
     value: &[u8],
 ) -> Result<HeldLocks, Refusal> {
-    match decode(value) {
-        Some(StoredLocks::V1(locks))
-            if [&locks.posix, &locks.flock]
-                .into_iter()
-                .flatten()
-                .all(|lock| !lock.range.is_empty()) =>
-        {
-            Ok(locks)
-        }
-        _ => Err(corrupt(container, key, "not a table of locks")),
-    }
+    let locks = match decode(value) {
+        Some(StoredLocks::V1(locks)) => Some(HeldLocks::from(locks)),
+        Some(StoredLocks::V2(locks)) => Some(locks),
+        None => None,
+    };
+    locks
+        .filter(HeldLocks::is_sound)
+        .ok_or_else(|| corrupt(container, key, "not a table of locks"))
 }
 
 #[derive(Serialize, Deserialize)]
@@ -501,6 +553,37 @@ mod tests {
         assert_eq!(encode_kept(Kept { what, ..kept }), bytes);
         let key = Key::Trash(258, InodeIndex(1)).encode();
         assert_eq!(key, [b'r', 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 1]);
+    }
+
+    /// The same, of tables of locks.
+    #[test]
+    fn locks_of_version_1_are_read_and_those_of_version_2_stay_as_they_are() {
+        // One fcntl lock of session 300: owner 7, process 9, exclusive, bytes 2 to 5; no flock.
+        let before = [0, 1, 172, 2, 7, 9, 1, 2, 5, 0];
+        let locks = decode_locks(ContainerId::ROOT, b"l", &before).expect("version 1");
+        let held = HeldLock {
+            session: SessionId(300),
+            owner: 7,
+            pid: 9,
+            mode: Mode::Exclusive,
+            range: ByteRange::new(2, 5),
+            token: Token::default(),
+        };
+        assert_eq!((&locks.posix, &locks.flock), (&vec![held], &vec![]));
+        let ended = EndedLock {
+            kind: LockKind::Flock,
+            lock: held,
+        };
+        let locks = HeldLocks {
+            ended: vec![ended],
+            ..locks
+        };
+        let expected = [
+            1, 1, 172, 2, 7, 9, 1, 2, 5, 0, 0, 0, 0, 1, 1, 172, 2, 7, 9, 1, 2, 5, 0, 0,
+        ];
+        assert_eq!(encode_locks(locks.clone()), expected);
+        let decoded = decode_locks(ContainerId::ROOT, b"l", &expected);
+        assert_eq!(decoded.expect("version 2"), locks);
     }
 
     #[test]

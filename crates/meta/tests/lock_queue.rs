@@ -2,9 +2,11 @@
 
 mod fixture;
 
-use fixture::{Fs, ROOT, lock, session};
-use perigee_meta::queue::{ABSENT, ASK_AGAIN, Ask, HOLD, LockQueue, Ticket, Turn};
-use perigee_meta::{FileLock, LockKind, Op, Patience, Reply, WaitId, held_locks};
+use fixture::{Fs, ROOT, in_mode, lock, session};
+use perigee_meta::queue::{ABSENT, ASK_AGAIN, Admission, Ask, HOLD, LockQueue, Ticket, Turn};
+use perigee_meta::{
+    FileLock, LockKind, LockOwner, Mode, Op, Patience, Reply, Token, WaitId, held_locks,
+};
 use perigee_types::{InodeId, SessionId, Span, Tick};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +31,9 @@ struct World {
     next: u64,
     /// By arrival.
     waits: Vec<Wait>,
-    cells: BTreeMap<(InodeId, LockKind, u64), BTreeMap<u64, bool>>,
+    cells: BTreeMap<(InodeId, LockKind, u64), BTreeMap<u64, Mode>>,
+    /// The last grant.
+    granted: Token,
     /// Words to waiters are lost.
     deaf: bool,
 }
@@ -40,15 +44,22 @@ fn session_of(owner: u64) -> SessionId {
 
 fn bytes(lock: &FileLock) -> std::ops::Range<u64> {
     match lock.kind {
-        LockKind::Posix => lock.range.start..lock.range.end.min(BYTES),
+        LockKind::Posix | LockKind::Service => lock.range.start..lock.range.end.min(BYTES),
         LockKind::Flock => 0..BYTES,
     }
+}
+
+/// Table 1 of the AwareFS paper once more, as text.
+fn compatible(one: Mode, two: Mode) -> bool {
+    let place = |mode| Mode::ALL.iter().position(|m| *m == mode).expect("a mode");
+    let rows = ["11110", "11000", "10100", "10000", "00000"];
+    rows[place(one)].as_bytes()[place(two)] == b'1'
 }
 
 fn exclude(one: &FileLock, two: &FileLock) -> bool {
     let (first, second) = (bytes(one), bytes(two));
     one.kind == two.kind
-        && (one.exclusive == Some(true) || two.exclusive == Some(true))
+        && !compatible(one.mode.expect("asked for"), two.mode.expect("asked for"))
         && first.start < second.end
         && second.start < first.end
 }
@@ -65,6 +76,7 @@ impl World {
             next: 1,
             waits: Vec::new(),
             cells: BTreeMap::new(),
+            granted: Token::default(),
             deaf: false,
         }
     }
@@ -79,7 +91,7 @@ impl World {
         cells
             .flatten()
             .filter(|(owner, _)| **owner != asked.owner)
-            .filter(|(_, exclusive)| **exclusive || asked.exclusive == Some(true))
+            .filter(|(_, held)| asked.mode.is_some_and(|mode| !compatible(mode, **held)))
             .map(|(owner, _)| *owner)
             .collect()
     }
@@ -89,7 +101,7 @@ impl World {
         let mut reached = self.holders(inode, asked);
         loop {
             let waits = self.waits.iter().filter(|wait| {
-                wait.ask.lock.kind == LockKind::Posix && reached.contains(&wait.ask.lock.owner)
+                wait.ask.lock.kind == asked.kind && reached.contains(&wait.ask.lock.owner)
             });
             let more: BTreeSet<u64> = waits
                 .flat_map(|wait| self.holders(wait.ask.inode, &wait.ask.lock))
@@ -97,9 +109,16 @@ impl World {
             let before = reached.len();
             reached.extend(more);
             if reached.len() == before {
-                return asked.kind == LockKind::Posix && reached.contains(&asked.owner);
+                return asked.kind != LockKind::Flock && reached.contains(&asked.owner);
             }
         }
+    }
+
+    /// Whether one who asks has some of the bytes already.
+    fn converts(&self, ask: &Ask) -> bool {
+        let mut cells =
+            bytes(&ask.lock).filter_map(|byte| self.cells.get(&(ask.inode, ask.lock.kind, byte)));
+        cells.any(|cell| cell.contains_key(&ask.lock.owner))
     }
 
     /// Whether somebody came before the one at `place` whom he must let go first.
@@ -108,6 +127,7 @@ impl World {
         self.waits[..place].iter().map(|wait| wait.ask).any(|ask| {
             ask.inode == me.inode
                 && exclude(&ask.lock, &me.lock)
+                && (self.converts(&ask) || !self.converts(&me))
                 && !self.holders(ask.inode, &ask.lock).contains(&me.lock.owner)
         })
     }
@@ -121,15 +141,19 @@ impl World {
             patience: Patience::Refuse,
         };
         let reply = self.fs.run(&op).expect("an answer");
-        let taken = reply == Reply::Done;
+        let taken = !matches!(reply, Reply::Blocked(_));
         assert_eq!(
             taken,
-            lock.exclusive.is_none() || self.holders(inode, &lock).is_empty()
+            lock.mode.is_none() || self.holders(inode, &lock).is_empty()
         );
+        if let Reply::Granted(token) = reply {
+            assert!(token > self.granted, "grants are numbered upwards");
+            self.granted = token;
+        }
         for byte in bytes(&lock) {
             let cell = self.cells.entry((inode, lock.kind, byte)).or_default();
-            match lock.exclusive {
-                Some(exclusive) if taken => _ = cell.insert(lock.owner, exclusive),
+            match lock.mode {
+                Some(mode) if taken => _ = cell.insert(lock.owner, mode),
                 None => _ = cell.remove(&lock.owner),
                 // A flock that is converted is given up while it waits.
                 Some(_) if lock.kind == LockKind::Flock => _ = cell.remove(&lock.owner),
@@ -169,7 +193,8 @@ impl World {
                 let waited = self.now.since(self.waits[place].arrived);
                 assert!(!held_by_others && (!behind || waited >= HOLD), "{ask:?}");
                 self.waits.remove(place);
-                assert_eq!(self.set(ask.inode, ask.lock), Reply::Done);
+                let reply = self.set(ask.inode, ask.lock);
+                assert!(matches!(reply, Reply::Granted(_)), "{reply:?}");
             }
             Turn::Blocked => {
                 assert!(held_by_others && !cycle, "{ask:?}");
@@ -207,7 +232,7 @@ impl World {
 
     fn unlock_all(&mut self, owner: u64) {
         for inode in self.files.clone() {
-            for kind in [LockKind::Posix, LockKind::Flock] {
+            for kind in [LockKind::Posix, LockKind::Flock, LockKind::Service] {
                 self.set(inode, lock(kind, owner, 0, u64::MAX, None));
             }
             self.changed(inode);
@@ -239,7 +264,19 @@ impl World {
         }
     }
 
+    /// No two owners have locks that exclude each other.
+    fn exclusion(&self) {
+        for cell in self.cells.values() {
+            let modes: Vec<Mode> = cell.values().copied().collect();
+            for (place, one) in modes.iter().enumerate() {
+                let others = modes[place + 1..].iter();
+                assert!(others.into_iter().all(|two| compatible(*one, *two)));
+            }
+        }
+    }
+
     fn check(&self) {
+        self.exclusion();
         assert_eq!(
             self.queue.waiters(),
             self.waits.len(),
@@ -265,22 +302,20 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let locks = (
-        0..OWNERS,
-        0..FILES,
-        0..BYTES,
-        1..=BYTES,
-        any::<(bool, bool)>(),
-    )
-        .prop_map(|(owner, file, start, len, (exclusive, posix))| {
-            let kind = if posix {
-                LockKind::Posix
-            } else {
-                LockKind::Flock
-            };
+    let locks = (0..OWNERS, 0..FILES, 0..BYTES, 1..=BYTES, 0..8_usize).prop_map(
+        |(owner, file, start, len, what)| {
             let end = (start + len).min(BYTES);
-            Step::Lock(owner, file, lock(kind, owner, start, end, Some(exclusive)))
-        });
+            let lock = match what {
+                0 | 1 => lock(LockKind::Posix, owner, start, end, Some(what == 1)),
+                2 => lock(LockKind::Flock, owner, start, end, Some(owner % 2 == 0)),
+                other => {
+                    let mode = Mode::ALL[other - 3];
+                    in_mode(LockKind::Service, owner, start, end, Some(mode))
+                }
+            };
+            Step::Lock(owner, file, lock)
+        },
+    );
     let step = prop_oneof![
         6 => locks,
         2 => (0..OWNERS).prop_map(Step::Unlock),
@@ -310,7 +345,7 @@ proptest! {
             }
             world.check();
         }
-        // Cycles with a flock in them are nobody's to find: those waits are interrupted.
+        // Cycles with a flock in them, or over several kinds, are nobody's to find: those waits are interrupted.
         for _ in 0..4 * OWNERS {
             for owner in 0..OWNERS {
                 if world.waiting(owner).is_none() {
@@ -322,8 +357,9 @@ proptest! {
             let all_wait = (0..OWNERS)
                 .filter(|owner| world.cells.values().any(|cell| cell.contains_key(owner)))
                 .all(|owner| world.waiting(owner).is_some());
-            let flock = world.waits.iter().find(|wait| wait.ask.lock.kind == LockKind::Flock);
-            if let (true, Some(wait)) = (all_wait, flock.cloned()) {
+            let kinds: BTreeSet<LockKind> = world.waits.iter().map(|wait| wait.ask.lock.kind).collect();
+            let found = kinds.len() == 1 && !kinds.contains(&LockKind::Flock);
+            if let (true, false, Some(wait)) = (all_wait, found, world.waits.first().cloned()) {
                 world.interrupt(wait.ask.lock.owner);
             }
         }
@@ -349,6 +385,80 @@ fn a_cycle_of_three_is_refused_to_the_last() {
     assert_eq!(world.waiting(1), None, "the one before it goes on");
     world.unlock_all(1);
     assert_eq!(world.waiting(0), None);
+}
+
+fn service(owner: u64, mode: Mode) -> FileLock {
+    in_mode(LockKind::Service, owner, 0, u64::MAX, Some(mode))
+}
+
+#[test]
+fn of_two_who_convert_up_against_each_other_the_second_is_refused() {
+    for (held, wanted) in [
+        (
+            service(0, Mode::ProtectedRead),
+            service(0, Mode::ProtectedWrite),
+        ),
+        (posix(0, false), posix(0, true)),
+    ] {
+        let by = |owner, lock| FileLock { owner, ..lock };
+        let mut world = World::new();
+        for owner in [0, 1] {
+            assert_eq!(world.begin(owner, 0, by(owner, held)), Turn::Take);
+        }
+        assert_eq!(world.begin(0, 0, by(0, wanted)), Turn::Blocked);
+        assert_eq!(world.begin(1, 0, by(1, wanted)), Turn::Deadlock);
+        world.unlock_all(1);
+        assert_eq!(world.waiting(0), None, "the first has what it wanted");
+    }
+}
+
+#[test]
+fn who_converts_goes_before_who_has_nothing() {
+    let mut world = World::new();
+    world.begin(0, 0, service(0, Mode::ConcurrentRead));
+    world.begin(1, 0, service(1, Mode::ProtectedRead));
+    let writer = service(2, Mode::ProtectedWrite);
+    assert_eq!(world.begin(2, 0, writer), Turn::Blocked);
+    let newcomer = service(3, Mode::ProtectedRead);
+    assert!(matches!(world.begin(3, 0, newcomer), Turn::Behind(_)));
+    let conversion = service(0, Mode::ProtectedRead);
+    assert_eq!(world.begin(0, 0, conversion), Turn::Take);
+    // Back to what hinders nobody: then the reader goes, and the writer has its lock at once.
+    let down = service(0, Mode::ConcurrentRead);
+    assert_eq!(world.begin(0, 0, down), Turn::Take);
+    world.unlock_all(1);
+    assert_eq!(world.waiting(2), None);
+    assert!(world.waiting(3).is_some());
+}
+
+#[test]
+fn what_stands_in_the_way_of_a_service_lock_is_called_back() {
+    let mut world = World::new();
+    world.begin(0, 0, service(0, Mode::ProtectedRead));
+    world.begin(1, 0, service(1, Mode::ConcurrentRead));
+    let inode = world.files[0];
+    let held = held_locks(&mut world.fs.view, inode).expect("a table");
+    let ask = |lock| Op::SetLock {
+        inode,
+        session: session_of(2),
+        lock,
+        patience: Patience::Wait(WaitId(77)),
+    };
+    let mut admit = |lock| {
+        let read = |_| Ok::<_, ()>(held.clone());
+        let admitted = world
+            .queue
+            .admit(world.now, session_of(2), &ask(lock), read);
+        admitted.expect("a table")
+    };
+    let reader = LockOwner {
+        session: session_of(0),
+        owner: 0,
+    };
+    let writer = service(2, Mode::ConcurrentWrite);
+    assert_eq!(admit(writer), Admission::RunAndCall(vec![reader]));
+    let reads = service(2, Mode::ProtectedRead);
+    assert_eq!(admit(reads), Admission::Run);
 }
 
 #[test]

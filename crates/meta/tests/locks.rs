@@ -2,8 +2,10 @@
 
 mod fixture;
 
-use fixture::{Fs, HERE, ROOT, lock, session};
-use perigee_meta::{FileLock, LockKind, Op, Patience, Reply};
+use fixture::{Fs, HERE, ROOT, in_mode, lock, session};
+use perigee_meta::{
+    FileLock, HeldLocks, LockKind, LockSessions, Mode, Op, Patience, Reply, Token, held_locks,
+};
 use perigee_types::{ByteRange, InodeId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -51,7 +53,7 @@ proptest! {
             });
             let asked = lock(LockKind::Posix, owner, start, end, exclusive);
             match fs.run(&set(inode, who, asked)) {
-                Ok(Reply::Done) => prop_assert!(free),
+                Ok(Reply::Done | Reply::Granted(_)) => prop_assert!(free),
                 Ok(Reply::Blocked(other)) => {
                     prop_assert!(!free && other.range.overlaps(ByteRange::new(start, end)));
                 }
@@ -118,7 +120,7 @@ fn flock_and_fcntl_do_not_see_each_other() {
     ))
     .expect("free");
     let flock = set(inode, 2, lock(LockKind::Flock, 1, 0, 0, Some(true)));
-    assert_eq!(fs.run(&flock), Ok(Reply::Done));
+    assert!(matches!(fs.run(&flock), Ok(Reply::Granted(_))));
 }
 
 #[test]
@@ -132,9 +134,9 @@ fn a_flock_that_waits_to_be_exclusive_gives_up_what_it_had() {
         fs.run(&flock(1, Some(true))),
         Ok(Reply::Blocked(_))
     ));
-    assert_eq!(
-        fs.run(&flock(2, Some(true))),
-        Ok(Reply::Done),
+    let granted = fs.run(&flock(2, Some(true)));
+    assert!(
+        matches!(granted, Ok(Reply::Granted(_))),
         "else both would wait for ever"
     );
 }
@@ -174,12 +176,113 @@ fn release_takes_the_owners_and_kinds_that_it_names() {
         .expect("released");
     assert!(!held(&mut fs, LockKind::Posix) && held(&mut fs, LockKind::Flock));
     let holders = |fs: &mut Fs| perigee_meta::lock_sessions(&mut fs.view, HERE).expect("sound");
-    assert_eq!(holders(&mut fs), [session].into());
+    assert_eq!(holders(&mut fs).holders, [session].into());
     let op = Op::ReleaseSession {
         container: HERE,
         session,
     };
     assert_eq!(fs.run(&op), Ok(Reply::Inodes(vec![inode])));
-    assert!(holders(&mut fs).is_empty());
+    assert_eq!(holders(&mut fs), LockSessions::default());
     assert!(!held(&mut fs, LockKind::Flock));
+}
+
+fn granted(fs: &mut Fs, op: &Op) -> Token {
+    match fs.run(op) {
+        Ok(Reply::Granted(token)) => token,
+        other => panic!("{op:?}: {other:?}"),
+    }
+}
+
+fn table(fs: &mut Fs, inode: InodeId) -> HeldLocks {
+    held_locks(&mut fs.view, inode).expect("a table")
+}
+
+#[test]
+fn every_pair_of_modes_goes_together_as_published_and_apart_always() {
+    let mut fs = Fs::new();
+    for one in Mode::ALL {
+        for two in Mode::ALL {
+            let inode = fs.file(ROOT, &format!("{one:?} {two:?}"));
+            let service = |owner, start, end, mode| {
+                let lock = in_mode(LockKind::Service, owner, start, end, Some(mode));
+                set(inode, 1, lock)
+            };
+            let first = granted(&mut fs, &service(1, 0, 10, one));
+            let apart = granted(&mut fs, &service(2, 10, 20, two));
+            assert!(apart > first, "tokens rise");
+            let together = fs.run(&service(2, 9, 10, two)).expect("an answer");
+            let compatible = one.is_compatible_with(two);
+            assert_eq!(matches!(together, Reply::Granted(_)), compatible);
+        }
+    }
+}
+
+#[test]
+fn a_grant_is_above_all_that_the_table_knows() {
+    let mut fs = Fs::new();
+    let inode = fs.file(ROOT, "f");
+    fs.clock = 100;
+    let flock = |who| set(inode, who, lock(LockKind::Flock, 1, 0, 0, Some(false)));
+    let first = granted(&mut fs, &flock(1));
+    // A run that was numbered earlier, and is ordered later.
+    fs.clock = 50;
+    assert!(granted(&mut fs, &flock(2)) > first);
+}
+
+#[test]
+fn a_session_whose_locks_were_ended_is_fenced_until_it_lets_go() {
+    let mut fs = Fs::new();
+    let inode = fs.file(ROOT, "f");
+    let posix = |who, owner, start, end, mode| {
+        set(inode, who, lock(LockKind::Posix, owner, start, end, mode))
+    };
+    let token = granted(&mut fs, &posix(1, 7, 0, 10, Some(true)));
+    let expire = |who| Op::ExpireSession {
+        container: HERE,
+        session: session(who),
+    };
+    assert_eq!(fs.run(&expire(1)), Ok(Reply::Inodes(vec![inode])));
+    assert_eq!(fs.run(&expire(1)), Ok(Reply::Inodes(vec![])), "once");
+    let fence = |fs: &mut Fs| table(fs, inode).fence(session(1));
+    assert_eq!(fence(&mut fs), Some(token));
+    assert!(granted(&mut fs, &posix(2, 7, 0, 10, Some(true))) > token);
+    assert_eq!(table(&mut fs, inode).fence(session(2)), None);
+    // What it gives back, or is granted again, it knows of; what others of it do is not to the point.
+    fs.run(&posix(1, 7, 4, 10, None)).expect("given back");
+    fs.run(&posix(1, 8, 0, u64::MAX, None))
+        .expect("another owner");
+    assert_eq!(fence(&mut fs), Some(token));
+    fs.run(&posix(2, 7, 0, 10, None)).expect("given back");
+    granted(&mut fs, &posix(1, 7, 0, 4, Some(false)));
+    assert_eq!(fence(&mut fs), None);
+}
+
+#[test]
+fn what_was_ended_goes_with_the_file_of_a_program_and_with_the_session() {
+    let mut fs = Fs::new();
+    let inode = fs.file(ROOT, "f");
+    let expire = Op::ExpireSession {
+        container: HERE,
+        session: session(1),
+    };
+    let close = Op::ReleaseLocks {
+        inode,
+        session: session(1),
+        owner: Some(1),
+        kind: Some(LockKind::Flock),
+    };
+    let unmount = Op::ReleaseSession {
+        container: HERE,
+        session: session(1),
+    };
+    for end in [close, unmount] {
+        let flock = set(inode, 1, lock(LockKind::Flock, 1, 0, 0, Some(true)));
+        granted(&mut fs, &flock);
+        fs.run(&expire).expect("ended");
+        assert!(table(&mut fs, inode).fence(session(1)).is_some());
+        let known = perigee_meta::lock_sessions(&mut fs.view, HERE).expect("sound");
+        assert!(known.fences.keeps_out(inode, session(1)) && known.holders.is_empty());
+        fs.run(&end).expect("over");
+        assert_eq!(table(&mut fs, inode), HeldLocks::default());
+    }
 }

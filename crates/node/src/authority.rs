@@ -113,7 +113,7 @@ pub(crate) fn check_session(from: NodeId, session: SessionId) -> Result<(), Deni
 /// for reading. Shared locks are for readers, too; one that keeps writers out for good is not.
 pub(crate) fn may_run(directory: &Directory, from: NodeId, operation: &Op) -> bool {
     let changes = match operation {
-        Op::SetLock { lock, .. } => lock.exclusive == Some(true),
+        Op::SetLock { lock, .. } => lock.mode.is_some_and(|mode| !mode.is_for_reading()),
         Op::ReleaseLocks { .. } | Op::ReleaseSession { .. } => false,
         operation => crate::container::changes(operation),
     };
@@ -138,7 +138,7 @@ pub(crate) fn check_request(
         | Op::WithdrawLock { session, .. }
         | Op::ReleaseLocks { session, .. }
         | Op::ReleaseSession { session, .. } => check_session(from, *session)?,
-        Op::Wrote { .. } | Op::Reap { .. } | Op::Orphans { .. } => {
+        Op::Wrote { .. } | Op::Reap { .. } | Op::Orphans { .. } | Op::ExpireSession { .. } => {
             return Err(Denied::OwnersAffair);
         }
         // Its checkpoints are made and removed by nodes that store.
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use perigee_cluster::codec::Record as _;
     use perigee_cluster::{KeyValue, Revision, Role, key};
-    use perigee_meta::{FileLock, LockKind, Patience, SetAttr};
+    use perigee_meta::{FileLock, LockKind, Mode, Patience, SetAttr};
     use perigee_proto::message::{chain, tx};
     use perigee_types::{ByteRange, InodeId, OpId, WallTime};
 
@@ -283,23 +283,24 @@ mod tests {
             set: SetAttr::default(),
             cred: Default::default(),
         };
-        let lock = |exclusive| Op::SetLock {
+        let lock = |mode| Op::SetLock {
             inode,
             session: SessionId::new(READS, 1),
             lock: FileLock {
                 kind: LockKind::Flock,
                 owner: 1,
                 range: ByteRange::new(0, u64::MAX),
-                exclusive,
+                mode,
                 pid: 1,
             },
             patience: Patience::Refuse,
         };
-        for refused in [&change, &lock(Some(true))] {
+        for refused in [&change, &lock(Some(Mode::Exclusive))] {
             assert!(!may_run(&directory, READS, refused));
             assert!(may_run(&directory, MOUNTS, refused));
         }
-        for fine in [Op::GetAttr { inode }, lock(Some(false)), lock(None)] {
+        let shared = lock(Some(Mode::ProtectedRead));
+        for fine in [Op::GetAttr { inode }, shared, lock(None)] {
             assert!(may_run(&directory, READS, &fine));
         }
         assert!(!may_write(&directory, READS) && may_write(&directory, MOUNTS));

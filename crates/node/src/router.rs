@@ -68,6 +68,7 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::SetPolicy { inode, .. }
         | Op::GetPolicy { inode } => Ok(*inode),
         Op::ReleaseSession { container, .. }
+        | Op::ExpireSession { container, .. }
         | Op::Orphans { container, .. }
         | Op::Trash { container, .. }
         | Op::Purge { container, .. } => Err(*container),

@@ -1,6 +1,7 @@
-//! A deterministic simulator. Two worlds: one replicated container with its bytes ([`world`]), where the real chain and
+//! A deterministic simulator. Three worlds: one replicated container with its bytes ([`world`]), where the real chain and
 //! pull run on simulated hosts with lossy networks, drifting clocks, crashes, lost disks and a control store that is
-//! often away; and a namespace over several containers ([`names`]), where the real operations and transactions do.
+//! often away; a namespace over several containers ([`names`]), where the real operations and transactions do; and the lock
+//! service of a container ([`locks`]).
 //!
 //! One seed is one history. Safety is checked after every event (see [`law`]); then everything heals, and all must be
 //! well again. Reading order: [`model`], [`world`], [`node`], [`chaos`], [`law`].
@@ -11,6 +12,7 @@ pub mod clock;
 pub mod control;
 pub mod disk;
 pub mod law;
+pub mod locks;
 mod marks;
 pub mod model;
 mod moves;

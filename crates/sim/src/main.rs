@@ -1,9 +1,12 @@
 //! `sim`: runs histories by seed, and says which ones break a law and how to replay them.
 
+mod fault;
+
 use clap::Parser;
+use fault::Fault;
 use perigee_sim::numbered::Kind;
 use perigee_sim::shrink::{Broken, shrink};
-use perigee_sim::{Detail, Drift, Happening, LeftOut, Numbers, Scenario, Violation, names};
+use perigee_sim::{Detail, Drift, Happening, LeftOut, Numbers, Scenario, Violation, locks, names};
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -73,6 +76,9 @@ struct Arguments {
     /// Simulate a namespace over several containers, not one container with its bytes.
     #[arg(long)]
     names: bool,
+    /// Simulate the lock service of a container.
+    #[arg(long, conflicts_with_all = ["names", "store_away", "bad_disks", "drift"])]
+    locks: bool,
 }
 
 /// How wrong the clocks are.
@@ -129,35 +135,6 @@ impl Arguments {
     }
 }
 
-/// A deliberate fault of either world.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    Chain(perigee_replica::Plant),
-    Names(perigee_meta::Plant),
-}
-
-impl Fault {
-    fn all() -> Vec<Self> {
-        let chain = perigee_replica::Plant::ALL.iter().copied().map(Self::Chain);
-        let names = perigee_meta::Plant::ALL.iter().copied().map(Self::Names);
-        chain.chain(names).collect()
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Chain(plant) => plant.name(),
-            Self::Names(plant) => plant.name(),
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Chain(plant) => plant.text(),
-            Self::Names(plant) => plant.text(),
-        }
-    }
-}
-
 /// Which histories are simulated.
 #[derive(Debug, Clone, Copy)]
 enum World {
@@ -165,6 +142,8 @@ enum World {
     Chain(Scenarios, Option<perigee_replica::Plant>, Clocks),
     /// A namespace over several containers.
     Names(Option<perigee_meta::Plant>, Clocks),
+    /// The lock service of a container.
+    Locks(Option<perigee_meta::lock::plant::Plant>),
 }
 
 /// How one history went.
@@ -185,6 +164,7 @@ impl World {
         match fault {
             Fault::Chain(plant) => Self::Chain(scenarios, Some(plant), clocks),
             Fault::Names(plant) => Self::Names(Some(plant), clocks),
+            Fault::Locks(plant) => Self::Locks(Some(plant)),
         }
     }
 
@@ -233,6 +213,24 @@ impl World {
                     happened: report.happened,
                 }
             }
+            Self::Locks(plant) => {
+                let report = locks::run(locks::Options {
+                    seed,
+                    plant,
+                    left_out,
+                    detail,
+                });
+                let marks = locks::Mark::ALL.iter();
+                Went {
+                    violation: report.violation,
+                    hash: report.hash,
+                    events: report.events,
+                    marks: marks
+                        .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
+                        .collect(),
+                    happened: report.happened,
+                }
+            }
         }
     }
 
@@ -249,6 +247,8 @@ impl World {
             }
             Self::Names(Some(plant), clocks) => (Some(plant.name()), "", clocks),
             Self::Names(None, clocks) => (None, " --names", clocks),
+            Self::Locks(Some(plant)) => (Some(plant.name()), "", Clocks::BySeed),
+            Self::Locks(None) => (None, " --locks", Clocks::BySeed),
         };
         let plant = plant.map_or(String::new(), |plant| format!(" --plant {plant}"));
         let clocks = match clocks {
@@ -291,6 +291,7 @@ fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<Exit
             World::of(fault, arguments)
         }
         None if arguments.names => World::Names(None, clocks),
+        None if arguments.locks => World::Locks(None),
         None => World::Chain(arguments.scenarios(), None, clocks),
     };
     match arguments.seed {
@@ -505,7 +506,8 @@ fn plants(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCo
     let all = Fault::all();
     let chosen = all
         .iter()
-        .filter(|fault| !arguments.names || matches!(fault, Fault::Names(_)));
+        .filter(|fault| !arguments.names || matches!(fault, Fault::Names(_)))
+        .filter(|fault| !arguments.locks || matches!(fault, Fault::Locks(_)));
     let (mut found, mut count) = (0, 0);
     for &fault in chosen {
         count += 1;

@@ -673,6 +673,43 @@ fn a_wait_for_a_lock_outlives_the_owner() {
     assert_eq!(holder.ask(free, SERVICE_GOES_ON).unwrap(), "ok");
     let granted = waiter.answer("the lock is granted", SERVICE_GOES_ON);
     assert_eq!(granted.unwrap(), "ok");
+    // The successor finds cycles, too.
+    let ask = |side: &mut Side, what: &str| side.ask(what, SERVICE_GOES_ON).unwrap();
+    assert_eq!(ask(&mut waiter, free), "ok");
+    assert_eq!(ask(&mut holder, "fcntl exclusive 0 1 refuse"), "ok");
+    assert_eq!(ask(&mut waiter, "fcntl exclusive 1 1 refuse"), "ok");
+    holder.send("fcntl exclusive 1 1 wait").unwrap();
+    assert_eq!(holder.hear(Duration::from_millis(300)), Heard::Silence);
+    assert_eq!(ask(&mut waiter, "fcntl exclusive 0 1 wait"), "deadlock");
+}
+
+/// A host that slept for so long that its locks were given to others writes nothing under them until it lets go.
+#[test]
+fn who_lost_a_lock_in_its_sleep_writes_nothing_under_it() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    fs::write(here.join("f"), "locked").unwrap();
+    let (mut sleeper, mut waiter) = (locker(&there), locker(&here));
+    let ask = |side: &mut Side, what: &str| side.ask(what, SERVICE_GOES_ON).unwrap();
+    assert_eq!(ask(&mut sleeper, "fcntl exclusive 0 0 refuse"), "ok");
+    assert_eq!(ask(&mut sleeper, "write"), "ok");
+    cluster.kill(2, Signal::STOP).unwrap();
+    assert_eq!(ask(&mut waiter, "fcntl exclusive 0 0 wait"), "ok");
+    cluster.kill(2, Signal::CONT).unwrap();
+    let written = ask(&mut sleeper, "write");
+    assert!(
+        written.starts_with("failed Input/output error"),
+        "{written}"
+    );
+    assert_eq!(ask(&mut sleeper, "fcntl shared 0 1 refuse"), "refused");
+    // Once it has let go it may have the lock again.
+    assert_eq!(ask(&mut sleeper, "fcntl free 0 0 refuse"), "ok");
+    assert_eq!(ask(&mut waiter, "fcntl free 0 0 refuse"), "ok");
+    assert_eq!(ask(&mut sleeper, "fcntl exclusive 0 0 wait"), "ok");
+    assert_eq!(ask(&mut sleeper, "write"), "ok");
 }
 
 /// A process that locks a file of `mount`.

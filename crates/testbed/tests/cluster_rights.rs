@@ -3,7 +3,7 @@
 
 mod security;
 
-use perigee_meta::{Credential, FileLock, LockKind, NewNode, Op, Patience, SetAttr};
+use perigee_meta::{Credential, FileLock, LockKind, Mode, NewNode, Op, Patience, SetAttr};
 use perigee_net::PeerName;
 use perigee_proto::message::{file, session};
 use perigee_testbed::{Cluster, program};
@@ -158,7 +158,7 @@ fn past_its_kernel(guest: &Guest, parent: InodeId, inode: InodeId) {
         kind: LockKind::Flock,
         owner: 1,
         range: ByteRange::new(0, u64::MAX),
-        exclusive: Some(true),
+        mode: Some(Mode::Exclusive),
         pid: 1,
     };
     let changes = [

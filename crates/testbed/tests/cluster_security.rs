@@ -6,7 +6,7 @@ mod security;
 
 use perigee_cluster::{Admits, Txn, key};
 use perigee_control::wire;
-use perigee_meta::lock::{FileLock, LockKind, Patience};
+use perigee_meta::lock::{FileLock, LockKind, Mode, Patience};
 use perigee_meta::{Credential, NewNode, Op};
 use perigee_net::PeerName;
 use perigee_proto::message::{chain, data, file, report, session, tx};
@@ -241,7 +241,7 @@ fn make(name: &[u8]) -> Op {
     }
 }
 
-fn lock(session: SessionId, inode: InodeId, exclusive: Option<bool>) -> Op {
+fn lock(session: SessionId, inode: InodeId, mode: Option<Mode>) -> Op {
     Op::SetLock {
         inode,
         session,
@@ -249,7 +249,7 @@ fn lock(session: SessionId, inode: InodeId, exclusive: Option<bool>) -> Op {
             kind: LockKind::Flock,
             owner: 1,
             range: ByteRange::new(0, u64::MAX),
-            exclusive,
+            mode,
             pid: 1,
         },
         patience: Patience::Refuse,

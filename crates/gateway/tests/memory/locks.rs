@@ -1,7 +1,7 @@
 //! Locks of the file system in memory.
 
 use parking_lot::Mutex;
-use perigee_client::fs::{Done, FileLock, LockKind};
+use perigee_client::fs::{Done, FileLock, LockKind, Mode};
 use perigee_types::{Errno, InodeId};
 
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl State {
             held.kind == lock.kind
                 && held.owner != lock.owner
                 && held.range.overlaps(lock.range)
-                && (held.exclusive == Some(true) || lock.exclusive == Some(true))
+                && (held.mode == Some(Mode::Exclusive) || lock.mode == Some(Mode::Exclusive))
         };
         self.held
             .iter()
@@ -55,7 +55,7 @@ impl State {
             cut(lock.range.end, held.range.end);
         }
         self.held = kept;
-        if lock.exclusive.is_some() {
+        if lock.mode.is_some() {
             self.held.push((inode, lock));
         }
     }
@@ -83,7 +83,7 @@ impl Locks {
 
     pub fn set(&self, inode: InodeId, lock: FileLock, wait: bool, request: u64, done: Done<()>) {
         let mut state = self.state.lock();
-        if lock.exclusive.is_some() && state.conflict(inode, &lock).is_some() {
+        if lock.mode.is_some() && state.conflict(inode, &lock).is_some() {
             if wait {
                 return state.waiting.push(Waiting {
                     request,

@@ -4,7 +4,7 @@
 use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::key::{self, Key};
-use crate::lock::{self, FileLock, Holder, LockKind};
+use crate::lock::{Fences, FileLock, Holder, LockKind, table};
 use crate::op::Reply;
 use crate::record::{self, HeldLocks};
 use crate::view::View;
@@ -22,7 +22,7 @@ pub(crate) fn get(
 ) -> Result<Reply, Refusal> {
     draft.inode(inode)?;
     let locks = read(draft, inode)?;
-    Ok(Reply::Lock(lock::conflict(&locks, session, asked)))
+    Ok(Reply::Lock(table::conflict(&locks, session, asked)))
 }
 
 pub(crate) fn set(
@@ -32,16 +32,16 @@ pub(crate) fn set(
     asked: &FileLock,
 ) -> Result<Reply, Refusal> {
     draft.inode(inode)?;
-    if asked.kind == LockKind::Posix && asked.range.is_empty() {
+    if asked.kind != LockKind::Flock && asked.range.is_empty() {
         return Err(Errno::EINVAL.into());
     }
     let before = read(draft, inode)?;
     let mut locks = before.clone();
-    if let Some(conflict) = lock::conflict(&locks, session, asked) {
+    if let Some(conflict) = table::conflict(&locks, session, asked) {
         // A flock that is converted is given up first, as Linux has it: else two who share one and
         // both want it alone would wait for ever.
         if asked.kind == LockKind::Flock {
-            lock::release(
+            table::release(
                 &mut locks,
                 session,
                 Some(asked.owner),
@@ -51,11 +51,14 @@ pub(crate) fn set(
         }
         return Ok(Reply::Blocked(conflict));
     }
-    if !lock::set(&mut locks, session, asked) {
+    let Some(token) = table::set(&mut locks, session, asked, draft.context.grant) else {
         return Err(Errno::ENOLCK.into());
-    }
+    };
     write(draft, inode, &before, locks);
-    Ok(Reply::Done)
+    Ok(match asked.mode {
+        Some(_) => Reply::Granted(token),
+        None => Reply::Done,
+    })
 }
 
 pub(crate) fn release(
@@ -66,43 +69,60 @@ pub(crate) fn release(
 ) -> Result<Reply, Refusal> {
     let before = read(draft, inode)?;
     let mut locks = before.clone();
-    lock::release(&mut locks, holder.session, holder.owner, kind);
+    table::release(&mut locks, holder.session, holder.owner, kind);
     write(draft, inode, &before, locks);
     Ok(Reply::Done)
 }
 
-pub(crate) fn release_session(
+/// What becomes of the locks of a session, and of what was ended of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Nobody is left who could believe to have them.
+    Over,
+    /// Its host is gone, and may come back with programs that do.
+    WithoutItsWord,
+}
+
+pub(crate) fn end_session(
     draft: &mut Draft<'_>,
     container: ContainerId,
     session: SessionId,
+    how: End,
 ) -> Result<Reply, Refusal> {
-    let (mut from, to) = key::locks();
-    let mut released = Vec::new();
+    let mut ended = Vec::new();
+    let mut from = key::locks().0;
     loop {
-        let range = (from, to.clone());
+        let range = (from, key::locks().1);
         let rows = draft.scan(container, &range, TABLES_PER_SCAN)?;
-        for (key, value) in &rows {
-            let Some(Key::Locks(index)) = Key::decode(key) else {
-                return Err(record::corrupt(
-                    container,
-                    key,
-                    "not the key of a lock table",
-                ));
-            };
-            let inode = InodeId::new(container, index);
-            let before = record::decode_locks(container, key, value)?;
-            let mut locks = before.clone();
-            lock::release(&mut locks, session, None, None);
-            if locks != before {
-                write(draft, inode, &before, locks);
-                released.push(inode);
-            }
-        }
         let Some((last, _)) = rows.last() else {
-            return Ok(Reply::Inodes(released));
+            return Ok(Reply::Inodes(ended));
         };
         from = last.to_vec();
         from.push(0);
+        for (key, value) in &rows {
+            let inode = inode_of(container, key)?;
+            let before = record::decode_locks(container, key, value)?;
+            let mut locks = before.clone();
+            match how {
+                End::Over => table::release(&mut locks, session, None, None),
+                End::WithoutItsWord => table::expire(&mut locks, session),
+            }
+            if locks != before {
+                write(draft, inode, &before, locks);
+                ended.push(inode);
+            }
+        }
+    }
+}
+
+fn inode_of(container: ContainerId, key: &[u8]) -> Result<InodeId, Refusal> {
+    match Key::decode(key) {
+        Some(Key::Locks(index)) => Ok(InodeId::new(container, index)),
+        _ => Err(record::corrupt(
+            container,
+            key,
+            "not the key of a lock table",
+        )),
     }
 }
 
@@ -115,15 +135,21 @@ pub fn held_locks(view: &mut dyn View, inode: InodeId) -> Result<HeldLocks, Refu
     decode(inode, &key, value.as_deref())
 }
 
-/// The sessions that hold locks in a container.
+/// What the tables of locks in a container say of sessions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LockSessions {
+    /// They hold locks.
+    pub holders: BTreeSet<SessionId>,
+    /// Locks of theirs were ended without their word.
+    pub fences: Fences,
+}
+
+/// The sessions that hold locks in a container, and those that did.
 ///
 /// Errors: as [`held_locks`].
-pub fn lock_sessions(
-    view: &mut dyn View,
-    container: ContainerId,
-) -> Result<BTreeSet<SessionId>, Refusal> {
+pub fn lock_sessions(view: &mut dyn View, container: ContainerId) -> Result<LockSessions, Refusal> {
     let (mut from, to) = key::locks();
-    let mut sessions = BTreeSet::new();
+    let mut sessions = LockSessions::default();
     loop {
         let rows = view.scan(container, &from, &to, TABLES_PER_SCAN)?;
         let Some((last, _)) = rows.last() else {
@@ -133,7 +159,9 @@ pub fn lock_sessions(
         from.push(0);
         for (key, value) in &rows {
             let locks = record::decode_locks(container, key, value)?;
-            sessions.extend(locks.sessions().map(|(session, _)| session));
+            let holders = locks.sessions().map(|(session, _)| session);
+            sessions.holders.extend(holders);
+            sessions.fences.note(inode_of(container, key)?, &locks);
         }
     }
 }
@@ -156,7 +184,7 @@ fn write(draft: &mut Draft<'_>, inode: InodeId, before: &HeldLocks, locks: HeldL
         return;
     }
     let key = Key::Locks(inode.index()).encode();
-    if locks.posix.is_empty() && locks.flock.is_empty() {
+    if locks.is_empty() {
         draft.delete(inode.container(), key);
     } else {
         draft.put(inode.container(), key, record::encode_locks(locks));

@@ -17,7 +17,7 @@ mod trash;
 mod write;
 mod xattr;
 
-pub use lock::{held_locks, lock_sessions};
+pub use lock::{LockSessions, held_locks, lock_sessions};
 pub use policy::settings_named;
 pub use snapshot::{
     Origin, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Snapshot, SnapshotPart, is_snapshot_name,
@@ -27,7 +27,7 @@ pub use trash::{Nearest, TrashId, Trashed, nearest_setting};
 use crate::attr::{Attr, Kind, SetAttr};
 use crate::draft::Draft;
 use crate::error::Refusal;
-use crate::lock::{FileLock, Holder, LockKind, Patience, WaitId};
+use crate::lock::{FileLock, Holder, LockKind, Patience, Token, WaitId};
 use crate::view::View;
 use perigee_types::{Batch, ByteRange, ContainerId, InodeId, SessionId, SnapshotId, WallTime};
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,8 @@ pub struct Context {
     pub now: WallTime,
     /// The container in which a new directory's inode is made; `None`: the parent's.
     pub new_directory_in: Option<ContainerId>,
+    /// Names the lock that is granted, if one is: above every earlier grant of the container.
+    pub grant: Token,
     /// Until when what loses its last name is kept; `None`: it is not. It is the policy of the directory of that name.
     pub keep_until: Option<WallTime>,
     /// A deliberate fault.
@@ -228,7 +230,7 @@ pub enum Op {
         session: SessionId,
         lock: FileLock,
     },
-    /// Takes a lock, or drops it (`exclusive: None`): [`Reply::Done`] or [`Reply::Blocked`].
+    /// Takes a lock: [`Reply::Granted`] or [`Reply::Blocked`]. Or drops it (`mode: None`): [`Reply::Done`].
     /// Whoever waits is the affair of the driver, which keeps a [`crate::queue::LockQueue`].
     SetLock {
         inode: InodeId,
@@ -307,6 +309,12 @@ pub enum Op {
         container: ContainerId,
         entries: Vec<TrashId>,
         cred: Credential,
+    },
+    /// Ends all locks of a session in this container that does not know it, and remembers that: [`Reply::Inodes`] on
+    /// which it had any.
+    ExpireSession {
+        container: ContainerId,
+        session: SessionId,
     },
 }
 
@@ -390,6 +398,8 @@ pub enum Reply {
     Snapshots(Vec<Snapshot>),
     /// What is kept of what was removed.
     Trash(Vec<Trashed>),
+    /// The lock is held from now on, by this token.
+    Granted(Token),
 }
 
 /// What other sessions' caches must drop before an operation is acknowledged.
@@ -547,7 +557,10 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             lock::release(draft, *inode, holder, *kind)
         }
         Op::ReleaseSession { container, session } => {
-            lock::release_session(draft, *container, *session)
+            lock::end_session(draft, *container, *session, lock::End::Over)
+        }
+        Op::ExpireSession { container, session } => {
+            lock::end_session(draft, *container, *session, lock::End::WithoutItsWord)
         }
         Op::Orphans { container, limit } => remove::orphans(draft, *container, *limit),
         Op::Reap { inode } => remove::reap(draft, *inode),

@@ -193,7 +193,7 @@ impl Container {
         after: &mut After,
     ) -> Result<Ran, Elsewhere> {
         let now = self.env.clock.now();
-        let (_, until) = Self::reign(st, now)?;
+        let (epoch, until) = Self::reign(st, now)?;
         if !local {
             st.foreign.insert(request.session);
         }
@@ -224,7 +224,7 @@ impl Container {
         if let Admitted::Answered(result, owed) = admitted {
             return Ok(Ran::Done(result, Span::ZERO, owed));
         }
-        let Ok(context) = self.context(st, now, request) else {
+        let Ok(context) = self.context(st, (epoch, now), request) else {
             let run = mutates.then(|| st.answers.begin(request.session, request.op));
             return Ok(Ran::Spans(run));
         };
@@ -301,12 +301,18 @@ impl Container {
         mut outcome: Outcome,
         after: &mut After,
     ) -> Concluded {
+        if let Some(errno) = Self::refused_for_locks(st, request) {
+            return Concluded::failed(errno);
+        }
+        // A lock is one for all hosts: the next owner knows of it, whoever has it.
+        let granted = matches!(outcome.reply, Reply::Granted(_));
         let mut owed = Owed::default();
         let mut depends = latest;
         if let Some(mut batch) = outcome.batches.remove(&self.id) {
             self.add_reap(st, local, &outcome.reply, &mut batch);
-            // One of this node may wait for other hosts' leases, and be asked for again at the next owner meanwhile.
-            if !local || self.must_wait(st, now, &outcome.touched) {
+            // One of this node may wait for other hosts' leases, or for the members to know of a lock, and be asked for
+            // again at the next owner meanwhile.
+            if !local || granted || self.must_wait(st, now, &outcome.touched) {
                 Self::remember(st, request, &outcome.reply, &mut batch);
             }
             if let Err(error) = self.carry_out(st, &batch) {
@@ -322,7 +328,7 @@ impl Container {
         }
         self.owe_leases(st, now, request.session, outcome.touched, &mut owed);
         owed.hold_repeats(st, request.session, request.op);
-        owed.commit = st.before_telling(local, depends);
+        owed.commit = st.before_telling(local && !granted, depends);
         if owed.commit.is_some() {
             self.hurry(st);
         }

@@ -326,6 +326,9 @@ impl Container {
             if let Some(before) = self.repeated_write(&st, request)? {
                 return self.write_again(&mut st, request, &file, &before, data);
             }
+            if st.lock_queue.keeps_out(inode, request.session) {
+                return Err(Errno::EIO.into());
+            }
             let kept = st.leases.is_kept(now, request.session, &touched(request));
             let range = reach(request, data.len() as u64);
             let held = st.is_held_up(inode, range, Access::Change, &[]);

@@ -2,12 +2,17 @@
 
 use super::execute::Owed;
 use super::view::{Foreign, owner_view};
-use super::{After, Container, Failed, Request, State};
+use super::{After, Container, Failed, Request, State, data_inode};
 use crate::env::Env;
-use perigee_meta::queue::{Ask, Ticket, Turn};
-use perigee_meta::{HeldLocks, LockKind, Op, Patience, Refusal, Reply, held_locks, lock_sessions};
+use perigee_cluster::NodeState;
+use perigee_meta::lock::{Presence, SessionEnd, lost};
+use perigee_meta::queue::{Admission, Ticket};
+use perigee_meta::{
+    HeldLocks, LockKind, LockSessions, Op, Overlay, Refusal, Reply, held_locks, lock_sessions,
+};
 use perigee_proto::message::report::Hold;
 use perigee_proto::message::session::{AskSessions, LockTurn};
+use perigee_replica::chunk::Access;
 use perigee_types::{Errno, InodeId, NodeId, OpId, Seq, SessionId, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,26 +24,6 @@ const WORD: Duration = Duration::from_secs(1);
 
 /// The most sessions of one node that are asked about at a time.
 const SESSIONS_MAX: usize = 1_000;
-
-/// What is known of a node whose sessions have locks.
-enum Presence {
-    /// It answers: these of them are mounted.
-    Answers(Vec<SessionId>),
-    /// It does not answer, and its sign of life has not expired.
-    Silent,
-    /// It does not answer, and shows no sign of life.
-    Gone,
-}
-
-/// The sessions whose locks end. Of a node that is silent nothing is known: none.
-fn lost(sessions: &[SessionId], presence: &Presence) -> Vec<SessionId> {
-    let ends = |session: &&SessionId| match presence {
-        Presence::Answers(mounted) => !mounted.contains(session),
-        Presence::Silent => false,
-        Presence::Gone => true,
-    };
-    sessions.iter().filter(ends).copied().collect()
-}
 
 /// What a request for a lock may do.
 #[expect(
@@ -62,46 +47,66 @@ impl Container {
         operation: &Op,
         after: &mut After,
     ) -> Admitted {
-        let ask = match operation {
-            Op::SetLock {
-                inode,
-                lock,
-                patience: Patience::Wait(wait),
+        let mut shown = None;
+        let admitted = {
+            let State {
+                lock_queue,
+                overlay,
                 ..
-            } => Ask {
-                inode: *inode,
-                ticket: Ticket {
-                    session,
-                    wait: *wait,
-                },
-                lock: *lock,
-            },
-            Op::WithdrawLock { inode, wait, .. } => {
-                let wait = *wait;
-                st.lock_queue.withdraw(*inode, Ticket { session, wait });
-                return Admitted::Run;
-            }
-            _ => return Admitted::Run,
+            } = st;
+            lock_queue.admit(now, session, operation, |inode| {
+                let (held, latest) = self.held(overlay, inode)?;
+                shown = Some(latest);
+                Ok(held)
+            })
         };
-        let (held, shown) = match self.held(st, ask.inode) {
-            Ok(held) => held,
-            Err(errno) => return Admitted::Answered(Err(errno), Owed::default()),
-        };
-        let result = match st.lock_queue.ask(now, &ask, &held) {
-            Turn::Take | Turn::Blocked => return Admitted::Run,
-            Turn::Behind(lock) => Ok(Reply::Blocked(lock)),
-            Turn::Deadlock => {
-                self.tell_waiters(st, now, ask.inode, after);
-                Err(Errno::EDEADLK)
+        let result = match admitted {
+            // No host of this version keeps a lock that it does not use: each call would find it used.
+            Ok(Admission::Run | Admission::RunAndCall(_)) => return Admitted::Run,
+            Ok(Admission::Answered(result)) => result,
+            Ok(Admission::Gone(errno)) => {
+                if let Ok(inode) = crate::router::place_of(operation) {
+                    self.tell_waiters(st, now, inode, after);
+                }
+                Err(errno)
             }
-            Turn::Full => Err(Errno::ENOLCK),
+            Err(errno) => Err(errno),
         };
         let local = session.node() == self.env.me;
         let owed = Owed {
-            commit: st.before_telling(local, shown),
+            commit: shown.and_then(|shown| st.before_telling(local, shown)),
             ..Owed::default()
         };
         Admitted::Answered(result, owed)
+    }
+
+    /// What the fences of locks say of an operation that is about to be ordered.
+    pub(super) fn refused_for_locks(st: &State, request: &Request) -> Option<Errno> {
+        let session = request.session;
+        let fenced = |inode| st.lock_queue.keeps_out(inode, session);
+        if data_inode(&request.operation).is_some_and(fenced) {
+            return Some(Errno::EIO);
+        }
+        match &request.operation {
+            // Whatever it changes at this moment would come after the lock of somebody else: the next round tries again.
+            Op::ExpireSession { session, .. } => {
+                let holds = |(_, hold): (_, perigee_replica::Hold)| hold.holder == *session;
+                let at_work = st.leases.is_changed_by(*session) || st.away.holds.iter().any(holds);
+                at_work.then_some(Errno::EBUSY)
+            }
+            _ => None,
+        }
+    }
+
+    /// A reign begins: finds whose locks earlier owners have ended.
+    pub(super) fn restore_locks(&self, st: &mut State) {
+        match self.lock_sessions_now(st) {
+            Ok(sessions) => st.lock_queue.begin_reign(sessions.fences),
+            Err(failed) => {
+                error!(container = %self.id, ?failed, "locks unreadable");
+                st.lock_queue.clear();
+            }
+        }
     }
 
     /// After an operation that took effect: those whose turn has come by it are told.
@@ -113,20 +118,8 @@ impl Container {
         reply: &Reply,
         after: &mut After,
     ) {
-        match operation {
-            Op::SetLock { inode, .. }
-            | Op::ReleaseLocks { inode, .. }
-            | Op::WithdrawLock { inode, .. } => self.tell_waiters(st, now, *inode, after),
-            Op::ReleaseSession { session, .. } => {
-                let mut inodes = st.lock_queue.end_session(*session);
-                if let Reply::Inodes(released) = reply {
-                    inodes.extend(released);
-                }
-                for inode in inodes {
-                    self.tell_waiters(st, now, inode, after);
-                }
-            }
-            _ => {}
+        for inode in st.lock_queue.ran(operation, reply) {
+            self.tell_waiters(st, now, inode, after);
         }
     }
 
@@ -144,10 +137,7 @@ impl Container {
     }
 
     fn tell_waiters(&self, st: &mut State, now: Tick, inode: InodeId, after: &mut After) {
-        if !st.lock_queue.waits_on(inode) {
-            return;
-        }
-        let Ok((held, _)) = self.held(st, inode) else {
+        let Ok((held, _)) = self.held(&st.overlay, inode) else {
             // Each asks by itself, and has the error.
             return;
         };
@@ -162,11 +152,11 @@ impl Container {
         let now = self.env.clock.now();
         let st = self.state.lock();
         Self::reign(&st, now)?;
-        let (held, _) = self.held(&st, inode)?;
+        let (held, _) = self.held(&st.overlay, inode)?;
         let locks = held.sessions().map(|(session, kind)| {
             let hold = match kind {
                 LockKind::Posix => Hold::Fcntl,
-                LockKind::Flock => Hold::Flock,
+                LockKind::Flock | LockKind::Service => Hold::Flock,
             };
             (session.node(), hold)
         });
@@ -181,43 +171,82 @@ impl Container {
 
     /// Ends the locks of sessions that are no more: their host is gone, or its daemon is another.
     pub(crate) async fn end_lost_sessions(self: Arc<Self>, live: BTreeSet<NodeId>) {
-        let holders = match self.lock_sessions() {
-            Ok(holders) => {
+        let known = match self.lock_sessions() {
+            Ok(known) => {
                 let mut st = self.state.lock();
                 st.leases.hosts_are_gone(|node| !live.contains(&node));
-                holders
+                known
             }
             Err(error) => return debug!(container = %self.id, ?error, "locks not looked at"),
         };
         let mut by_node: BTreeMap<NodeId, Vec<SessionId>> = BTreeMap::new();
-        for session in holders {
-            by_node.entry(session.node()).or_default().push(session);
+        for session in known.holders.union(&known.fences.sessions()) {
+            by_node.entry(session.node()).or_default().push(*session);
         }
         for (node, mut sessions) in by_node {
             sessions.truncate(SESSIONS_MAX);
-            let mounted = if node == self.env.me {
-                Some(self.env.sessions.mounted(&sessions))
-            } else {
-                let asked = AskSessions {
-                    sessions: sessions.clone(),
-                };
-                let answer = self.env.ask(node, &asked, bytes::Bytes::new(), WORD).await;
-                answer.ok().map(|(open, _)| open.sessions)
-            };
-            let presence = match mounted {
-                Some(mounted) => Presence::Answers(mounted),
-                None if live.contains(&node) => Presence::Silent,
-                None => Presence::Gone,
-            };
-            for session in lost(&sessions, &presence) {
-                self.end_session(session);
+            let presence = self.presence(node, &sessions, &live).await;
+            for (session, end) in lost(&sessions, &known.holders, &presence) {
+                if end == SessionEnd::WithoutItsWord {
+                    self.take_chunks_back(session).await;
+                }
+                self.end_session(session, end);
             }
         }
     }
 
-    fn lock_sessions(&self) -> Result<BTreeSet<SessionId>, Failed> {
+    async fn presence(
+        &self,
+        node: NodeId,
+        sessions: &[SessionId],
+        live: &BTreeSet<NodeId>,
+    ) -> Presence {
+        if node == self.env.me {
+            return Presence::Answers(self.env.sessions.mounted(sessions));
+        }
+        let asked = AskSessions {
+            sessions: sessions.to_vec(),
+        };
+        let answer = self.env.ask(node, &asked, bytes::Bytes::new(), WORD).await;
+        match answer {
+            Ok((open, _)) => Presence::Answers(open.sessions),
+            Err(_) if live.contains(&node) => Presence::Silent,
+            Err(_) if self.has_left(node) => Presence::Left,
+            Err(_) => Presence::Gone,
+        }
+    }
+
+    fn has_left(&self, node: NodeId) -> bool {
+        let directory = self.env.directory.read();
+        let node = directory.node(node);
+        node.is_some_and(|node| node.state == NodeState::Left)
+    }
+
+    /// Takes back the chunks that a session may write to without a word, once its right to is over.
+    async fn take_chunks_back(self: &Arc<Self>, session: SessionId) {
+        let held: Vec<_> = {
+            let st = self.state.lock();
+            let held = st.away.holds.iter();
+            held.filter(|(_, hold)| hold.holder == session)
+                .map(|(chunk, _)| chunk)
+                .collect()
+        };
+        for chunk in held {
+            let part = chunk.range();
+            if let Err(error) = self.pass_holders(chunk.inode, part, Access::Change).await {
+                // The next round tries again.
+                debug!(container = %self.id, %session, ?error, "chunk of a lost session not taken back");
+            }
+        }
+    }
+
+    fn lock_sessions(&self) -> Result<LockSessions, Failed> {
         let st = self.state.lock();
         Self::reign(&st, self.env.clock.now())?;
+        self.lock_sessions_now(&st)
+    }
+
+    fn lock_sessions_now(&self, st: &State) -> Result<LockSessions, Failed> {
         let mut foreign = Foreign::default();
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         let sessions = lock_sessions(&mut view, self.id);
@@ -230,15 +259,18 @@ impl Container {
         })
     }
 
-    fn end_session(self: &Arc<Self>, session: SessionId) {
-        info!(container = %self.id, %session, "locks of a lost session end");
+    fn end_session(self: &Arc<Self>, session: SessionId, end: SessionEnd) {
+        info!(container = %self.id, %session, ?end, "locks of a lost session end");
         let container = self.id;
         let request = Request {
             session: self.env.sessions.own(),
             op: OpId(0),
             answered_through: OpId(0),
             new_directory_in: None,
-            operation: Op::ReleaseSession { container, session },
+            operation: match end {
+                SessionEnd::Over => Op::ReleaseSession { container, session },
+                SessionEnd::WithoutItsWord => Op::ExpireSession { container, session },
+            },
         };
         let answer = move |result: Result<_, Failed>| {
             if let Err(error) = result {
@@ -250,9 +282,9 @@ impl Container {
     }
 
     /// The locks held on an inode, and the record that they are as of.
-    fn held(&self, st: &State, inode: InodeId) -> Result<(HeldLocks, Seq), Errno> {
+    fn held(&self, overlay: &Overlay, inode: InodeId) -> Result<(HeldLocks, Seq), Errno> {
         let mut foreign = Foreign::default();
-        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let mut view = owner_view(self.id, overlay, &self.env.store, &mut foreign);
         let held = held_locks(&mut view, inode);
         if let Some(failed) = view.failed.take() {
             error!(container = %self.id, %failed, "state cannot be read");
@@ -287,21 +319,4 @@ fn tell(env: Arc<Env>, ticket: Ticket) {
             debug!(%session, %error, "a waiter is not told, and will ask");
         }
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_sessions_that_are_surely_over_lose_their_locks() {
-        let session = |number| SessionId::new(NodeId(2), number);
-        let held = [session(1), session(2)];
-        assert_eq!(
-            lost(&held, &Presence::Answers(vec![session(2)])),
-            [session(1)]
-        );
-        assert_eq!(lost(&held, &Presence::Silent), []);
-        assert_eq!(lost(&held, &Presence::Gone), held);
-    }
 }

@@ -226,7 +226,7 @@ impl Container {
             }
         }
         st.leases.clear();
-        st.lock_queue.clear();
+        self.restore_locks(st);
         self.restore_transactions(st);
         self.take_over_rows(st);
         self.load_checkpoints(st);

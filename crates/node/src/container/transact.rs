@@ -219,7 +219,7 @@ impl Container {
             return Ok(Next::Wait);
         }
         self.record_all_writes(st);
-        let context = match self.context(st, now, request) {
+        let context = match self.context(st, (epoch, now), request) {
             Ok(context) => context,
             Err(Unsaid(directory)) => return Ok(Next::Policy(directory)),
         };

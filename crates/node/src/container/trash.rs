@@ -5,7 +5,7 @@ use super::{Container, Elsewhere, Request, State};
 use crate::policy::TRASH;
 use crate::retention::Again;
 use perigee_meta::{Context, Credential, Nearest, Op, RenameMode, Reply, TrashId, nearest_setting};
-use perigee_types::{InodeId, Retention, Tick, WallTime};
+use perigee_types::{Epoch, InodeId, Retention, Tick, WallTime};
 use std::sync::Arc;
 use tracing::{debug, info, warn};
 
@@ -33,12 +33,15 @@ impl Container {
     /// What this owner decides about a session's operation.
     pub(super) fn context(
         &self,
-        st: &State,
-        now: Tick,
+        st: &mut State,
+        (epoch, now): (Epoch, Tick),
         request: &Request,
     ) -> Result<Context, Unsaid> {
         let keep_until = self.keep_until(st, now, &request.operation)?;
-        let context = Context::new(self.env.clock.wall(), request.new_directory_in);
+        let context = Context {
+            grant: st.lock_queue.next_grant(epoch),
+            ..Context::new(self.env.clock.wall(), request.new_directory_in)
+        };
         Ok(context.keeping(keep_until))
     }
 

@@ -1,5 +1,5 @@
 //! The laws, one file each; checked while a history runs, or at its end. The first ones are those of one replicated
-//! container, the others those of a namespace over several.
+//! container, then come those of locks, and of a namespace over several containers.
 
 pub mod coherent;
 pub mod control_store;
@@ -12,6 +12,8 @@ pub mod one_owner;
 pub mod replicated;
 pub mod sound_again;
 pub mod well_again;
+
+pub mod locks;
 
 pub mod as_if_alone;
 pub mod at_most_once;

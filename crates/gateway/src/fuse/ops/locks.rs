@@ -4,7 +4,7 @@ use super::Call;
 use crate::fuse::reply::Reply;
 use crate::fuse::session::Session;
 use crate::fuse::wire::{self, Body, LockRequest};
-use perigee_client::fs::{FileLock, LockKind};
+use perigee_client::fs::{FileLock, LockKind, Mode};
 use perigee_types::{ByteRange, Errno, InodeId};
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Call<'_> {
             return self.reply.error(Errno::EINVAL);
         };
         let (unique, inode, reply) = (self.unique, self.inode, self.reply);
-        if lock.kind == LockKind::Posix && lock.exclusive.is_some() {
+        if lock.kind == LockKind::Posix && lock.mode.is_some() {
             self.session
                 .lock_owners
                 .locked(inode, request.handle, lock.owner);
@@ -50,7 +50,7 @@ impl Call<'_> {
         let ask = move || session.ask_lock(inode, lock, wait.then_some(unique), reply);
         match lock.kind {
             LockKind::Posix => self.session.lock_owners.in_turn(inode, lock.owner, ask),
-            LockKind::Flock => ask(),
+            LockKind::Flock | LockKind::Service => ask(),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Session {
                 kind: LockKind::Posix,
                 owner,
                 range: ByteRange::new(0, u64::MAX),
-                exclusive: None,
+                mode: None,
                 pid: 0,
             };
             let session = self.clone();
@@ -96,9 +96,9 @@ fn file_lock(request: &LockRequest) -> Option<FileLock> {
         0 => LockKind::Posix,
         _ => LockKind::Flock,
     };
-    let exclusive = match i32::try_from(request.kind).ok()? {
-        libc::F_RDLCK => Some(false),
-        libc::F_WRLCK => Some(true),
+    let mode = match i32::try_from(request.kind).ok()? {
+        libc::F_RDLCK => Some(Mode::ProtectedRead),
+        libc::F_WRLCK => Some(Mode::Exclusive),
         libc::F_UNLCK => None,
         _ => return None,
     };
@@ -114,21 +114,21 @@ fn file_lock(request: &LockRequest) -> Option<FileLock> {
     // The kernel's name for an open file may be that of the next one before the end of this one is told.
     let owner = match kind {
         LockKind::Posix => request.owner,
-        LockKind::Flock => request.handle,
+        LockKind::Flock | LockKind::Service => request.handle,
     };
     Some(FileLock {
         kind,
         owner,
         range,
-        exclusive,
+        mode,
         pid: request.pid,
     })
 }
 
 fn lock_body(lock: &FileLock) -> Body {
-    let kind = match lock.exclusive {
-        Some(true) => libc::F_WRLCK,
-        Some(false) => libc::F_RDLCK,
+    let kind = match lock.mode {
+        Some(mode) if mode.is_for_reading() => libc::F_RDLCK,
+        Some(_) => libc::F_WRLCK,
         None => libc::F_UNLCK,
     };
     let last = lock.range.end.saturating_sub(1).min(LAST_BYTE);
@@ -159,8 +159,8 @@ mod tests {
     fn both_ends_of_the_kernels_range_belong_to_it() {
         let lock = file_lock(&request(10, 19, libc::F_RDLCK)).unwrap();
         assert_eq!(
-            (lock.range, lock.exclusive),
-            (ByteRange::new(10, 20), Some(false))
+            (lock.range, lock.mode),
+            (ByteRange::new(10, 20), Some(Mode::ProtectedRead))
         );
         let to_end = file_lock(&request(5, LAST_BYTE, libc::F_WRLCK)).unwrap();
         assert_eq!(to_end.range, ByteRange::new(5, u64::MAX));

@@ -309,7 +309,8 @@ impl Container {
         let member = st.chain.view().is_some_and(|view| view.lists(node));
         let terms = Terms::from(&Timing::default());
         let asked = st.away.holds.on_asked(now, chunk, hold, asked, terms);
-        if asked.is_err() || !member {
+        let fenced = st.lock_queue.keeps_out(chunk.inode, hold.holder);
+        if asked.is_err() || !member || fenced {
             return Ok(Err(NoRight));
         }
         // Its kernel keeps what its programs read by that.

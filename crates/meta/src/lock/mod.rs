@@ -1,0 +1,133 @@
+//! Locks: what is asked for, who has it, and by which token.
+//!
+//! [`mode`] has the five modes, [`table`] the locks on one inode, which are state, and [`kept`] what a host does with
+//! locks that it keeps when nobody uses them. Who waits is in [`crate::queue`].
+
+mod fences;
+pub mod kept;
+mod mode;
+#[cfg(feature = "plant")]
+pub mod plant;
+mod presence;
+pub(crate) mod table;
+
+pub use fences::Fences;
+pub use mode::Mode;
+pub use presence::{Presence, SessionEnd, lost};
+pub use table::LOCKS_MAX;
+
+use perigee_types::{ByteRange, Epoch, SessionId};
+use serde::{Deserialize, Serialize};
+
+/// A kind of lock. The kinds do not see each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LockKind {
+    /// `fcntl`: by process and byte range.
+    Posix,
+    /// `flock`: by open file, the whole file.
+    Flock,
+    /// The lock service's own: by byte range, in any mode. A host may keep it when nobody uses it there, until it is
+    /// called back.
+    Service,
+}
+
+/// A lock that is asked for, or that stands in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileLock {
+    /// `fcntl`, `flock`, or the service's own.
+    pub kind: LockKind,
+    /// The kernel's name of the owner inside its session.
+    pub owner: u64,
+    /// The bytes; `end` is `u64::MAX` for "to the end of the file".
+    pub range: ByteRange,
+    /// None: unlock.
+    pub mode: Option<Mode>,
+    /// The process, as shown by `F_GETLK`.
+    pub pid: u32,
+}
+
+/// Names a grant: rises with every grant of a container, over all of its owners.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Token {
+    /// Of the reign in which it was granted.
+    pub epoch: Epoch,
+    /// Counts the grants of that owner's process.
+    pub number: u64,
+}
+
+impl Token {
+    /// The next one.
+    pub(crate) const fn next(self) -> Self {
+        Self {
+            epoch: self.epoch,
+            number: self.number.saturating_add(1),
+        }
+    }
+}
+
+/// Names one wait for a lock inside its session. Never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WaitId(pub u64);
+
+/// What becomes of a request for a lock that somebody holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Patience {
+    /// It is refused (`F_SETLK`, `LOCK_NB`).
+    Refuse,
+    /// It has a place among those who wait (`F_SETLKW`).
+    Wait(WaitId),
+}
+
+/// Who holds a lock, or waits for one: the kernel's name of an owner, and the session it is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockOwner {
+    /// The mount.
+    pub session: SessionId,
+    /// The kernel's name of the owner inside it.
+    pub owner: u64,
+}
+
+/// Whose locks: all of a session's, or those of one owner in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Holder {
+    pub(crate) session: SessionId,
+    pub(crate) owner: Option<u64>,
+}
+
+/// True when this deliberate fault of the lock service is switched on; a constant `false` in a product build.
+macro_rules! planted {
+    ($room:expr, $name:ident) => {{
+        #[cfg(feature = "plant")]
+        {
+            $room.plant == Some(crate::lock::plant::Plant::$name)
+        }
+        #[cfg(not(feature = "plant"))]
+        {
+            false
+        }
+    }};
+}
+pub(crate) use planted;
+
+/// The bytes that a request is about: a flock is always about all of them.
+pub(crate) const fn range_of(asked: &FileLock) -> ByteRange {
+    match asked.kind {
+        LockKind::Posix | LockKind::Service => asked.range,
+        LockKind::Flock => ByteRange {
+            start: 0,
+            end: u64::MAX,
+        },
+    }
+}
+
+/// Whether two owners cannot have both of these at a time.
+pub(crate) fn exclude(one: &FileLock, two: &FileLock) -> bool {
+    let (Some(first), Some(second)) = (one.mode, two.mode) else {
+        return false;
+    };
+    one.kind == two.kind
+        && !first.is_compatible_with(second)
+        && range_of(one).overlaps(range_of(two))
+}

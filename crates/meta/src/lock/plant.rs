@@ -1,0 +1,16 @@
+//! Deliberate faults of the lock service, by name: for the simulator's own test.
+
+perigee_types::plants! {
+    LockOvertakes = "a lock is given to who asks for it, though others came before";
+    LongCycleMissed = "only cycles of two who wait for each other's locks are found";
+    CycleOverFilesMissed = "who waits for a lock on another file is not part of a cycle";
+    GrantNotReplicated = "a lock is granted before its record is on the whole chain";
+    LocksEndWithOwner = "a new owner drops the locks of the one before";
+    SilentSessionEnds = "the locks of a host end that does not answer, though it shows signs of life";
+    FenceNotChecked = "a session changes a file under a lock that was ended";
+    FencesNotRestored = "a new owner does not know whose locks were ended";
+    EndedLockForgotten = "the locks of a host that is gone end as if it had given them back";
+    TokenUsedAgain = "a new owner numbers its grants as the one before did";
+    KeptOverCall = "a host that is called back keeps the lock when its last use ends";
+    EarlyCallForgotten = "a host gives back a lock that is called for before its grant has come, and uses it all the same";
+}
