@@ -1,8 +1,8 @@
 //! Records as bytes: one byte of version, then postcard. Nothing may follow.
 
 use crate::model::{
-    CHAIN_LEN_MAX, ClusterInfo, Container, ControlProcess, Live, NODE_NAME_LEN_MAX, Node, Policy,
-    Readmission, Revoked, Token,
+    CHAIN_LEN_MAX, ClusterInfo, Container, ControlProcess, Live, Move, NODE_NAME_LEN_MAX, Node,
+    Policy, Readmission, Revoked, Token,
 };
 use perigee_types::{ContainerId, NodeId};
 use serde::Serialize;
@@ -133,6 +133,14 @@ impl Record for Container {
 
     fn broken_rule(&self) -> Option<&'static str> {
         (!self.is_sound()).then_some("a chain has 1 to 16 different nodes and an epoch above 0")
+    }
+}
+
+impl Record for Move {
+    const WHAT: &'static str = "move";
+
+    fn broken_rule(&self) -> Option<&'static str> {
+        (self.from == self.to).then_some("a move is from one node to another one")
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::codec::{DecodeError, Record};
 use crate::key::{self, Name};
 use crate::model::{
-    ClusterInfo, Container, ControlProcess, Live, Node, Policy, Readmission, Revoked, Token,
+    ClusterInfo, Container, ControlProcess, Live, Move, Node, Policy, Readmission, Revoked, Token,
 };
 use crate::store::{Event, KeyValue, Revision};
 use perigee_types::{ContainerId, NodeId};
@@ -29,6 +29,8 @@ pub struct Directory {
     pub nodes: BTreeMap<NodeId, Known<Node>>,
     /// Every container.
     pub containers: BTreeMap<ContainerId, Known<Container>>,
+    /// Copies that are to lie elsewhere, by their containers.
+    pub moves: BTreeMap<ContainerId, Known<Move>>,
     /// The nodes that show signs of life.
     pub live: BTreeMap<NodeId, Known<Live>>,
     /// Policies by name.
@@ -89,6 +91,10 @@ impl Directory {
                 let known = read(at, value, r, |c: &Container| c.id == id)?;
                 replace(&mut self.containers, id, known);
             }
+            Name::Move(id) => {
+                let known = read(at, value, r, |m: &Move| m.container == id)?;
+                replace(&mut self.moves, id, known);
+            }
             Name::Live(id) => {
                 let known = read(at, value, r, |l: &Live| l.node == id)?;
                 replace(&mut self.live, id, known);
@@ -140,6 +146,16 @@ impl Directory {
     #[must_use]
     pub fn container(&self, id: ContainerId) -> Option<&Container> {
         self.containers.get(&id).map(|known| &known.record)
+    }
+
+    /// The move of a container with this chain that is under way: who gives its copy up has one still, and who is to get
+    /// one can. Any other that is written down means nothing.
+    #[must_use]
+    pub fn move_of(&self, id: ContainerId, chain: &[NodeId]) -> Option<Move> {
+        let known = self.moves.get(&id)?.record;
+        let takes = self.node(known.to).is_some_and(Node::takes_containers);
+        let there = chain.contains(&known.to) || self.live.contains_key(&known.to);
+        (takes && there && chain.contains(&known.from)).then_some(known)
     }
 
     /// The policy that holds where no other does.

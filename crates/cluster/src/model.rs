@@ -155,6 +155,18 @@ impl Container {
     }
 }
 
+/// A copy of a container that is to lie on another node. The owner sees to it (see [`crate::placement::next_step`]); the
+/// record goes when that is done, or cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// The container.
+    pub container: ContainerId,
+    /// Who gives its copy up, once there is another one.
+    pub from: NodeId,
+    /// Who gets one.
+    pub to: NodeId,
+}
+
 /// A process that serves the record, where several do. Its number is in the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlProcess {

@@ -6,6 +6,7 @@
 mod cluster;
 mod container;
 mod member;
+mod moves;
 mod token;
 
 pub use cluster::{create_cluster, put_control, set_policy};
@@ -16,6 +17,7 @@ pub use member::{
     Certified, JoinRequest, Joined, create_readmission, drain, join, leave, next_node, readmit,
     register_node, renew_certificate, undrain, update_node,
 };
+pub use moves::{begin_move, end_move};
 pub use token::{create_token, forget_tokens, use_token};
 
 use crate::codec::DecodeError;
@@ -130,6 +132,36 @@ pub enum PlanError {
     #[error("node {node} cannot own what it does not hold")]
     OwnerHoldsNothing {
         /// The proposed owner.
+        node: NodeId,
+    },
+    /// The node has no copy that could move.
+    #[error("node {node} has no copy of container {container}")]
+    HoldsNoCopy {
+        /// The container.
+        container: ContainerId,
+        /// The node.
+        node: NodeId,
+    },
+    /// The node has a copy, and needs no second one.
+    #[error("node {node} has a copy of container {container} already")]
+    HoldsCopy {
+        /// The container.
+        container: ContainerId,
+        /// The node.
+        node: NodeId,
+    },
+    /// Another copy of the container moves.
+    #[error("a copy of container {container} is moving already")]
+    Moving {
+        /// The container.
+        container: ContainerId,
+    },
+    /// Too many of its copies would lie in one place.
+    #[error("without node {node}, copies of container {container} would lie in fewer places")]
+    FewerPlaces {
+        /// The container.
+        container: ContainerId,
+        /// Who has a copy where no other one is.
         node: NodeId,
     },
     /// A number of copies that cannot be.
