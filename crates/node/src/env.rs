@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::container::Container;
+use crate::heat::Heats;
 use crate::losses::Losses;
 use crate::migration::Migrations;
 use crate::pace::Pace;
@@ -44,6 +45,7 @@ pub(crate) struct Env {
     /// The cluster as the control store last told it.
     pub(crate) directory: RwLock<Directory>,
     pub(crate) usage: Usage,
+    pub(crate) heats: Heats,
     pub(crate) removals: Removals,
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
@@ -105,6 +107,7 @@ impl Env {
             owners: watch::Sender::new(Owners::new()),
             directory: RwLock::default(),
             usage,
+            heats: Heats::default(),
             removals: Removals::default(),
             rooms: Rooms::default(),
             losses: Losses::default(),

@@ -4,6 +4,7 @@ use crate::clock::Clock;
 use crate::container::Container;
 use crate::control_place::ControlPlaces;
 use crate::env::Env;
+use crate::heat;
 use crate::inventory;
 use crate::leftovers::{self, Leftovers};
 use crate::service::NodeService;
@@ -553,8 +554,13 @@ async fn begin_life(env: &Arc<Env>, version: &str) -> Result<LeaseNumber, Contro
 /// What a node does now and then for the containers that it owns.
 async fn duties(env: Arc<Env>) {
     let mut locks_seen = tokio::time::Instant::now();
+    let mut sampled = locks_seen;
     loop {
         tokio::time::sleep(DUTIES).await;
+        if sampled.elapsed() >= heat::SAMPLE {
+            sampled = tokio::time::Instant::now();
+            env.heats.sample(sampled.into_std());
+        }
         let nodes: Vec<NodeId> = env.directory.read().live.keys().copied().collect();
         if locks_seen.elapsed() >= LOCKS_SEEN {
             locks_seen = tokio::time::Instant::now();

@@ -5,6 +5,7 @@ use crate::container::{
     Answer, AsHolder, Container, Elsewhere, Failed, Request, WriteRequest, changes, data_inode,
 };
 use crate::env::{AskError, Env};
+use crate::heat::Served;
 use crate::search::at_owner;
 use crate::sessions::Whom;
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use perigee_proto::message::session::Execute;
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
+use perigee_replica::work::Done as What;
 use perigee_types::{
     ByteRange, ContainerId, Errno, InodeId, NodeId, OpId, SessionId, Span, WallTime,
 };
@@ -67,6 +69,14 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::SetPolicy { inode, .. }
         | Op::GetPolicy { inode } => Ok(*inode),
         Op::ReleaseSession { container, .. } | Op::Orphans { container, .. } => Err(*container),
+    }
+}
+
+/// Whether an operation reads or changes.
+fn what_of(op: &Op) -> What {
+    match changes(op) {
+        true => What::Change,
+        false => What::Read,
     }
 }
 
@@ -246,7 +256,19 @@ impl Router {
         Ok((result?, ttl))
     }
 
+    /// A program of this host is served; the node's own questions are not counted.
+    fn note_asked(&self, session: SessionId, id: ContainerId, what: What, bytes: u64) {
+        if session != self.env.sessions.own() {
+            self.env.heats.of(id).note(Served::Asked, what, bytes);
+        }
+    }
+
     fn route_later(&self, request: Request, done: Done<(Reply, Duration)>) {
+        let (id, what) = (
+            container_of(&request.operation),
+            what_of(&request.operation),
+        );
+        self.note_asked(request.session, id, what, 0);
         let env = self.env.clone();
         let me = self.me();
         self.env.runtime.spawn(async move {
@@ -286,6 +308,12 @@ impl Router {
             Box::new(move |result| match (asked.or_elsewhere(result), me) {
                 (Err(Failed::Elsewhere(_)), Some(me)) => me.route_later(again, done),
                 (result, me) => {
+                    if let Some(me) = &me
+                        && again.session != me.env.sessions.own()
+                    {
+                        let what = what_of(&again.operation);
+                        asked.heat.note(Served::Here, what, 0);
+                    }
                     if let Some(me) = me.filter(|_| changes(&again.operation)) {
                         me.answered(again.op);
                     }
@@ -486,28 +514,37 @@ impl Backend for Router {
     }
 
     fn read(&self, session: SessionId, inode: InodeId, offset: u64, len: u32, done: Done<Bytes>) {
-        let container = self.env.container(inode.container());
+        let id = inode.container();
+        let container = self.env.container(id);
         let env = self.env.clone();
         let elsewhere = move |done: Done<Bytes>| {
             let runtime = env.runtime.clone();
+            let heat = env.heats.of(id);
+            heat.note(Served::Asked, What::Read, u64::from(len));
             runtime.spawn(async move {
                 let read = Self::read_elsewhere(&env, session, inode, offset, len).await;
                 done(read.map_err(errno));
             });
         };
         match container {
-            Some(container) if container.owned().is_some() => container.read(
-                session,
-                inode,
-                offset,
-                len,
-                false,
-                Box::new(move |result| match result {
-                    Ok((bytes, _)) => done(Ok(bytes)),
-                    Err(Failed::Errno(errno)) => done(Err(errno)),
-                    Err(Failed::Elsewhere(_)) => elsewhere(done),
-                }),
-            ),
+            Some(container) if container.owned().is_some() => {
+                let heat = container.heat.clone();
+                container.read(
+                    session,
+                    inode,
+                    offset,
+                    len,
+                    false,
+                    Box::new(move |result| match result {
+                        Ok((bytes, _)) => {
+                            heat.note(Served::Here, What::Read, bytes.len() as u64);
+                            done(Ok(bytes));
+                        }
+                        Err(Failed::Errno(errno)) => done(Err(errno)),
+                        Err(Failed::Elsewhere(_)) => elsewhere(done),
+                    }),
+                );
+            }
             Some(container)
                 if container.holds_copy()
                     && self
@@ -516,7 +553,11 @@ impl Backend for Router {
                         .may_read(session, inode, self.env.clock.now()) =>
             {
                 match container.read_copy(inode, offset, len) {
-                    Some(bytes) => done(Ok(bytes)),
+                    Some(bytes) => {
+                        let len = bytes.len() as u64;
+                        container.heat.note(Served::Here, What::Read, len);
+                        done(Ok(bytes));
+                    }
                     None => elsewhere(done),
                 }
             }
@@ -524,7 +565,13 @@ impl Backend for Router {
                 let range = ByteRange::with_len(offset, u64::from(len));
                 let may = container.may_read_as_holder(session, inode, range);
                 let copy = match may {
-                    AsHolder::Done(()) => container.read_copy(inode, offset, len),
+                    AsHolder::Done(()) => {
+                        let copy = container.read_copy(inode, offset, len);
+                        copy.inspect(|bytes| {
+                            let len = bytes.len() as u64;
+                            container.heat.note(Served::Here, What::Read, len);
+                        })
+                    }
                     AsHolder::Ask => {
                         // This time the owner answers.
                         let runtime = &self.env.runtime;
@@ -569,17 +616,26 @@ impl Backend for Router {
             if container.owned().is_some() {
                 let answer: Answer<ByteRange> = Box::new(move |result| done(result.map_err(errno)));
                 match container.write(write, data, answer) {
-                    Ok(()) => return,
+                    Ok(()) => {
+                        let len = data.len() as u64;
+                        return container.heat.note(Served::Here, What::Change, len);
+                    }
                     Err(back) => done = Box::new(move |result| back(result.map_err(Failed::Errno))),
                 }
             } else {
                 match container.write_as_holder(&write, data) {
-                    AsHolder::Done(result) => return done(result.map_err(errno)),
+                    AsHolder::Done(result) => {
+                        let len = data.len() as u64;
+                        container.heat.note(Served::Here, What::Change, len);
+                        return done(result.map_err(errno));
+                    }
                     AsHolder::Ask => asks_as_holder = Some(container),
                     AsHolder::No => {}
                 }
             }
         }
+        let id = inode.container();
+        self.note_asked(session, id, What::Change, data.len() as u64);
         let op = {
             let mut waiting = self.waiting.lock();
             let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));

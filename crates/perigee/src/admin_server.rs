@@ -150,11 +150,14 @@ fn is_audited(request: &Request) -> bool {
         | Request::Token { .. }
         | Request::TokenAgain { .. }
         | Request::Drain { .. }
+        | Request::MoveCopy { .. }
+        | Request::StopMoves
         | Request::Remove { .. }
         | Request::Stop => true,
         Request::Status
         | Request::Where { .. }
         | Request::PolicyGet { .. }
+        | Request::RebalancePlan { .. }
         | Request::Doctor
         | Request::Scrub { .. }
         | Request::Quiesce => false,

@@ -4,7 +4,9 @@
 //! The socket never leaves the machine, so its messages need no golden bytes: an unknown request
 //! is refused with a [`Failure`], and fields may be added where they have a default.
 
-pub use crate::message::report::{Hold, ScrubFound, ScrubPass, ScrubState, ScrubWish};
+pub use crate::message::report::{
+    Heat, Hold, Rates, ScrubFound, ScrubPass, ScrubState, ScrubWish, Thousandths,
+};
 use perigee_cluster::{Admits, Role};
 use perigee_types::{ContainerId, Epoch, InodeId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -151,6 +153,24 @@ pub enum Request {
         #[serde(default)]
         fewer_copies: bool,
     },
+    /// Which copies should move so that nodes are equally full. Answer: [`Answer::Rebalance`]; nothing is done.
+    RebalancePlan {
+        /// How much better a move has to make it, in per cent of the mean fill.
+        #[serde(default)]
+        margin_percent: Option<u8>,
+    },
+    /// Asks that a copy of a container moves to another node. Answer: [`Answer::Done`]; the work is done after it, as
+    /// [`Request::Status`] shows.
+    MoveCopy {
+        /// The container.
+        container: ContainerId,
+        /// The node that gives its copy up, when there is another one.
+        from: NodeId,
+        /// The node that gets one.
+        to: NodeId,
+    },
+    /// Stops the moves of copies: each stays where it is whole. Answer: [`Answer::Stopped`].
+    StopMoves,
     /// Strikes off a node that keeps nothing. Answer: [`Answer::Node`].
     Remove {
         /// The node's name or number.
@@ -187,6 +207,10 @@ pub enum Answer {
     Token(Token),
     /// To [`Request::Drain`] and [`Request::Remove`]: which node was meant.
     Node(NodeId),
+    /// To [`Request::RebalancePlan`].
+    Rebalance(RebalancePlan),
+    /// To [`Request::StopMoves`]: how many there were.
+    Stopped(u64),
     /// To [`Request::Doctor`].
     Doctor(Vec<Finding>),
     /// To [`Request::Scrub`]: every node that stores data, by id.
@@ -319,6 +343,15 @@ pub struct NodeStatus {
     /// Containers that take no changes there, since its disk failed.
     #[serde(default)]
     pub read_only: Vec<ContainerId>,
+    /// What its programs do.
+    #[serde(default)]
+    pub heat: Heat,
+    /// Which part of that it answered by itself, of calls: from 0 to 1; none where they do nothing.
+    #[serde(default)]
+    pub local_calls: Option<Thousandths>,
+    /// The same of bytes of content.
+    #[serde(default)]
+    pub local_bytes: Option<Thousandths>,
 }
 
 /// Whether a node is there.
@@ -361,6 +394,82 @@ pub struct ContainerStatus {
     /// How often its ownership moved to a member that worked in it, as far as the nodes that answer remember.
     #[serde(default)]
     pub moves: u64,
+    /// What programs of all hosts do in it, as far as their nodes answer.
+    #[serde(default)]
+    pub heat: Heat,
+    /// Which part of the calls the programs' own hosts answered, from 0 to 1.
+    #[serde(default)]
+    pub local_calls: Option<Thousandths>,
+    /// Bytes that its largest copy takes on a disk, without what lies among the keys; none when no member says.
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
+    /// The copy of it that is about to lie elsewhere.
+    #[serde(default)]
+    pub moving: Option<CopyMoving>,
+}
+
+/// A copy on its way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyMoving {
+    /// Who gives its copy up.
+    pub from: NodeId,
+    /// Who gets one.
+    pub to: NodeId,
+    /// Bytes that it has yet to fetch; none before it has begun, and when it does not answer.
+    pub left_bytes: Option<u64>,
+}
+
+/// What would make nodes equally full.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebalancePlan {
+    /// How much better each move makes it at least, in per cent of the mean fill.
+    pub margin_percent: u8,
+    /// The nodes that store data and answer, by number.
+    pub nodes: Vec<NodeFill>,
+    /// The copies that should move, in this order.
+    pub moves: Vec<CopyMove>,
+    /// Copies that are moving already.
+    pub under_way: Vec<CopyMove>,
+}
+
+/// How full a node is with what can move.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFill {
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Bytes that its store takes, and bytes that are free beside it.
+    pub capacity_bytes: u64,
+    /// Bytes of containers that it keeps.
+    pub before_bytes: u64,
+    /// The same when the plan is carried out.
+    pub after_bytes: u64,
+}
+
+/// One copy that moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyMove {
+    /// Of which container.
+    pub container: ContainerId,
+    /// Who gives its copy up.
+    pub from: NodeId,
+    /// Who gets one.
+    pub to: NodeId,
+    /// Its size.
+    pub bytes: u64,
+    /// What goes along with it.
+    pub goes: Goes,
+}
+
+/// What goes along with a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goes {
+    /// It is a replica.
+    Copy,
+    /// It is the owner's, and so the ownership goes along.
+    Ownership,
 }
 
 /// How far a chain member is behind its owner.
@@ -423,6 +532,33 @@ pub struct Placement {
     /// How often the ownership moved to a member that worked in the container, as far as the nodes that answer remember.
     #[serde(default)]
     pub moves: u64,
+    /// What programs of all hosts do in the container, as far as their nodes answer.
+    #[serde(default)]
+    pub heat: Heat,
+    /// Which part of the calls the programs' own hosts answered, from 0 to 1; none where they do nothing.
+    #[serde(default)]
+    pub local_calls: Option<Thousandths>,
+    /// The same of bytes of content.
+    #[serde(default)]
+    pub local_bytes: Option<Thousandths>,
+    /// The same of each host that keeps a copy or works there, in the order of the chain.
+    #[serde(default)]
+    pub hosts: Vec<HostHeat>,
+}
+
+/// What programs of one host do in a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostHeat {
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// What they do; none when the node does not answer.
+    pub heat: Option<Heat>,
+    /// Which part of the calls it answered by itself, from 0 to 1.
+    pub local_calls: Option<Thousandths>,
+    /// The same of bytes of content.
+    pub local_bytes: Option<Thousandths>,
 }
 
 /// One copy of a file.

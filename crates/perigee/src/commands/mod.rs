@@ -14,6 +14,7 @@ pub mod man;
 pub mod mount;
 pub mod mount_watchdog;
 pub mod policy;
+pub mod rebalance;
 pub mod rebuild;
 pub mod remove;
 pub mod scrub;
@@ -80,6 +81,8 @@ pub enum Command {
     Policy(policy::Policy),
     /// Move what a node keeps to other nodes, so that it can be removed
     Drain(drain::Drain),
+    /// Move copies from full nodes to those with room
+    Rebalance(rebalance::Rebalance),
     /// Strike a node off the cluster, for good
     Remove(remove::Remove),
     /// Change where the cluster's record is kept
@@ -126,6 +129,7 @@ impl Command {
             Self::Explain(command) => command.run(),
             Self::Policy(command) => command.run(),
             Self::Drain(command) => command.run(),
+            Self::Rebalance(command) => command.run(),
             Self::Remove(command) => command.run(),
             Self::Control(command) => command.run(),
             Self::Rebuild(command) => command.run(),

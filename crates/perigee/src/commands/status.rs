@@ -1,5 +1,6 @@
 //! `perigee status`: nodes, containers, mounts.
 
+use super::where_is::percent;
 use super::{DirArg, JsonArg, NodeArg};
 use crate::admin_client::{ask_any, unexpected};
 use crate::config::NodeConfig;
@@ -20,6 +21,8 @@ use std::time::Duration;
 const CONTAINERS_SHOWN: usize = 20;
 
 /// Show nodes, containers and mounts.
+///
+/// LOCAL is how many of its programs' calls a node has answered by itself lately (`perigee where --help`).
 ///
 /// Exit code 3 when the cluster works but a node is away or a container has too few copies.
 #[derive(Debug, Args)]
@@ -182,6 +185,7 @@ fn nodes_table(status: &Status) -> String {
         ("SITE", Align::Left),
         ("USED", Align::Right),
         ("FREE", Align::Right),
+        ("LOCAL", Align::Right),
     ]);
     for node in &status.nodes {
         let state = match node.state {
@@ -200,6 +204,7 @@ fn nodes_table(status: &Status) -> String {
             node.site.clone(),
             size(node.used_bytes),
             size(node.free_bytes),
+            node.local_calls.map_or_else(|| "-".to_owned(), percent),
         ]);
     }
     table.render(0)
@@ -225,6 +230,7 @@ fn containers_table(status: &Status) -> String {
         ("OWNER", Align::Left),
         ("EPOCH", Align::Right),
         ("COPIES", Align::Left),
+        ("SIZE", Align::Right),
         ("ON", Align::Left),
         ("BEHIND", Align::Right),
         ("MOVED", Align::Right),
@@ -245,12 +251,14 @@ fn containers_table(status: &Status) -> String {
                 .map_or_else(|| "none".to_owned(), |id| node_name(status, id)),
             container.epoch.0.to_string(),
             format!("{} of {}", container.copies, container.copies_wanted),
+            size(container.size_bytes),
             names.join(" "),
             behind(container),
             container.moves.to_string(),
         ]);
     }
     let mut out = table.render(0);
+    out.push_str(&moves(status));
     if let Some(more) = containers
         .len()
         .checked_sub(CONTAINERS_SHOWN)
@@ -264,6 +272,25 @@ fn containers_table(status: &Status) -> String {
         );
     }
     out
+}
+
+/// Copies on their way, a line each.
+fn moves(status: &Status) -> String {
+    let moving = status.containers.iter().filter_map(|container| {
+        let moving = container.moving?;
+        let left = moving.left_bytes.map_or_else(String::new, |bytes| {
+            // Before it knows how much there is, it lacks all that can be.
+            let bytes = bytes.min(container.size_bytes.unwrap_or(u64::MAX));
+            format!(", {} to copy", human::size(bytes))
+        });
+        Some(format!(
+            "a copy of {} moves from {} to {}{left}\n",
+            container.id,
+            node_name(status, moving.from),
+            node_name(status, moving.to)
+        ))
+    });
+    moving.collect()
 }
 
 /// How much the slowest member has yet to get.
@@ -341,6 +368,7 @@ mod tests {
                     seconds: None,
                 }],
                 moves: 3,
+                ..ContainerStatus::default()
             }],
             ..Status::default()
         };

@@ -2,7 +2,7 @@
 
 use super::failure;
 use super::join::identity_dir;
-use super::{findings, membership};
+use super::{findings, membership, rebalance};
 use crate::admin_server::AdminBackend;
 use crate::config::NodeConfig;
 use crate::mount_options::Options;
@@ -145,6 +145,15 @@ impl Inner {
                 undo,
                 fewer_copies,
             } => membership::drain(node, &name, undo, fewer_copies).await,
+            Request::RebalancePlan { margin_percent } => {
+                rebalance::plan(node, margin_percent).await
+            }
+            Request::MoveCopy {
+                container,
+                from,
+                to,
+            } => rebalance::move_copy(node, container, from, to).await,
+            Request::StopMoves => rebalance::stop(node).await,
             Request::Remove { node: name } => membership::remove(node, &name).await,
             Request::Doctor => Ok(Answer::Doctor(findings::of(&self.status(node).await))),
             Request::Scrub { wish } => Ok(Answer::Scrub(node.scrub(wish).await)),
