@@ -1,8 +1,8 @@
 //! Records as bytes: one byte of version, then postcard. Nothing may follow.
 
 use crate::model::{
-    CHAIN_LEN_MAX, ClusterInfo, Container, ControlProcess, Live, Move, NODE_NAME_LEN_MAX, Node,
-    Policy, Readmission, Revoked, Token,
+    CHAIN_LEN_MAX, ClusterInfo, Container, ControlProcess, Grown, Live, Move, NODE_NAME_LEN_MAX,
+    Node, Policy, Readmission, Revoked, Token,
 };
 use perigee_types::{ContainerId, NodeId};
 use serde::Serialize;
@@ -141,6 +141,14 @@ impl Record for Move {
 
     fn broken_rule(&self) -> Option<&'static str> {
         (self.from == self.to).then_some("a move is from one node to another one")
+    }
+}
+
+impl Record for Grown {
+    const WHAT: &'static str = "grown container";
+
+    fn broken_rule(&self) -> Option<&'static str> {
+        (self.root >= self.container).then_some("a container goes on for an older one")
     }
 }
 

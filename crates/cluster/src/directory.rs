@@ -3,7 +3,8 @@
 use crate::codec::{DecodeError, Record};
 use crate::key::{self, Name};
 use crate::model::{
-    ClusterInfo, Container, ControlProcess, Live, Move, Node, Policy, Readmission, Revoked, Token,
+    ClusterInfo, Container, ControlProcess, Grown, Live, Move, Node, Policy, Readmission, Revoked,
+    Token,
 };
 use crate::store::{Event, KeyValue, Revision};
 use perigee_types::{ContainerId, NodeId};
@@ -31,6 +32,8 @@ pub struct Directory {
     pub containers: BTreeMap<ContainerId, Known<Container>>,
     /// Copies that are to lie elsewhere, by their containers.
     pub moves: BTreeMap<ContainerId, Known<Move>>,
+    /// Containers that go on for others.
+    pub grown: BTreeMap<ContainerId, Known<Grown>>,
     /// The nodes that show signs of life.
     pub live: BTreeMap<NodeId, Known<Live>>,
     /// Policies by name.
@@ -94,6 +97,10 @@ impl Directory {
             Name::Move(id) => {
                 let known = read(at, value, r, |m: &Move| m.container == id)?;
                 replace(&mut self.moves, id, known);
+            }
+            Name::Grown(id) => {
+                let known = read(at, value, r, |g: &Grown| g.container == id)?;
+                replace(&mut self.grown, id, known);
             }
             Name::Live(id) => {
                 let known = read(at, value, r, |l: &Live| l.node == id)?;
@@ -166,9 +173,36 @@ impl Directory {
             .map_or_else(Policy::default, |known| known.record.clone())
     }
 
+    /// The container for which this one goes on, or itself.
+    #[must_use]
+    pub fn root_of(&self, id: ContainerId) -> ContainerId {
+        self.grown.get(&id).map_or(id, |known| known.record.root)
+    }
+
+    /// The containers of a family, the root first.
+    pub fn family(&self, root: ContainerId) -> impl Iterator<Item = ContainerId> + '_ {
+        let grown = self.grown.values().map(|known| known.record);
+        let of_it = grown.filter(move |grown| grown.root == root);
+        std::iter::once(root).chain(of_it.map(|grown| grown.container))
+    }
+
+    /// Where new directories start that belong into a container, or go on for it: the newest of its family.
+    #[must_use]
+    pub fn goes_on_in(&self, id: ContainerId) -> ContainerId {
+        let root = self.root_of(id);
+        self.family(root).max().unwrap_or(root)
+    }
+
+    /// The container in which a node's new directories start.
+    #[must_use]
+    pub fn newest_home_of(&self, node: NodeId) -> Option<ContainerId> {
+        self.home_of(node).map(|home| self.goes_on_in(home.id))
+    }
+
     /// Whether a container was made for one directory, and is no node's home.
     #[must_use]
     pub fn is_of_directory(&self, id: ContainerId) -> bool {
+        let id = self.root_of(id);
         let made = self.container(id);
         made.is_some_and(|made| self.home_of(made.home).is_some_and(|home| home.id != id))
     }

@@ -21,7 +21,7 @@ pub mod transition;
 pub use codec::DecodeError;
 pub use directory::Directory;
 pub use model::{
-    Admits, ClusterInfo, Container, ControlProcess, Live, Move, Node, NodeState, Policy,
+    Admits, ClusterInfo, Container, ControlProcess, Grown, Live, Move, Node, NodeState, Policy,
     Readmission, Revoked, Role, Token, TokenUse,
 };
 pub use placement::{Candidate, Step, Whom, choose_member, next_step};

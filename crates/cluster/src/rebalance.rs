@@ -230,8 +230,7 @@ impl<'a> Spread<'a> {
 
     /// A node keeps its own home: its programs' new directories start there.
     fn is_home(&self, id: ContainerId, node: NodeId) -> bool {
-        let home = self.dir.home_of(node);
-        home.is_some_and(|home| home.id == id)
+        self.dir.newest_home_of(node) == Some(id)
     }
 
     /// What a move would gain, where it may be made.

@@ -144,16 +144,30 @@ pub(crate) fn check_request(
     let Some(container) = request.new_directory_in else {
         return Ok(());
     };
-    match directory.home_of(from) {
-        Some(home) if home.id == container => Ok(()),
-        // The word of a node's home may come a moment after that of the node.
-        None if record(directory, from)?.role.stores() => Err(Denied::Unknown { node: from }),
+    let parent = crate::router::container_of(&request.operation);
+    let goes_on = container != parent && directory.goes_on_in(parent) == container;
+    let stores = record(directory, from)?.role.stores();
+    match directory.newest_home_of(from) {
+        Some(home) if home == container || goes_on && stores => Ok(()),
+        // The word of a node's home may come a moment after that of the node, and that of where a container goes on.
+        None if stores => Err(Denied::Unknown { node: from }),
+        Some(_) if stores && is_new(directory, container) => Err(Denied::Unknown { node: from }),
         _ => Err(Denied::OtherHome {
             node: from,
             container,
         }),
     }
 }
+
+/// Whether a container is so new that it may be about to go on for another one.
+fn is_new(directory: &Directory, id: ContainerId) -> bool {
+    let newest = directory.next_container.as_ref().map(|known| known.record);
+    let last = newest.map_or(0, |next| next.0.saturating_sub(NEW));
+    id.0 >= last && !directory.grown.contains_key(&id)
+}
+
+/// Containers that may have been made since the one that somebody speaks of.
+const NEW: u32 = 64;
 
 #[cfg(test)]
 mod tests {

@@ -38,8 +38,8 @@ pub(crate) struct Env {
     pub(crate) control: Arc<dyn ControlStore>,
     pub(crate) sessions: Sessions,
     pub(crate) containers: RwLock<BTreeMap<ContainerId, Arc<Container>>>,
-    /// The container in which this node's new directories start.
-    pub(crate) home: OnceLock<ContainerId>,
+    /// The container in which this node's new directories start, as the control store last told it.
+    pub(crate) home: RwLock<Option<ContainerId>>,
     /// Changes of owners wake those who wait for one.
     pub(crate) owners: watch::Sender<Owners>,
     /// The cluster as the control store last told it.
@@ -103,7 +103,7 @@ impl Env {
             control,
             sessions: Sessions::new(me),
             containers: RwLock::default(),
-            home: OnceLock::new(),
+            home: RwLock::default(),
             owners: watch::Sender::new(Owners::new()),
             directory: RwLock::default(),
             usage,

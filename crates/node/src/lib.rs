@@ -12,6 +12,7 @@ mod clock;
 mod container;
 mod control_place;
 mod env;
+mod growth;
 mod heat;
 pub mod inventory;
 mod leftovers;

@@ -205,6 +205,7 @@ impl Node {
             .spawn(live(env.clone(), places, version, life.ok()));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
+        self.tasks.spawn(crate::growth::run(env.clone()));
         self.tasks.spawn(duties(env));
         self
     }
@@ -372,11 +373,7 @@ async fn look(env: &Arc<Env>) {
             .values()
             .map(|known| known.record.clone())
             .collect();
-        (
-            nodes,
-            containers,
-            directory.home_of(env.me).map(|container| container.id),
-        )
+        (nodes, containers, directory.newest_home_of(env.me))
     };
     let void: Vec<Serial> = {
         let directory = env.directory.read();
@@ -388,8 +385,7 @@ async fn look(env: &Arc<Env>) {
         env.network().set_address(PeerName::Node(node), address);
     }
     if let Some(home) = home {
-        // A node's home does not change: the first setting stays.
-        _ = env.home.set(home);
+        *env.home.write() = Some(home);
     }
     for record in containers {
         let view = view_of(&record);

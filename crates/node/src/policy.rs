@@ -5,12 +5,13 @@
 //! below it lies as well; everything else follows the policy of the file system's root. Whether ownership
 //! moves is a setting alone: who owns looks it up when it would.
 
+use crate::env::Env;
 use crate::node::Node;
 use perigee_cluster::{Policy, change, choose_member, key, transition};
 use perigee_meta::key::Lane;
 use perigee_meta::{Attr, Kind, Op, Reply, Setting};
 use perigee_proto::admin::AdminPath;
-use perigee_types::{ContainerId, Errno, InodeId, Migration, NodeId};
+use perigee_types::{ContainerId, ContainerSize, Errno, InodeId, Migration, NodeId};
 use std::path::Path;
 use std::time::Duration;
 use tracing::info;
@@ -24,6 +25,9 @@ pub const COPIES: &str = "copies";
 /// The name of whether ownership moves.
 pub const MIGRATION: &str = "migration";
 
+/// The name of how large a container may become.
+pub const CONTAINER_SIZE: &str = "container-size";
+
 /// What is to change about the policies of a directory; the inner `None`: back to what is inherited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
@@ -31,6 +35,8 @@ pub struct Wanted {
     pub copies: Option<Option<u8>>,
     /// Whether the ownership of it and all that is below it moves to who writes.
     pub migration: Option<Option<Migration>>,
+    /// How large the containers of the file system may become, or those of the directory.
+    pub container_size: Option<Option<ContainerSize>>,
 }
 
 /// Why a policy was not set.
@@ -45,6 +51,9 @@ pub enum PolicyError {
     /// What is there has its place already.
     #[error("the directory is not empty, and what is in it keeps the copies that it has")]
     HasContent,
+    /// What is in it lies with what is elsewhere.
+    #[error("the directory has no container of its own")]
+    NoOwnContainer,
     /// No node can hold a container.
     #[error("no node that stores data is there")]
     NoNode,
@@ -75,6 +84,22 @@ pub(crate) fn migration(settings: &[Setting]) -> Migration {
     let set = settings.iter().find(|setting| setting.name == MIGRATION);
     let named = set.and_then(|setting| Migration::named(&setting.value));
     named.unwrap_or_default()
+}
+
+/// How large a container may become where these settings are in force.
+pub(crate) fn container_size(settings: &[Setting]) -> ContainerSize {
+    let mut settings = settings.iter();
+    let set = settings.find(|setting| setting.name == CONTAINER_SIZE);
+    let named = set.and_then(|setting| ContainerSize::named(&setting.value));
+    named.unwrap_or_default()
+}
+
+/// The directory whose settings hold for a container and those that go on for it.
+pub(crate) fn governs(directory: &perigee_cluster::Directory, id: ContainerId) -> InodeId {
+    match directory.is_of_directory(id) {
+        true => InodeId::new(directory.root_of(id), Lane::Away.first()),
+        false => InodeId::ROOT,
+    }
 }
 
 impl Node {
@@ -112,6 +137,14 @@ impl Node {
             let value = migration.map(|migration| migration.to_string());
             self.set_setting(inode, MIGRATION, value).await?;
         }
+        if let Some(size) = wanted.container_size {
+            let inode = self.find(path).await?.inode;
+            if inode != InodeId::ROOT && !self.is_first_of_its_container(inode) {
+                return Err(PolicyError::NoOwnContainer);
+            }
+            let value = size.map(|size| size.to_string());
+            self.set_setting(inode, CONTAINER_SIZE, value).await?;
+        }
         Ok(())
     }
 
@@ -143,7 +176,9 @@ impl Node {
     /// from elsewhere.
     fn is_first_of_its_container(&self, inode: InodeId) -> bool {
         let directory = self.env.directory.read();
-        directory.is_of_directory(inode.container()) && inode.index() == Lane::Away.first()
+        let id = inode.container();
+        let first = inode.index() == Lane::Away.first();
+        first && directory.is_of_directory(id) && directory.root_of(id) == id
     }
 
     /// The settings of the directory itself.
@@ -205,10 +240,14 @@ impl Node {
             }
         };
         let policy = inherited.map(|copies| Policy { copies });
-        change(self.env.control.as_ref(), |directory| {
-            transition::set_own_policy(directory, id, policy.as_ref())
-        })
-        .await?;
+        // One that goes on for it from now on asks for its policy, and sees this one.
+        let family: Vec<ContainerId> = self.env.directory.read().family(id).collect();
+        for id in family {
+            change(self.env.control.as_ref(), |directory| {
+                transition::set_own_policy(directory, id, policy.as_ref())
+            })
+            .await?;
+        }
         Ok(())
     }
 
@@ -241,7 +280,7 @@ impl Node {
         })
         .await?;
         info!(container = %made.id, %path, copies, "a directory has its own container");
-        self.await_copies(made.id).await;
+        await_copies(&self.env, made.id).await;
         let settings = self.own_settings(attr.inode).await?;
         let rehome = Op::Rehome {
             parent,
@@ -267,28 +306,27 @@ impl Node {
         let candidates = perigee_cluster::placement::candidates(&directory);
         choose_member(&[], &candidates).ok_or(PolicyError::NoNode)
     }
-
-    /// Waits until a new container has the copies that it can have, so that nothing is written to
-    /// fewer; a node that does not join in time is `status`'s to tell of.
-    async fn await_copies(&self, id: ContainerId) {
-        let complete = || {
-            let directory = self.env.directory.read();
-            let live = directory.live_storage().count();
-            directory.container(id).is_some_and(|record| {
-                record.chain.len() >= usize::from(record.copies).min(live.max(1))
-            })
-        };
-        let wait = async {
-            while !complete() {
-                tokio::time::sleep(PAUSE).await;
-            }
-        };
-        if tokio::time::timeout(COPIES_WAIT, wait).await.is_err() {
-            info!(container = %id, "used before it has all its copies");
-        }
-    }
 }
 
+/// Waits until a new container has the copies that it can have, so that nothing is written to
+/// fewer; a node that does not join in time is `status`'s to tell of.
+pub(crate) async fn await_copies(env: &Env, id: ContainerId) {
+    let complete = || {
+        let directory = env.directory.read();
+        let live = directory.live_storage().count();
+        directory
+            .container(id)
+            .is_some_and(|record| record.chain.len() >= usize::from(record.copies).min(live.max(1)))
+    };
+    let wait = async {
+        while !complete() {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    if tokio::time::timeout(COPIES_WAIT, wait).await.is_err() {
+        info!(container = %id, "used before it has all its copies");
+    }
+}
 #[cfg(test)]
 mod tests {
     use super::*;

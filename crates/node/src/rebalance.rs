@@ -70,7 +70,9 @@ impl Node {
                 directory.move_of(id, &record.chain)
             };
             let counts = under_way(&self.env.directory.read()).is_some();
-            let plan = |directory: &Directory| Ok(transition::end_move(directory, id));
+            let plan = |directory: &Directory| {
+                Ok(transition::end_move(directory, id, transition::Ends::Any))
+            };
             let ended = change(self.env.control.as_ref(), plan).await?;
             stopped += u64::from(counts && ended.is_some());
         }

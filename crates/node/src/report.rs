@@ -120,6 +120,10 @@ pub(crate) fn size(reports: &Reports, chain: &[NodeId], id: ContainerId) -> Opti
     members.filter_map(held).max()
 }
 
+fn goes_on_in(directory: &Directory, id: ContainerId) -> Option<ContainerId> {
+    Some(directory.goes_on_in(id)).filter(|newest| *newest != id)
+}
+
 /// The copy of a container that is about to lie elsewhere.
 fn moving(
     directory: &Directory,
@@ -343,6 +347,13 @@ impl Node {
                 .map(|settings| crate::policy::migration(&settings).to_string())
                 .unwrap_or_default(),
             moves: moves(&reports, id),
+            container_bytes: size(&reports, &record.chain, id),
+            container_bytes_max: self
+                .policy_of(crate::policy::governs(&directory, id))
+                .await
+                .ok()
+                .map(|settings| crate::policy::container_size(&settings).bytes()),
+            goes_on_in: goes_on_in(&directory, id),
             heat,
             local_calls: heat.local_calls(),
             local_bytes: heat.local_bytes(),
@@ -520,6 +531,7 @@ fn containers(
                 heat,
                 local_calls: heat.local_calls(),
                 size_bytes: size(reports, &record.chain, record.id),
+                goes_on_in: goes_on_in(directory, record.id),
                 moving: moving(directory, reports, record),
             }
         })

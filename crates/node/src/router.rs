@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use perigee_client::Backend;
 use perigee_client::backend::{At, Found, MapWriter};
 use perigee_client::fs::{Done, Seek, Space};
+use perigee_cluster::Directory;
 use perigee_meta::{NewNode, Op, Reply, Touched};
 use perigee_proto::Rpc;
 use perigee_proto::message::file;
@@ -69,6 +70,23 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::SetPolicy { inode, .. }
         | Op::GetPolicy { inode } => Ok(*inode),
         Op::ReleaseSession { container, .. } | Op::Orphans { container, .. } => Err(*container),
+    }
+}
+
+/// Where what would start in a container does so instead, since that is as large as it may be.
+fn further(directory: &Directory, id: ContainerId) -> Option<ContainerId> {
+    Some(directory.goes_on_in(id)).filter(|newest| *newest != id)
+}
+
+/// Where a directory starts that another node makes, and of which it says nothing.
+pub(crate) fn place_for_guest(env: &Env, op: &Op) -> Option<ContainerId> {
+    match op {
+        Op::Make {
+            parent,
+            node: NewNode::Directory,
+            ..
+        } => further(&env.directory.read(), parent.container()),
+        _ => None,
     }
 }
 
@@ -206,18 +224,32 @@ impl Router {
     }
 
     /// Where a new directory starts: with its parent when this node owns that or its container belongs
-    /// to a directory with a policy, else at home.
+    /// to a directory with a policy, else at home. Where the parent's container is as large as it may be, it goes on at home,
+    /// or in another one of its family.
     fn home_for(&self, parent: ContainerId) -> Option<ContainerId> {
-        if self.env.directory.read().is_of_directory(parent) {
-            return None;
+        let (further, of_directory) = {
+            let directory = self.env.directory.read();
+            let me = directory.node(self.env.me);
+            // For one that only mounts the owner says where.
+            me.filter(|node| node.role.stores())?;
+            (
+                further(&directory, parent),
+                directory.is_of_directory(parent),
+            )
+        };
+        if of_directory {
+            return further;
         }
         let mine = |id| {
             self.env
                 .container(id)
                 .is_some_and(|container| container.owned().is_some())
         };
-        let home = *self.env.home.get()?;
-        (!mine(parent) && mine(home)).then_some(home)
+        let home = *self.env.home.read();
+        match home.filter(|home| *home != parent && mine(*home)) {
+            Some(home) => (further.is_some() || !mine(parent)).then_some(home),
+            None => further,
+        }
     }
 
     /// Runs an operation wherever its owner is, as often as that changes.

@@ -75,6 +75,11 @@ impl Usage {
         last.map_or_else(BTreeMap::new, |count| count.found.containers.clone())
     }
 
+    /// How long the last count took; none before it.
+    pub(crate) fn took(&self) -> Option<Duration> {
+        self.state.lock().last.as_ref().map(|count| count.took)
+    }
+
     /// Whether it is time for a count, and nobody else makes one.
     fn begin(&self) -> bool {
         let mut state = self.state.lock();

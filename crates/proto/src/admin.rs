@@ -200,7 +200,7 @@ pub enum Answer {
     /// To [`Request::Status`].
     Status(Status),
     /// To [`Request::Where`].
-    Where(Placement),
+    Where(Box<Placement>),
     /// To [`Request::PolicyGet`] and [`Request::PolicySet`].
     Policy(Vec<PolicyValue>),
     /// To [`Request::Token`] and [`Request::TokenAgain`].
@@ -403,6 +403,9 @@ pub struct ContainerStatus {
     /// Bytes that its largest copy takes on a disk, without what lies among the keys; none when no member says.
     #[serde(default)]
     pub size_bytes: Option<u64>,
+    /// Where new directories start instead, once it is as large as it may be.
+    #[serde(default)]
+    pub goes_on_in: Option<ContainerId>,
     /// The copy of it that is about to lie elsewhere.
     #[serde(default)]
     pub moving: Option<CopyMoving>,
@@ -532,6 +535,15 @@ pub struct Placement {
     /// How often the ownership moved to a member that worked in the container, as far as the nodes that answer remember.
     #[serde(default)]
     pub moves: u64,
+    /// Bytes that the container's largest copy takes on a disk, without what lies among the keys; none when no member says.
+    #[serde(default)]
+    pub container_bytes: Option<u64>,
+    /// How large it may become before new directories start in another one.
+    #[serde(default)]
+    pub container_bytes_max: Option<u64>,
+    /// That one, once it is as large.
+    #[serde(default)]
+    pub goes_on_in: Option<ContainerId>,
     /// What programs of all hosts do in the container, as far as their nodes answer.
     #[serde(default)]
     pub heat: Heat,

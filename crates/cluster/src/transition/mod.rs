@@ -11,13 +11,13 @@ mod token;
 
 pub use cluster::{create_cluster, put_control, set_policy};
 pub use container::{
-    change_chain, create_container, create_own_container, set_copies, set_own_policy,
+    change_chain, create_container, create_own_container, grow, set_copies, set_own_policy,
 };
 pub use member::{
     Certified, JoinRequest, Joined, create_readmission, drain, join, leave, next_node, readmit,
     register_node, renew_certificate, undrain, update_node,
 };
-pub use moves::{begin_move, end_move};
+pub use moves::{Ends, begin_move, end_move};
 pub use token::{create_token, forget_tokens, use_token};
 
 use crate::codec::DecodeError;

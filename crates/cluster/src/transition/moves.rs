@@ -57,10 +57,22 @@ pub fn begin_move(
     Ok(Planned { txn, made })
 }
 
-/// Forgets the move of a container, done or not. A copy that is half there goes again.
+/// Which record of a move is to be forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// Any: a copy that is half there goes again.
+    Any,
+    /// One that is over, or can come to nothing.
+    Over,
+}
+
+/// Forgets the move of a container; gives it, if there was one.
 #[must_use]
-pub fn end_move(dir: &Directory, container: ContainerId) -> Planned<Option<Move>> {
-    let Some(known) = dir.moves.get(&container) else {
+pub fn end_move(dir: &Directory, container: ContainerId, ends: Ends) -> Planned<Option<Move>> {
+    let chain = dir.container(container).map(|record| &record.chain);
+    let under_way = chain.is_some_and(|chain| dir.move_of(container, chain).is_some());
+    let known = dir.moves.get(&container);
+    let Some(known) = known.filter(|_| ends == Ends::Any || !under_way) else {
         let txn = Txn::default();
         return Planned { txn, made: None };
     };

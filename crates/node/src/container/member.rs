@@ -179,7 +179,9 @@ impl Container {
         st.move_over = Some(now);
         let (env, id) = (self.env.clone(), self.id);
         self.env.runtime.spawn(async move {
-            let plan = |directory: &Directory| Ok(transition::end_move(directory, id));
+            // Another one may have begun meanwhile.
+            let over = transition::Ends::Over;
+            let plan = |directory: &Directory| Ok(transition::end_move(directory, id, over));
             if let Err(error) = perigee_cluster::change(env.control.as_ref(), plan).await {
                 warn!(container = %id, %error, "the record of a move stays");
             }

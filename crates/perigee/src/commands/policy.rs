@@ -38,12 +38,16 @@ pub struct Get {
 ///
 /// `migration`: whether the right to write moves to the host that writes. `adaptive`: when it pays; `always`: after a
 /// handful of changes; `off`: never. It may be set at any time.
+///
+/// `container-size`: how much a container keeps before new directories start in another one, near who makes them. For the
+/// root of the file system, and directories that have `copies` of their own.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   perigee policy set /mnt/perigee copies=2
   mkdir /mnt/perigee/scratch && perigee policy set /mnt/perigee/scratch copies=1
   perigee policy set /mnt/perigee/logs migration=off
+  perigee policy set /mnt/perigee container-size=256GiB
   perigee policy set /mnt/perigee copies=    back to the inherited value")]
 pub struct Set {
     /// A path in a mount

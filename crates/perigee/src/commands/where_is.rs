@@ -44,7 +44,7 @@ pub fn fetch(path: &Path) -> Result<(Place, Placement), Failure> {
         path: place.inside.clone(),
     };
     match ask(&place.data_dir, &request, ASK_TIME)? {
-        Answer::Where(placement) => Ok((place, placement)),
+        Answer::Where(placement) => Ok((place, *placement)),
         other => Err(unexpected(&other)),
     }
 }
@@ -68,6 +68,7 @@ fn text(path: &Path, placement: &Placement) -> String {
         out.push_str(&format!(", owner moved {}", times(placement.moves)));
     }
     out.push('\n');
+    out.push_str(&size(placement));
     out.push_str(&lately(placement));
     out.push('\n');
     out.push_str(&copies(placement));
@@ -90,6 +91,22 @@ fn text(path: &Path, placement: &Placement) -> String {
         out.push_str(&format!("\nheld by {}\n", held.join(", ")));
     }
     out
+}
+
+/// How large the container is and may be.
+fn size(placement: &Placement) -> String {
+    let (Some(bytes), Some(most)) = (placement.container_bytes, placement.container_bytes_max)
+    else {
+        return String::new();
+    };
+    let goes_on = placement.goes_on_in.map_or_else(String::new, |next| {
+        format!(": new directories start in {next}")
+    });
+    format!(
+        "which keeps {} (container-size is {}){goes_on}\n",
+        human::size(bytes),
+        human::size(most)
+    )
 }
 
 /// What programs do in the container, in a sentence.
@@ -246,12 +263,13 @@ mod tests {
             "file of 4.00 KiB",
             "inode 77",
             "c3, epoch 9, migration off, owner moved 2 times",
+            "keeps 65.0 GiB (container-size is 64.0 GiB): new directories start in c8",
             "owner",
             "(25 %)",
             "this node",
             "held by node-1 (flock)",
             "lately 13.5 reads/s and 0.5 writes/s, 89 % served on",
-            "no copy        -      1.0       0.5     0 %",
+            "no copy                -      1.0       0.5    0 %",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -293,6 +311,9 @@ mod tests {
         let heats = hosts.iter().filter_map(|host| host.heat);
         let heat = heats.fold(Heat::default(), Heat::and);
         Placement {
+            container_bytes: Some(65 << 30),
+            container_bytes_max: Some(64 << 30),
+            goes_on_in: Some(ContainerId(8)),
             heat,
             local_calls: heat.local_calls(),
             local_bytes: heat.local_bytes(),

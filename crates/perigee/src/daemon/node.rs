@@ -12,10 +12,10 @@ use perigee_gateway::fuse::{
     self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
 };
 use perigee_net::identity::Identity;
-use perigee_node::policy::{COPIES, MIGRATION, PolicyError, Wanted};
+use perigee_node::policy::{CONTAINER_SIZE, COPIES, MIGRATION, PolicyError, Wanted};
 use perigee_node::{Node, StartError};
 use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
-use perigee_types::{Errno, InodeId, Migration, SessionId, Span};
+use perigee_types::{ContainerSize, Errno, InodeId, Migration, SessionId, Span};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,7 +24,11 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 /// The policies that there are, with their defaults.
-const POLICIES: [(&str, &str); 2] = [(COPIES, "3"), (MIGRATION, Migration::Adaptive.as_str())];
+const POLICIES: [(&str, &str); 3] = [
+    (COPIES, "3"),
+    (MIGRATION, Migration::Adaptive.as_str()),
+    (CONTAINER_SIZE, ContainerSize::DEFAULT),
+];
 
 /// Starts the node of a data directory. It serves its peers when this returns.
 pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, Failure> {
@@ -127,7 +131,7 @@ impl Inner {
             Request::Where { path } => {
                 let placement = node.placement(&path).await;
                 placement
-                    .map(Answer::Where)
+                    .map(|placement| Answer::Where(Box::new(placement)))
                     .map_err(|errno| about(&path, errno))
             }
             Request::PolicyGet { path } => policy(node, &path).await,
@@ -338,6 +342,9 @@ async fn set_policy(
             PolicyError::Path(Errno::ENOTDIR) => {
                 Failure::new(what(), "only directories have policies")
             }
+            PolicyError::NoOwnContainer => failure.hint(
+                "set it on the file system's root; or give the directory its own with `copies=N`, while it is empty",
+            ),
             PolicyError::Path(_) | PolicyError::Control(_) | PolicyError::NoNode => failure,
         }
     })
@@ -366,6 +373,15 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
             }
             wanted.migration = Some(migration);
         }
+        CONTAINER_SIZE => {
+            let size = ContainerSize::named(value);
+            if !back && size.is_none() {
+                return Err(format!(
+                    "`{key}` is a size of at least 1MiB, as in 64GiB, not `{value}`"
+                ));
+            }
+            wanted.container_size = Some(size);
+        }
         _ => return Err(format!("there is no policy `{key}`")),
     }
     Ok(())
@@ -374,7 +390,7 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::{Wanted, add_policy};
-    use perigee_types::Migration;
+    use perigee_types::{ContainerSize, Migration};
 
     #[test]
     fn a_policy_is_checked_before_it_is_set() {
@@ -386,6 +402,12 @@ mod tests {
         assert_eq!(off.migration, Some(Some(Migration::Off)));
         assert_eq!(off.copies, Some(None));
         assert_eq!(add("migration", "").unwrap().migration, Some(None));
+        let small = add("container-size", "2G").unwrap();
+        assert_eq!(small.container_size, Some(ContainerSize::of(2 << 30)));
+        assert_eq!(
+            add("container-size", "").unwrap().container_size,
+            Some(None)
+        );
         for (key, value) in [
             ("copies", "0"),
             ("copies", "many"),
@@ -393,6 +415,8 @@ mod tests {
             ("copies", "257"),
             ("colour", "1"),
             ("migration", "on"),
+            ("container-size", "12"),
+            ("container-size", "large"),
         ] {
             assert!(add(key, value).is_err(), "{key}={value}");
         }

@@ -44,7 +44,7 @@ impl Thousandths {
     #[must_use]
     pub fn of(number: f64) -> Self {
         // A conversion stays within its bounds, and takes what is no number for 0.
-        Self((number * 1e3).round().min(Self::MAX) as u64)
+        Self((number * 1e3).round().clamp(0.0, Self::MAX) as u64)
     }
 
     /// As a number.
