@@ -5,7 +5,7 @@ use perigee_testbed::{Cluster, program, wait};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +17,8 @@ const FOLDERS: u8 = 5;
 const FILE_BYTES: usize = 6 << 20;
 
 /// Folders with one copy each, all on node 1, and a file in each of them.
-fn fill(cluster: &mut Cluster, mount: &Path) {
-    for number in 0..FOLDERS {
+fn fill(cluster: &mut Cluster, mount: &Path, folders: u8) {
+    for number in 0..folders {
         let folder = mount.join(format!("d{number}"));
         fs::create_dir(&folder).unwrap();
         let shown = folder.to_string_lossy();
@@ -84,7 +84,7 @@ fn copies_move_to_nodes_with_room_under_load_and_it_ends() {
     };
     let mut cluster = Cluster::start(3).unwrap();
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
-    fill(&mut cluster, &first);
+    fill(&mut cluster, &first, FOLDERS);
     // Five of one size: two for each, and one more for one of them.
     planned(&mut cluster, 3);
     let homes = cluster.chains().unwrap()[..3].to_vec();
@@ -165,7 +165,7 @@ fn what_is_broken_off_goes_on_where_it_was() {
     let mut cluster = Cluster::start(2).unwrap();
     let mount = cluster.mount(2).unwrap();
     let first = cluster.mount(1).unwrap();
-    fill(&mut cluster, &first);
+    fill(&mut cluster, &first, FOLDERS);
     planned(&mut cluster, 2);
     let dir = cluster.dir();
     let mut command = Command::new(program::perigee().unwrap());
@@ -200,4 +200,29 @@ fn what_is_broken_off_goes_on_where_it_was() {
     assert_eq!(text, "nothing was moving\n");
     let refused = cluster.on_this(&["rebalance", "--margin", "0"]).unwrap();
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+}
+
+#[test]
+fn an_owner_whose_kernel_reads_by_itself_gives_its_copy_up_all_the_same() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(2).unwrap();
+    let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    fill(&mut cluster, &first, 2);
+    planned(&mut cluster, 1);
+    // The owner does not cede what is open so.
+    let mut open: Vec<fs::File> = (0..2)
+        .map(|number| fs::File::open(first.join(format!("d{number}/f"))).unwrap())
+        .collect();
+    cluster.perigee(&["rebalance"]).unwrap();
+    for (number, file) in open.iter_mut().enumerate() {
+        let mut seen = Vec::new();
+        file.read_to_end(&mut seen).unwrap();
+        assert!(seen == vec![number as u8; FILE_BYTES], "d{number}/f");
+        let path = second.join(format!("d{number}/f"));
+        assert!(fs::read(path).unwrap() == seen);
+    }
+    let owners = [0, 1].map(|number| cluster.owner(&first.join(format!("d{number}"))).unwrap());
+    assert_eq!(owners.iter().sum::<u32>(), 3, "one each: {owners:?}");
 }

@@ -29,7 +29,7 @@ const HAND_OVER_ANSWER: Span = Span::from_millis(1_500);
 const HAND_OVER_AGAIN: Span = Span::from_millis(30_000);
 /// How long the owner tries to cede its place to the node to which its copy moves; then it hands over, which stops changes
 /// for longer.
-const CEDE_PATIENCE: Span = Span::from_millis(30_000);
+const CEDE_PATIENCE: Span = Span::from_millis(15_000);
 /// How long programs are left alone after it could not.
 const CEDE_AGAIN: Span = Span::from_millis(2_000);
 /// How long the record of a move stays that is over: the node that gave its copy up frees it meanwhile.
