@@ -12,9 +12,7 @@ use std::path::PathBuf;
 /// Show or set what is wanted of a directory.
 #[derive(Debug, Subcommand)]
 pub enum Policy {
-    /// Show the policies in force at a path, and where each comes from
     Get(Get),
-    /// Set policies of a directory, for it and what is made below it; all or none
     Set(Set),
 }
 

@@ -83,7 +83,10 @@ fn text(path: &Path, placement: &Placement) -> String {
                 .copies
                 .iter()
                 .find(|copy| copy.node == holder.node);
-            let name = copy.map_or_else(|| holder.node.to_string(), |copy| copy.name.clone());
+            let mut hosts = placement.hosts.iter();
+            let host = hosts.find(|host| host.node == holder.node);
+            let name = copy.map(|copy| &copy.name).or(host.map(|host| &host.name));
+            let name = name.map_or_else(|| holder.node.to_string(), Clone::clone);
             format!("{name} ({})", what(holder.what))
         })
         .collect();
