@@ -22,7 +22,7 @@ const CONTAINERS_SHOWN: usize = 20;
 
 /// Show nodes, containers and mounts.
 ///
-/// LOCAL is how many of its programs' calls a node has answered by itself lately (`perigee where --help`).
+/// Served locally is which part of its programs' calls a node has answered by itself lately (`perigee where --help`).
 ///
 /// Exit code 3 when the cluster works but a node is away or a container has too few copies.
 #[derive(Debug, Args)]
@@ -185,7 +185,6 @@ fn nodes_table(status: &Status) -> String {
         ("SITE", Align::Left),
         ("USED", Align::Right),
         ("FREE", Align::Right),
-        ("LOCAL", Align::Right),
     ]);
     for node in &status.nodes {
         let state = match node.state {
@@ -204,10 +203,22 @@ fn nodes_table(status: &Status) -> String {
             node.site.clone(),
             size(node.used_bytes),
             size(node.free_bytes),
-            node.local_calls.map_or_else(|| "-".to_owned(), percent),
         ]);
     }
-    table.render(0)
+    table.render(0) + &locality(status)
+}
+
+/// Which part of its programs' calls each node has answered by itself lately.
+fn locality(status: &Status) -> String {
+    let known = status.nodes.iter().filter_map(|node| {
+        let local = node.local_calls?;
+        Some(format!("{} {}", node.name, percent(local)))
+    });
+    let known: Vec<String> = known.collect();
+    match known.is_empty() {
+        true => String::new(),
+        false => human::paragraph("", &format!("served locally: {}", known.join(", "))),
+    }
 }
 
 /// What is special about a node, beside its state.
@@ -422,7 +433,9 @@ mod tests {
                 ..status.containers[0].clone()
             })
             .collect();
+        status.nodes[1].local_calls = Some(perigee_proto::admin::Thousandths(987));
         let text = text(&status, &faults(&status));
+        assert!(text.contains("served locally: node-2 98 %\n"), "{text}");
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
