@@ -24,7 +24,7 @@ pub use model::{
     Admits, ClusterInfo, Container, ControlProcess, Grown, Live, Move, Node, NodeState, Policy,
     Readmission, Revoked, Role, Token, TokenUse,
 };
-pub use placement::{Candidate, Step, Whom, choose_member, next_step};
+pub use placement::{Candidate, Step, Whom, choose_first, choose_member, next_step};
 pub use store::{
     BoxFuture, Committed, Compare, ControlStore, Event, KeyValue, LeaseNumber, Refusal, Revision,
     StoreError, Txn, Watch, WatchError, Write,

@@ -51,6 +51,20 @@ pub fn choose_member(members: &[&Node], candidates: &[Candidate<'_>]) -> Option<
         .map(|c| c.node.id)
 }
 
+/// Where the first copy should lie of what is made on a node that keeps none itself: on its machine, else at its site, else
+/// where [`choose_member`] says.
+#[must_use]
+pub fn choose_first(creator: &Node, candidates: &[Candidate<'_>]) -> Option<NodeId> {
+    let near = |is_near: &dyn Fn(&Node) -> bool| {
+        let near = candidates.iter().filter(|c| is_near(c.node)).copied();
+        choose_member(&[], &near.collect::<Vec<_>>())
+    };
+    let same_site = |node: &Node| creator.site.is_some() && node.site == creator.site;
+    near(&|node| !other_machine(node, creator))
+        .or_else(|| near(&same_site))
+        .or_else(|| choose_member(&[], candidates))
+}
+
 /// What an owner does next about who keeps its container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -188,6 +202,31 @@ mod tests {
         assert_eq!(choose_member(&[&member], &all[..3]), Some(NodeId(3)));
         assert_eq!(choose_member(&[&member], &all[..2]), Some(NodeId(2)));
         assert_eq!(choose_member(&[&member], &all[..1]), None);
+    }
+
+    #[test]
+    fn the_first_copy_is_near_its_creator_where_there_is_room() {
+        let creator = node(1, 1, Some("a"));
+        let (here, near, far) = (
+            node(2, 1, None),
+            node(3, 3, Some("a")),
+            node(4, 4, Some("b")),
+        );
+        let choose = |all: &[Candidate<'_>]| choose_first(&creator, all).map(|node| node.0);
+        let all = [
+            candidate(&far, 9 * GIB, 0),
+            candidate(&near, 2 * GIB, 5),
+            candidate(&here, GIB, 9),
+        ];
+        assert_eq!(choose(&all), Some(2));
+        assert_eq!(choose(&all[..2]), Some(3));
+        assert_eq!(choose(&all[..1]), Some(4));
+        let full = [candidate(&far, 9 * GIB, 0), candidate(&near, 0, 0)];
+        assert_eq!(choose(&full), Some(4));
+        let nowhere = node(5, 5, None);
+        let other = [candidate(&near, GIB, 0), candidate(&far, 4 * GIB, 0)];
+        assert_eq!(choose_first(&nowhere, &other), Some(NodeId(4)));
+        assert_eq!(choose(&[]), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod growth;
 mod heat;
 pub mod inventory;
 mod leftovers;
+mod life;
 mod losses;
 pub mod membership;
 mod migration;

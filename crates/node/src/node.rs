@@ -7,20 +7,18 @@ use crate::env::Env;
 use crate::heat;
 use crate::inventory;
 use crate::leftovers::{self, Leftovers};
+use crate::life;
 use crate::service::NodeService;
 use crate::usage::Usage;
 use futures_util::future::join_all;
 use perigee_client::Session;
-use perigee_cluster::codec::Record;
-use perigee_cluster::{
-    ControlStore, Directory, Event, LeaseNumber, Live, Role, StoreError as ControlError, Txn, key,
-};
+use perigee_cluster::{ControlStore, Directory, Event, Role, StoreError as ControlError, key};
 use perigee_control::RemoteControl;
 use perigee_net::identity::{Identity, Serial};
 use perigee_net::{NetConfig, NetError, Network, PeerName};
 use perigee_replica::{ChainView, Input};
 use perigee_store::{Adopt, OpenError, Store, StoreError, StoreIdentity};
-use perigee_types::{ContainerId, NodeId, SessionId, Span};
+use perigee_types::{ContainerId, NodeId, SessionId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,10 +33,6 @@ const CONTROL_PATIENCE: Duration = Duration::from_secs(20);
 const DUTIES: Duration = Duration::from_millis(250);
 /// How often it looks whether those who hold locks are still there.
 const LOCKS_SEEN: Duration = Duration::from_millis(1_500);
-/// A node that has not renewed its sign of life for so long is shown as down.
-const LIVE_TERM: Span = Span::from_millis(4_000);
-/// How often the sign of life is renewed.
-const LIVE_RENEWAL: Duration = Duration::from_millis(1_000);
 
 /// What a node is started with.
 pub struct NodeConfig {
@@ -195,14 +189,14 @@ impl Node {
         self.publish_address().await;
         let env = self.env.clone();
         // Whoever is told that this node serves finds it alive.
-        let life = begin_life(&env, &version).await;
+        let life = life::begin(&env, &version).await;
         let life = life.inspect_err(|error| warn!(%error, "first sign of life not given"));
         let places = self.places.clone();
         self.tasks
             .spawn(follow(env.clone(), places, appeared, leftovers));
         let places = self.places.clone();
         self.tasks
-            .spawn(live(env.clone(), places, version, life.ok()));
+            .spawn(life::keep(env.clone(), places, version, life.ok()));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
         self.tasks.spawn(crate::growth::run(env.clone()));
@@ -504,47 +498,6 @@ async fn appear(env: &Arc<Env>, id: ContainerId) {
     if let Some(view) = view {
         open(env, id, view).await;
     }
-}
-
-/// Shows the cluster that this node lives.
-async fn live(
-    env: Arc<Env>,
-    places: Arc<ControlPlaces>,
-    version: String,
-    mut lease: Option<LeaseNumber>,
-) {
-    loop {
-        let renewed = match lease {
-            Some(number) => env.control.keep_alive(number).await.map(|_| number),
-            None => begin_life(&env, &version).await,
-        };
-        places.note(matches!(
-            renewed,
-            Ok(_) | Err(ControlError::Refused { .. } | ControlError::WentBack)
-        ));
-        lease = match renewed {
-            Ok(number) => Some(number),
-            Err(ControlError::Refused { .. }) => None,
-            Err(error) => {
-                debug!(%error, "sign of life not renewed");
-                lease
-            }
-        };
-        tokio::time::sleep(LIVE_RENEWAL).await;
-    }
-}
-
-async fn begin_life(env: &Arc<Env>, version: &str) -> Result<LeaseNumber, ControlError> {
-    let number = env.control.grant_lease(LIVE_TERM).await?;
-    let free = env.store.space().map_or(0, |space| space.available);
-    let live = Live {
-        node: env.me,
-        free,
-        version: version.to_owned(),
-    };
-    let txn = Txn::default().put_leased(key::live(env.me), live.encode(), number);
-    env.control.commit(txn).await?;
-    Ok(number)
 }
 
 /// What a node does now and then for the containers that it owns.

@@ -7,7 +7,7 @@
 
 use crate::env::Env;
 use crate::node::Node;
-use perigee_cluster::{Policy, change, choose_member, key, transition};
+use perigee_cluster::{Policy, change, choose_first, choose_member, key, transition};
 use perigee_meta::key::Lane;
 use perigee_meta::{Attr, Kind, Op, Reply, Setting};
 use perigee_proto::admin::AdminPath;
@@ -296,7 +296,7 @@ impl Node {
         }
     }
 
-    /// The node that holds a new container first: this one, or where there is most room.
+    /// The node that holds a new container first: this one, or one that is near.
     fn holder(&self) -> Result<NodeId, PolicyError> {
         let directory = self.env.directory.read();
         let me = directory.node(self.env.me);
@@ -304,7 +304,11 @@ impl Node {
             return Ok(self.env.me);
         }
         let candidates = perigee_cluster::placement::candidates(&directory);
-        choose_member(&[], &candidates).ok_or(PolicyError::NoNode)
+        let chosen = match me {
+            Some(me) => choose_first(me, &candidates),
+            None => choose_member(&[], &candidates),
+        };
+        chosen.ok_or(PolicyError::NoNode)
     }
 }
 
