@@ -1,8 +1,8 @@
 //! Records as bytes: one byte of version, then postcard. Nothing may follow.
 
 use crate::model::{
-    CHAIN_LEN_MAX, ClusterInfo, Container, ControlProcess, Live, NODE_NAME_LEN_MAX, Node, Policy,
-    Readmission, Revoked, Token,
+    CHAIN_LEN_MAX, ClusterInfo, Container, ControlProcess, Grown, Live, Move, NODE_NAME_LEN_MAX,
+    Node, Policy, Readmission, Revoked, Token,
 };
 use perigee_types::{ContainerId, NodeId};
 use serde::Serialize;
@@ -133,6 +133,22 @@ impl Record for Container {
 
     fn broken_rule(&self) -> Option<&'static str> {
         (!self.is_sound()).then_some("a chain has 1 to 16 different nodes and an epoch above 0")
+    }
+}
+
+impl Record for Move {
+    const WHAT: &'static str = "move";
+
+    fn broken_rule(&self) -> Option<&'static str> {
+        (self.from == self.to).then_some("a move is from one node to another one")
+    }
+}
+
+impl Record for Grown {
+    const WHAT: &'static str = "grown container";
+
+    fn broken_rule(&self) -> Option<&'static str> {
+        (self.root >= self.container).then_some("a container goes on for an older one")
     }
 }
 

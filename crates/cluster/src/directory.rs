@@ -3,7 +3,8 @@
 use crate::codec::{DecodeError, Record};
 use crate::key::{self, Name};
 use crate::model::{
-    ClusterInfo, Container, ControlProcess, Live, Node, Policy, Readmission, Revoked, Token,
+    ClusterInfo, Container, ControlProcess, Grown, Live, Move, Node, Policy, Readmission, Revoked,
+    Token,
 };
 use crate::store::{Event, KeyValue, Revision};
 use perigee_types::{ContainerId, NodeId};
@@ -29,6 +30,10 @@ pub struct Directory {
     pub nodes: BTreeMap<NodeId, Known<Node>>,
     /// Every container.
     pub containers: BTreeMap<ContainerId, Known<Container>>,
+    /// Copies that are to lie elsewhere, by their containers.
+    pub moves: BTreeMap<ContainerId, Known<Move>>,
+    /// Containers that go on for others.
+    pub grown: BTreeMap<ContainerId, Known<Grown>>,
     /// The nodes that show signs of life.
     pub live: BTreeMap<NodeId, Known<Live>>,
     /// Policies by name.
@@ -89,6 +94,14 @@ impl Directory {
                 let known = read(at, value, r, |c: &Container| c.id == id)?;
                 replace(&mut self.containers, id, known);
             }
+            Name::Move(id) => {
+                let known = read(at, value, r, |m: &Move| m.container == id)?;
+                replace(&mut self.moves, id, known);
+            }
+            Name::Grown(id) => {
+                let known = read(at, value, r, |g: &Grown| g.container == id)?;
+                replace(&mut self.grown, id, known);
+            }
             Name::Live(id) => {
                 let known = read(at, value, r, |l: &Live| l.node == id)?;
                 replace(&mut self.live, id, known);
@@ -148,6 +161,16 @@ impl Directory {
         self.policies.contains_key(key::TRASH_IN_USE)
     }
 
+    /// The move of a container with this chain that is under way: who gives its copy up has one still, and who is to get
+    /// one can. Any other that is written down means nothing.
+    #[must_use]
+    pub fn move_of(&self, id: ContainerId, chain: &[NodeId]) -> Option<Move> {
+        let known = self.moves.get(&id)?.record;
+        let takes = self.node(known.to).is_some_and(Node::takes_containers);
+        let there = chain.contains(&known.to) || self.live.contains_key(&known.to);
+        (takes && there && chain.contains(&known.from)).then_some(known)
+    }
+
     /// The policy that holds where no other does.
     #[must_use]
     pub fn default_policy(&self) -> Policy {
@@ -156,9 +179,36 @@ impl Directory {
             .map_or_else(Policy::default, |known| known.record.clone())
     }
 
+    /// The container for which this one goes on, or itself.
+    #[must_use]
+    pub fn root_of(&self, id: ContainerId) -> ContainerId {
+        self.grown.get(&id).map_or(id, |known| known.record.root)
+    }
+
+    /// The containers of a family, the root first.
+    pub fn family(&self, root: ContainerId) -> impl Iterator<Item = ContainerId> + '_ {
+        let grown = self.grown.values().map(|known| known.record);
+        let of_it = grown.filter(move |grown| grown.root == root);
+        std::iter::once(root).chain(of_it.map(|grown| grown.container))
+    }
+
+    /// Where new directories start that belong into a container, or go on for it: the newest of its family.
+    #[must_use]
+    pub fn goes_on_in(&self, id: ContainerId) -> ContainerId {
+        let root = self.root_of(id);
+        self.family(root).max().unwrap_or(root)
+    }
+
+    /// The container in which a node's new directories start.
+    #[must_use]
+    pub fn newest_home_of(&self, node: NodeId) -> Option<ContainerId> {
+        self.home_of(node).map(|home| self.goes_on_in(home.id))
+    }
+
     /// Whether a container was made for one directory, and is no node's home.
     #[must_use]
     pub fn is_of_directory(&self, id: ContainerId) -> bool {
+        let id = self.root_of(id);
         let made = self.container(id);
         made.is_some_and(|made| self.home_of(made.home).is_some_and(|home| home.id != id))
     }

@@ -11,6 +11,10 @@ pub const CLUSTER: &str = "/cluster";
 pub const NODES: &str = "/nodes/";
 /// Prefix of [`crate::Container`] records.
 pub const CONTAINERS: &str = "/containers/";
+/// Prefix of [`crate::Move`] records.
+pub const MOVES: &str = "/moves/";
+/// Prefix of [`crate::Grown`] records.
+pub const GROWN: &str = "/grown/";
 /// Prefix of [`crate::Policy`] records.
 pub const POLICIES: &str = "/policies/";
 /// Prefix of [`crate::Token`] records.
@@ -42,6 +46,18 @@ pub fn node(id: NodeId) -> String {
 #[must_use]
 pub fn container(id: ContainerId) -> String {
     format!("{CONTAINERS}{:08}", id.0)
+}
+
+/// The key of the move of a container's copy.
+#[must_use]
+pub fn moving(id: ContainerId) -> String {
+    format!("{MOVES}{:08}", id.0)
+}
+
+/// The key of what says for which container another one goes on.
+#[must_use]
+pub fn grown(id: ContainerId) -> String {
+    format!("{GROWN}{:08}", id.0)
 }
 
 /// The key of a node's sign of life.
@@ -119,6 +135,10 @@ pub enum Name<'a> {
     Node(NodeId),
     /// A container's record.
     Container(ContainerId),
+    /// The move of a container's copy.
+    Move(ContainerId),
+    /// For which container one goes on.
+    Grown(ContainerId),
     /// A node's sign of life.
     Live(NodeId),
     /// A policy, by its name.
@@ -156,6 +176,12 @@ impl<'a> Name<'a> {
         if let Some(text) = key.strip_prefix(CONTAINERS) {
             return number(text).map_or(Self::Other, |n| Self::Container(ContainerId(n)));
         }
+        if let Some(text) = key.strip_prefix(MOVES) {
+            return number(text).map_or(Self::Other, |n| Self::Move(ContainerId(n)));
+        }
+        if let Some(text) = key.strip_prefix(GROWN) {
+            return number(text).map_or(Self::Other, |n| Self::Grown(ContainerId(n)));
+        }
         if let Some(text) = key.strip_prefix(LIVE) {
             return number(text).map_or(Self::Other, |n| Self::Live(NodeId(n)));
         }
@@ -188,6 +214,8 @@ mod tests {
             assert_eq!(Name::parse(&live(NodeId(n))), Name::Live(NodeId(n)));
             let id = ContainerId(n);
             assert_eq!(Name::parse(&container(id)), Name::Container(id));
+            assert_eq!(Name::parse(&moving(id)), Name::Move(id));
+            assert_eq!(Name::parse(&grown(id)), Name::Grown(id));
         }
         assert_eq!(node(NodeId(3)), "/nodes/00000003");
         assert!(container(ContainerId(9)) < container(ContainerId(10)));

@@ -3,7 +3,7 @@
 //! Promises: pure. No runtime, file, socket or clock; the moment, the randomness and the record itself
 //! arrive as arguments, and every change is a [`store::Txn`] that whoever holds a
 //! [`store::ControlStore`] commits. Read [`model`] first, then [`store`], [`directory`],
-//! [`transition`], [`placement`] and [`rebuild`]; [`conformance`] says what every control store must do.
+//! [`transition`], [`placement`], [`rebalance`] and [`rebuild`]; [`conformance`] says what every control store must do.
 #![forbid(unsafe_code)]
 
 pub mod authority;
@@ -13,6 +13,7 @@ pub mod directory;
 pub mod key;
 pub mod model;
 pub mod placement;
+pub mod rebalance;
 pub mod rebuild;
 pub mod store;
 pub mod transition;
@@ -20,10 +21,10 @@ pub mod transition;
 pub use codec::DecodeError;
 pub use directory::Directory;
 pub use model::{
-    Admits, ClusterInfo, Container, ControlProcess, Live, Node, NodeState, Policy, Readmission,
-    Revoked, Role, Token, TokenUse,
+    Admits, ClusterInfo, Container, ControlProcess, Grown, Live, Move, Node, NodeState, Policy,
+    Readmission, Revoked, Role, Token, TokenUse,
 };
-pub use placement::{Candidate, Step, choose_member, next_step};
+pub use placement::{Candidate, Step, Whom, choose_first, choose_member, next_step};
 pub use store::{
     BoxFuture, Committed, Compare, ControlStore, Event, KeyValue, LeaseNumber, Refusal, Revision,
     StoreError, Txn, Watch, WatchError, Write,

@@ -155,6 +155,28 @@ impl Container {
     }
 }
 
+/// A copy of a container that is to lie on another node. The owner sees to it (see [`crate::placement::next_step`]); the
+/// record goes when that is done, or cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// The container.
+    pub container: ContainerId,
+    /// Who gives its copy up, once there is another one.
+    pub from: NodeId,
+    /// Who gets one.
+    pub to: NodeId,
+}
+
+/// A container that goes on where another one has become as large as it may: new directories start here. Those that go on
+/// for one container, one after the other, are its *family*, and it is their *root*.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grown {
+    /// The container.
+    pub container: ContainerId,
+    /// The root of its family: a node's home, or a directory's own.
+    pub root: ContainerId,
+}
+
 /// A process that serves the record, where several do. Its number is in the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlProcess {

@@ -2,7 +2,7 @@
 
 use crate::directory::Directory;
 use crate::model::Node;
-use perigee_types::NodeId;
+use perigee_types::{ContainerId, NodeId};
 use std::cmp::Reverse;
 
 /// A node that could hold a copy.
@@ -51,38 +51,70 @@ pub fn choose_member(members: &[&Node], candidates: &[Candidate<'_>]) -> Option<
         .map(|c| c.node.id)
 }
 
+/// Where the first copy should lie of what is made on a node that keeps none itself: on its machine, else at its site, else
+/// where [`choose_member`] says.
+#[must_use]
+pub fn choose_first(creator: &Node, candidates: &[Candidate<'_>]) -> Option<NodeId> {
+    let near = |is_near: &dyn Fn(&Node) -> bool| {
+        let near = candidates.iter().filter(|c| is_near(c.node)).copied();
+        choose_member(&[], &near.collect::<Vec<_>>())
+    };
+    let same_site = |node: &Node| creator.site.is_some() && node.site == creator.site;
+    near(&|node| !other_machine(node, creator))
+        .or_else(|| near(&same_site))
+        .or_else(|| choose_member(&[], candidates))
+}
+
 /// What an owner does next about who keeps its container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// All is as it should be, or has to wait.
     Nothing,
-    /// Bring in one more member: [`choose_member`] says whom.
-    BringIn,
+    /// Bring in one more member.
+    BringIn(Whom),
     /// Propose a chain without this member, which is not the owner.
     Dismiss(NodeId),
+    /// The owner's copy moves, and nothing else of it: this member, which has everything, is to own next.
+    Cede(NodeId),
     /// The owner itself is to leave, and the others can go on without it.
     HandOver,
 }
 
-/// The next step for a chain, the owner first, that should have `copies` members; `whole` says of a member that nothing
-/// is known to be missing there.
+/// Which node is brought in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whom {
+    /// The one that [`choose_member`] says.
+    Best,
+    /// This one, to which a copy moves.
+    This(NodeId),
+}
+
+/// The next step for the chain of a container, the owner first, that should have `copies` members; `whole` says of a member
+/// that nothing is known to be missing there.
 ///
 /// Members that leave count as copies for nobody: others are brought in beside them, and only when enough of those that
 /// stay are whole does one leave after the other, the owner last. "Enough" is as many as are wanted, or as there are
 /// nodes, alive or not: a node that is away for a while costs no copy. What has one copy stays until another node has it.
+/// A member whose copy moves to another node leaves in the same way.
 #[must_use]
 pub fn next_step(
     dir: &Directory,
+    id: ContainerId,
     chain: &[NodeId],
     copies: usize,
     whole: &dyn Fn(NodeId) -> bool,
 ) -> Step {
-    let stays = |node: &NodeId| dir.node(*node).is_some_and(Node::takes_containers);
+    let moving = dir.move_of(id, chain);
+    let gives_up = |node: NodeId| moving.is_some_and(|moving| moving.from == node);
+    let remains = |node: NodeId| dir.node(node).is_some_and(Node::takes_containers);
+    let stays = |node: &NodeId| remains(*node) && !gives_up(*node);
     let (staying, leaving): (Vec<NodeId>, Vec<NodeId>) = chain.iter().partition(|n| stays(n));
     // A chain that is longer than there are live nodes is the protocol's to shorten.
     let wanted = copies.min(dir.live_storage().count().max(staying.len()));
     if staying.len() < wanted {
-        return Step::BringIn;
+        let wanted = moving.map(|moving| moving.to);
+        let wanted = wanted.filter(|to| !chain.contains(to));
+        return Step::BringIn(wanted.map_or(Whom::Best, Whom::This));
     }
     let Some(owner) = chain.first() else {
         return Step::Nothing;
@@ -101,7 +133,10 @@ pub fn next_step(
         // What the owner lacks, only who leaves may have.
         Some(_) if !whole(*owner) => Step::Nothing,
         Some(node) => Step::Dismiss(*node),
-        None => Step::HandOver,
+        None => match moving {
+            Some(moving) if remains(*owner) => Step::Cede(moving.to),
+            Some(_) | None => Step::HandOver,
+        },
     }
 }
 
@@ -122,8 +157,7 @@ fn other_machine(a: &Node, b: &Node) -> bool {
 mod tests {
     use super::*;
     use crate::directory::Known;
-    use crate::model::Role;
-    use crate::model::{Live, NodeState};
+    use crate::model::{Live, Move, NodeState, Role};
     use crate::store::Revision;
     use perigee_types::WallTime;
 
@@ -150,6 +184,7 @@ mod tests {
     }
 
     const GIB: u64 = 1 << 30;
+    const C: ContainerId = ContainerId(7);
 
     #[test]
     fn another_site_comes_before_another_machine_before_space_before_load() {
@@ -167,6 +202,31 @@ mod tests {
         assert_eq!(choose_member(&[&member], &all[..3]), Some(NodeId(3)));
         assert_eq!(choose_member(&[&member], &all[..2]), Some(NodeId(2)));
         assert_eq!(choose_member(&[&member], &all[..1]), None);
+    }
+
+    #[test]
+    fn the_first_copy_is_near_its_creator_where_there_is_room() {
+        let creator = node(1, 1, Some("a"));
+        let (here, near, far) = (
+            node(2, 1, None),
+            node(3, 3, Some("a")),
+            node(4, 4, Some("b")),
+        );
+        let choose = |all: &[Candidate<'_>]| choose_first(&creator, all).map(|node| node.0);
+        let all = [
+            candidate(&far, 9 * GIB, 0),
+            candidate(&near, 2 * GIB, 5),
+            candidate(&here, GIB, 9),
+        ];
+        assert_eq!(choose(&all), Some(2));
+        assert_eq!(choose(&all[..2]), Some(3));
+        assert_eq!(choose(&all[..1]), Some(4));
+        let full = [candidate(&far, 9 * GIB, 0), candidate(&near, 0, 0)];
+        assert_eq!(choose(&full), Some(4));
+        let nowhere = node(5, 5, None);
+        let other = [candidate(&near, GIB, 0), candidate(&far, 4 * GIB, 0)];
+        assert_eq!(choose_first(&nowhere, &other), Some(NodeId(4)));
+        assert_eq!(choose(&[]), None);
     }
 
     #[test]
@@ -241,22 +301,25 @@ mod tests {
     #[test]
     fn a_chain_is_brought_to_its_length() {
         let dir = cluster(&[Active; 4]);
-        let next = |chain: &[u32]| next_step(&dir, &ids(chain), 3, &|_| true);
-        assert_eq!(next(&[1, 2]), Step::BringIn);
+        let next = |chain: &[u32]| next_step(&dir, C, &ids(chain), 3, &|_| true);
+        assert_eq!(next(&[1, 2]), Step::BringIn(Whom::Best));
         assert_eq!(next(&[1, 2, 3]), Step::Nothing);
         assert_eq!(next(&[1, 2, 3, 4]), Step::Dismiss(NodeId(4)));
         let two = cluster(&[Active; 2]);
-        assert_eq!(next_step(&two, &ids(&[1, 2]), 3, &|_| true), Step::Nothing);
+        assert_eq!(
+            next_step(&two, C, &ids(&[1, 2]), 3, &|_| true),
+            Step::Nothing
+        );
     }
 
     #[test]
     fn who_leaves_is_replaced_before_it_goes_and_the_owner_goes_last() {
         let dir = cluster(&[Draining, Draining, Active, Active, Active]);
         let next = |chain: &[u32], missing: &[u32]| {
-            next_step(&dir, &ids(chain), 3, &|node| !missing.contains(&node.0))
+            next_step(&dir, C, &ids(chain), 3, &|node| !missing.contains(&node.0))
         };
-        assert_eq!(next(&[1, 2, 3], &[]), Step::BringIn);
-        assert_eq!(next(&[1, 2, 3, 4], &[]), Step::BringIn);
+        assert_eq!(next(&[1, 2, 3], &[]), Step::BringIn(Whom::Best));
+        assert_eq!(next(&[1, 2, 3, 4], &[]), Step::BringIn(Whom::Best));
         assert_eq!(next(&[1, 2, 3, 4, 5], &[4]), Step::Nothing);
         assert_eq!(next(&[1, 2, 3, 4, 5], &[1]), Step::Nothing);
         assert_eq!(next(&[1, 2, 3, 4, 5], &[2]), Step::Dismiss(NodeId(2)));
@@ -269,7 +332,7 @@ mod tests {
     fn a_node_that_is_away_for_a_while_costs_no_copy() {
         let mut dir = cluster(&[Active, Active, Draining, Active]);
         dir.live.remove(&NodeId(4));
-        let next = |dir: &Directory| next_step(dir, &ids(&[1, 2, 3]), 3, &|_| true);
+        let next = |dir: &Directory| next_step(dir, C, &ids(&[1, 2, 3]), 3, &|_| true);
         assert_eq!(next(&dir), Step::Nothing);
         dir.nodes.remove(&NodeId(4));
         assert_eq!(next(&dir), Step::Dismiss(NodeId(3)));
@@ -278,8 +341,64 @@ mod tests {
     #[test]
     fn nobody_leaves_when_nobody_stays() {
         let dir = cluster(&[Draining, Draining]);
-        let next = |chain: &[u32]| next_step(&dir, &ids(chain), 3, &|_| true);
+        let next = |chain: &[u32]| next_step(&dir, C, &ids(chain), 3, &|_| true);
         assert_eq!(next(&[1, 2]), Step::Nothing);
         assert_eq!(next(&[1]), Step::Nothing);
+    }
+
+    /// The copy of a container on node `from` is to lie on node `to`.
+    fn moving(mut dir: Directory, from: u32, to: u32) -> Directory {
+        let record = Move {
+            container: C,
+            from: NodeId(from),
+            to: NodeId(to),
+        };
+        dir.moves.insert(C, known(record));
+        dir
+    }
+
+    #[test]
+    fn a_copy_moves_to_the_node_that_is_named_and_goes_when_it_is_there() {
+        let dir = moving(cluster(&[Active; 5]), 2, 5);
+        let next = |chain: &[u32], missing: &[u32]| {
+            next_step(&dir, C, &ids(chain), 3, &|node| !missing.contains(&node.0))
+        };
+        let five = Step::BringIn(Whom::This(NodeId(5)));
+        assert_eq!(next(&[1, 2, 3], &[]), five);
+        assert_eq!(next(&[1, 2, 3, 5], &[5]), Step::Nothing);
+        assert_eq!(next(&[1, 2, 3, 5], &[1]), Step::Nothing);
+        assert_eq!(next(&[1, 2, 3, 5], &[]), Step::Dismiss(NodeId(2)));
+        assert_eq!(next(&[1, 3, 5], &[]), Step::Nothing);
+        // An owner makes room for the one that gets its copy, and goes as a member.
+        assert_eq!(next(&[2, 1, 3], &[]), five);
+        assert_eq!(next(&[2, 1, 3, 5], &[3]), Step::Nothing);
+        assert_eq!(next(&[2, 1, 3, 5], &[]), Step::Cede(NodeId(5)));
+        assert_eq!(next(&[5, 2, 1, 3], &[]), Step::Dismiss(NodeId(2)));
+        // What is short of copies gets those first.
+        assert_eq!(next(&[1, 2], &[]), five);
+        assert_eq!(next(&[1, 2, 5], &[]), Step::BringIn(Whom::Best));
+    }
+
+    #[test]
+    fn a_move_to_a_node_that_is_gone_or_leaves_means_nothing() {
+        let mut dir = moving(cluster(&[Active; 4]), 2, 4);
+        let next = |dir: &Directory, chain: &[u32]| next_step(dir, C, &ids(chain), 3, &|_| true);
+        dir.live.remove(&NodeId(4));
+        assert_eq!(next(&dir, &[1, 2, 3]), Step::Nothing);
+        let leaves = moving(cluster(&[Active, Active, Active, Draining]), 2, 4);
+        assert_eq!(next(&leaves, &[1, 2, 3]), Step::Nothing);
+        assert_eq!(next(&leaves, &[1, 2, 3, 4]), Step::Dismiss(NodeId(4)));
+        // Of another container nothing moves.
+        let dir = moving(cluster(&[Active; 4]), 2, 4);
+        let other = ContainerId(C.0 + 1);
+        let step = next_step(&dir, other, &ids(&[1, 2, 3]), 3, &|_| true);
+        assert_eq!(step, Step::Nothing);
+    }
+
+    #[test]
+    fn an_owner_that_leaves_altogether_hands_over_whatever_moves() {
+        let dir = moving(cluster(&[Draining, Active, Active, Active]), 1, 4);
+        let next = |chain: &[u32]| next_step(&dir, C, &ids(chain), 3, &|_| true);
+        assert_eq!(next(&[1, 2, 3, 4]), Step::HandOver);
     }
 }

@@ -90,6 +90,9 @@ impl Copy {
         for (name, known) in &directory.policies {
             add(key::policy(name), known.record.encode(), known.revision);
         }
+        for (id, known) in &directory.grown {
+            add(key::grown(*id), known.record.encode(), known.revision);
+        }
         for (serial, known) in &directory.revoked {
             add(key::revoked(serial), known.record.encode(), known.revision);
         }

@@ -4,8 +4,8 @@ use perigee_cluster::codec::Record;
 use perigee_cluster::key::{self, Name};
 use perigee_cluster::rebuild::{Copy, Held, Inventory, Place, decode_all, encode_all};
 use perigee_cluster::{
-    ClusterInfo, Container, ControlProcess, KeyValue, Live, Node, NodeState, Policy, Readmission,
-    Revision, Revoked, Role, Token,
+    ClusterInfo, Container, ControlProcess, Grown, KeyValue, Live, Move, Node, NodeState, Policy,
+    Readmission, Revision, Revoked, Role, Token,
 };
 use perigee_fuzz::{Verdict, assault, assault_plain};
 use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
@@ -58,6 +58,17 @@ fn fuzz_every_record() {
     );
     assault_plain("cluster::ClusterInfo", read::<ClusterInfo>);
     assault_plain("cluster::Live", read::<Live>);
+    let moving = Move {
+        container: ContainerId(7),
+        from: NodeId(1),
+        to: NodeId(2),
+    };
+    let grown = Grown {
+        container: ContainerId(7),
+        root: ContainerId(2),
+    };
+    assault("cluster::Grown", &[grown.encode()], read::<Grown>);
+    assault("cluster::Move", &[moving.encode()], read::<Move>);
     assault_plain("cluster::ControlProcess", read::<ControlProcess>);
     assault_plain("cluster::Token", read::<Token>);
     assault_plain("cluster::Readmission", read::<Readmission>);
@@ -70,6 +81,8 @@ fn fuzz_keys() {
         key::node(NodeId(3)),
         key::container(ContainerId(7)),
         key::live(NodeId(2)),
+        key::moving(ContainerId(7)),
+        key::grown(ContainerId(7)),
         key::revoked(&[1, 0xfe]),
         key::token(&[7; 32]),
     ];

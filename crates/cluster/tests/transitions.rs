@@ -112,6 +112,81 @@ fn the_first_node_gets_the_root_container() {
 }
 
 #[test]
+fn a_family_goes_on_in_its_newest_and_stays_what_its_root_is() {
+    let mut model = with_nodes(2);
+    let own = t::create_own_container(&model.directory(), chain(&[1]), &Policy { copies: 1 });
+    let own = model.apply(own).id;
+    let further = |model: &mut Model, of| {
+        let made = t::create_container(&model.directory(), chain(&[1]), 1, n(1));
+        let made = model.apply(made).id;
+        let root = model.apply(t::grow(&model.directory(), made, of)).root;
+        (made, root)
+    };
+    let (home_2, root) = further(&mut model, ContainerId::ROOT);
+    assert_eq!(root, ContainerId::ROOT);
+    let (own_2, root) = further(&mut model, own);
+    assert_eq!(root, own);
+    let (own_3, root) = further(&mut model, own_2);
+    assert_eq!(root, own, "a family has one root");
+    let dir = model.directory();
+    assert_eq!(dir.newest_home_of(n(1)), Some(home_2));
+    assert_eq!(
+        dir.home_of(n(1)).map(|home| home.id),
+        Some(ContainerId::ROOT)
+    );
+    assert_eq!(dir.newest_home_of(n(2)), Some(ContainerId(2)));
+    assert!(!dir.is_of_directory(home_2) && dir.is_of_directory(own_2));
+    assert_eq!(dir.goes_on_in(own), own_3);
+    assert_eq!(dir.goes_on_in(own_3), own_3);
+    assert_eq!(dir.family(own).collect::<Vec<_>>(), [own, own_2, own_3]);
+    let unknown = t::grow(&dir, ContainerId(99), own);
+    assert!(matches!(unknown, Err(PlanError::UnknownContainer { .. })));
+}
+
+#[test]
+fn a_copy_moves_where_there_is_none_and_one_at_a_time() {
+    let mut model = with_nodes(4);
+    let c = ContainerId(1);
+    let change = t::change_chain(&model.directory(), c, Epoch(1), Epoch(2), chain(&[1, 2]));
+    model.apply(change);
+    let begin = |dir: &Directory, from, to| t::begin_move(dir, c, n(from), n(to));
+    let dir = model.directory();
+    assert!(matches!(
+        begin(&dir, 3, 4),
+        Err(PlanError::HoldsNoCopy { .. })
+    ));
+    assert!(matches!(
+        begin(&dir, 1, 2),
+        Err(PlanError::HoldsCopy { .. })
+    ));
+    assert!(matches!(
+        begin(&dir, 1, 9),
+        Err(PlanError::UnknownNode { .. })
+    ));
+    model.apply(t::drain(&dir, n(4)));
+    assert!(matches!(
+        begin(&model.directory(), 1, 4),
+        Err(PlanError::NoStorage { .. })
+    ));
+    // One that was planned before the drain is refused by the store.
+    assert!(!model.commit(&begin(&dir, 1, 4).unwrap().txn));
+    let live = Live {
+        node: n(3),
+        free: 1,
+        version: String::new(),
+    };
+    assert!(model.commit(&Txn::default().put(key::live(n(3)), live.encode())));
+    model.apply(begin(&model.directory(), 1, 3));
+    let dir = model.directory();
+    assert!(matches!(begin(&dir, 2, 3), Err(PlanError::Moving { .. })));
+    let kept = t::end_move(&dir, c, t::Ends::Over);
+    assert_eq!(kept.made, None, "it is under way");
+    let ended = model.apply(Ok(t::end_move(&dir, c, t::Ends::Any)));
+    assert_eq!(ended.map(|moving| moving.to), Some(n(3)));
+    assert!(model.directory().moves.is_empty());
+}
+
+#[test]
 fn a_node_without_storage_has_no_home_and_joins_no_chain() {
     let mut model = with_nodes(1);
     let mount = JoinRequest {

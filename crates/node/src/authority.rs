@@ -152,10 +152,17 @@ pub(crate) fn check_request(
     let Some(container) = request.new_directory_in else {
         return Ok(());
     };
+    let stores = record(directory, from)?.role.stores();
+    let root = directory.root_of(container);
+    let parent = crate::router::container_of(&request.operation);
+    let goes_on = container != parent && root == directory.root_of(parent);
     match directory.home_of(from) {
-        Some(home) if home.id == container => Ok(()),
-        // The word of a node's home may come a moment after that of the node.
-        None if record(directory, from)?.role.stores() => Err(Denied::Unknown { node: from }),
+        // Any of the family: where it goes on by now, one of both may not have heard yet.
+        Some(home) if home.id == root => Ok(()),
+        Some(_) if stores && goes_on => Ok(()),
+        // The word of a node's home may come a moment after that of the node, and that of where a container goes on.
+        None if stores => Err(Denied::Unknown { node: from }),
+        Some(_) if stores && may_go_on(directory, container) => Err(Denied::Unknown { node: from }),
         _ => Err(Denied::OtherHome {
             node: from,
             container,
@@ -163,14 +170,21 @@ pub(crate) fn check_request(
     }
 }
 
+/// Whether a container may be about to go on for another one, though that is not known here.
+fn may_go_on(directory: &Directory, id: ContainerId) -> bool {
+    let is_known = directory.container(id).is_some();
+    !is_known || directory.is_of_directory(id) && directory.root_of(id) == id
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use perigee_cluster::codec::Record as _;
-    use perigee_cluster::{KeyValue, Revision, Role, key};
+    use perigee_cluster::directory::Known;
+    use perigee_cluster::{Container, Grown, KeyValue, Revision, Role, key};
     use perigee_meta::{FileLock, LockKind, Mode, Patience, SetAttr};
     use perigee_proto::message::{chain, tx};
-    use perigee_types::{ByteRange, InodeId, OpId, WallTime};
+    use perigee_types::{ByteRange, Epoch, InodeId, OpId, WallTime};
 
     const STORES: NodeId = NodeId(1);
     const MOUNTS: NodeId = NodeId(2);
@@ -272,6 +286,80 @@ mod tests {
             check(&elsewhere).map_err(Denied::code),
             Err(Code::Forbidden)
         );
+    }
+
+    /// The homes of node 1 and of node 5, a directory's container, and one that goes on for each of the first and the last.
+    fn families() -> Directory {
+        let mut directory = directory();
+        let revision = Revision(1);
+        let other = Node {
+            id: NodeId(5),
+            name: "n5".to_owned(),
+            ..directory.node(STORES).expect("a node").clone()
+        };
+        directory.nodes.insert(
+            other.id,
+            Known {
+                record: other,
+                revision,
+            },
+        );
+        for (id, home) in [(1, 1), (2, 5), (3, 1), (4, 1), (5, 1), (6, 1)] {
+            let record = Container {
+                id: ContainerId(id),
+                epoch: Epoch(1),
+                chain: vec![NodeId(home)],
+                copies: 1,
+                home: NodeId(home),
+            };
+            directory
+                .containers
+                .insert(record.id, Known { record, revision });
+        }
+        for (id, root) in [(4, 1), (5, 3)] {
+            let (container, root) = (ContainerId(id), ContainerId(root));
+            let record = Grown { container, root };
+            directory
+                .grown
+                .insert(container, Known { record, revision });
+        }
+        directory
+    }
+
+    #[test]
+    fn directories_start_in_the_family_of_a_home_or_of_their_parent() {
+        let directory = families();
+        let check = |from: NodeId, parent: u32, id: u32| {
+            let inode = InodeId::new(ContainerId(parent), perigee_types::InodeIndex::FIRST);
+            let request = session::Execute {
+                session: SessionId::new(from, 7),
+                new_directory_in: Some(ContainerId(id)),
+                ..request(Op::GetAttr { inode })
+            };
+            check_request(&directory, from, &request).map_err(Denied::code)
+        };
+        let other = NodeId(5);
+        for (from, parent, id) in [(STORES, 2, 1), (STORES, 2, 4), (other, 1, 2)] {
+            assert_eq!(check(from, parent, id), Ok(()), "the own home: {id}");
+        }
+        for (from, parent, id) in [(other, 3, 5), (other, 1, 4)] {
+            assert_eq!(check(from, parent, id), Ok(()), "it goes on there: {id}");
+        }
+        // Of what may be about to go on this node may not have heard yet.
+        for (from, parent, id) in [(other, 3, 6), (other, 3, 77)] {
+            assert_eq!(check(from, parent, id), Err(Code::NotReady), "{id}");
+        }
+        assert_eq!(
+            check(other, 3, 1),
+            Err(Code::Forbidden),
+            "another one's home"
+        );
+        assert_eq!(
+            check(other, 2, 4),
+            Err(Code::Forbidden),
+            "the same, gone on"
+        );
+        assert_eq!(check(MOUNTS, 3, 5), Err(Code::Forbidden));
     }
 
     #[test]

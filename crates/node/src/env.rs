@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::container::Container;
+use crate::heat::Heats;
 use crate::losses::Losses;
 use crate::migration::Migrations;
 use crate::pace::Pace;
@@ -38,13 +39,14 @@ pub(crate) struct Env {
     pub(crate) control: Arc<dyn ControlStore>,
     pub(crate) sessions: Sessions,
     pub(crate) containers: RwLock<BTreeMap<ContainerId, Arc<Container>>>,
-    /// The container in which this node's new directories start.
-    pub(crate) home: OnceLock<ContainerId>,
+    /// The container in which this node's new directories start, as the control store last told it.
+    pub(crate) home: RwLock<Option<ContainerId>>,
     /// Changes of owners wake those who wait for one.
     pub(crate) owners: watch::Sender<Owners>,
     /// The cluster as the control store last told it.
     pub(crate) directory: RwLock<Directory>,
     pub(crate) usage: Usage,
+    pub(crate) heats: Heats,
     pub(crate) removals: Removals,
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
@@ -103,10 +105,11 @@ impl Env {
             control,
             sessions: Sessions::new(me),
             containers: RwLock::default(),
-            home: OnceLock::new(),
+            home: RwLock::default(),
             owners: watch::Sender::new(Owners::new()),
             directory: RwLock::default(),
             usage,
+            heats: Heats::default(),
             removals: Removals::default(),
             rooms: Rooms::default(),
             losses: Losses::default(),

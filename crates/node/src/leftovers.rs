@@ -21,7 +21,7 @@ use tracing::{debug, error, info};
 pub(crate) const LOOK: Duration = Duration::from_secs(2);
 /// How long a copy is kept that the chain does without: a node that returns within the time need not fetch it all.
 const KEPT: Duration = Duration::from_secs(600);
-/// The same on a node that leaves, and of a copy that is spoiled.
+/// The same on a node that leaves, of a copy that has moved to another node, and of one that is spoiled.
 const KEPT_FOR_NOTHING: Duration = Duration::from_secs(4);
 /// Members that keep a container while a spoiled copy of it is dropped.
 const OTHERS: usize = 2;
@@ -117,8 +117,13 @@ impl Leftovers {
         });
         self.since.retain(|id, _| kept.contains(id));
         let stays = directory.node(env.me).is_some_and(Node::takes_containers);
+        // Its place is another node's, for good.
+        let moved_away = |id: &ContainerId| {
+            let record = directory.moves.get(id).map(|known| known.record);
+            record.is_some_and(|record| record.from == env.me)
+        };
         let long = |id: &ContainerId| {
-            let wait = if stays && !spoiled.contains(id) && !torn.contains(id) {
+            let wait = if stays && !spoiled.contains(id) && !torn.contains(id) && !moved_away(id) {
                 KEPT
             } else {
                 KEPT_FOR_NOTHING

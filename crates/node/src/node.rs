@@ -4,22 +4,21 @@ use crate::clock::Clock;
 use crate::container::Container;
 use crate::control_place::ControlPlaces;
 use crate::env::Env;
+use crate::heat;
 use crate::inventory;
 use crate::leftovers::{self, Leftovers};
+use crate::life;
 use crate::service::NodeService;
 use crate::usage::Usage;
 use futures_util::future::join_all;
 use perigee_client::Session;
-use perigee_cluster::codec::Record;
-use perigee_cluster::{
-    ControlStore, Directory, Event, LeaseNumber, Live, Role, StoreError as ControlError, Txn, key,
-};
+use perigee_cluster::{ControlStore, Directory, Event, Role, StoreError as ControlError, key};
 use perigee_control::RemoteControl;
 use perigee_net::identity::{Identity, Serial};
 use perigee_net::{NetConfig, NetError, Network, PeerName};
 use perigee_replica::{ChainView, Input};
 use perigee_store::{Adopt, OpenError, Store, StoreError, StoreIdentity};
-use perigee_types::{ContainerId, NodeId, SessionId, Span};
+use perigee_types::{ContainerId, NodeId, SessionId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,10 +35,6 @@ const DUTIES: Duration = Duration::from_millis(250);
 const LOCKS_SEEN: Duration = Duration::from_millis(1_500);
 /// How often owners look for what has been kept for its time.
 const TRASH_SEEN: Duration = Duration::from_secs(1);
-/// A node that has not renewed its sign of life for so long is shown as down.
-const LIVE_TERM: Span = Span::from_millis(4_000);
-/// How often the sign of life is renewed.
-const LIVE_RENEWAL: Duration = Duration::from_millis(1_000);
 
 /// What a node is started with.
 pub struct NodeConfig {
@@ -196,17 +191,18 @@ impl Node {
         self.publish_address().await;
         let env = self.env.clone();
         // Whoever is told that this node serves finds it alive.
-        let life = begin_life(&env, &version).await;
+        let life = life::begin(&env, &version).await;
         let life = life.inspect_err(|error| warn!(%error, "first sign of life not given"));
         let places = self.places.clone();
         self.tasks
             .spawn(follow(env.clone(), places, appeared, leftovers));
         let places = self.places.clone();
         self.tasks
-            .spawn(live(env.clone(), places, version, life.ok()));
+            .spawn(life::keep(env.clone(), places, version, life.ok()));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
         self.tasks.spawn(crate::snapshot::run(env.clone()));
+        self.tasks.spawn(crate::growth::run(env.clone()));
         self.tasks.spawn(duties(env));
         self
     }
@@ -374,11 +370,7 @@ async fn look(env: &Arc<Env>) {
             .values()
             .map(|known| known.record.clone())
             .collect();
-        (
-            nodes,
-            containers,
-            directory.home_of(env.me).map(|container| container.id),
-        )
+        (nodes, containers, directory.newest_home_of(env.me))
     };
     let void: Vec<Serial> = {
         let directory = env.directory.read();
@@ -390,8 +382,7 @@ async fn look(env: &Arc<Env>) {
         env.network().set_address(PeerName::Node(node), address);
     }
     if let Some(home) = home {
-        // A node's home does not change: the first setting stays.
-        _ = env.home.set(home);
+        *env.home.write() = Some(home);
     }
     for record in containers {
         let view = view_of(&record);
@@ -512,53 +503,17 @@ async fn appear(env: &Arc<Env>, id: ContainerId) {
     }
 }
 
-/// Shows the cluster that this node lives.
-async fn live(
-    env: Arc<Env>,
-    places: Arc<ControlPlaces>,
-    version: String,
-    mut lease: Option<LeaseNumber>,
-) {
-    loop {
-        let renewed = match lease {
-            Some(number) => env.control.keep_alive(number).await.map(|_| number),
-            None => begin_life(&env, &version).await,
-        };
-        places.note(matches!(
-            renewed,
-            Ok(_) | Err(ControlError::Refused { .. } | ControlError::WentBack)
-        ));
-        lease = match renewed {
-            Ok(number) => Some(number),
-            Err(ControlError::Refused { .. }) => None,
-            Err(error) => {
-                debug!(%error, "sign of life not renewed");
-                lease
-            }
-        };
-        tokio::time::sleep(LIVE_RENEWAL).await;
-    }
-}
-
-async fn begin_life(env: &Arc<Env>, version: &str) -> Result<LeaseNumber, ControlError> {
-    let number = env.control.grant_lease(LIVE_TERM).await?;
-    let free = env.store.space().map_or(0, |space| space.available);
-    let live = Live {
-        node: env.me,
-        free,
-        version: version.to_owned(),
-    };
-    let txn = Txn::default().put_leased(key::live(env.me), live.encode(), number);
-    env.control.commit(txn).await?;
-    Ok(number)
-}
-
 /// What a node does now and then for the containers that it owns.
 async fn duties(env: Arc<Env>) {
     let mut locks_seen = tokio::time::Instant::now();
     let mut trash_seen = tokio::time::Instant::now();
+    let mut sampled = locks_seen;
     loop {
         tokio::time::sleep(DUTIES).await;
+        if sampled.elapsed() >= heat::SAMPLE {
+            sampled = tokio::time::Instant::now();
+            env.heats.sample(sampled.into_std());
+        }
         let nodes: Vec<NodeId> = env.directory.read().live.keys().copied().collect();
         if locks_seen.elapsed() >= LOCKS_SEEN {
             locks_seen = tokio::time::Instant::now();

@@ -5,13 +5,14 @@
 //! below it lies as well; everything else follows the policy of the file system's root. Whether ownership
 //! moves, and how long what was removed is kept, are settings alone: who owns looks them up when it would.
 
+use crate::env::Env;
 use crate::node::Node;
 use crate::snapshot::SNAPSHOTS;
-use perigee_cluster::{Policy, change, choose_member, key, transition};
+use perigee_cluster::{Policy, change, choose_first, choose_member, key, transition};
 use perigee_meta::key::Lane;
 use perigee_meta::{Attr, Kind, Op, Reply, Setting};
 use perigee_proto::admin::AdminPath;
-use perigee_types::{ContainerId, Errno, InodeId, Migration, NodeId, Retention};
+use perigee_types::{ContainerId, ContainerSize, Errno, InodeId, Migration, NodeId, Retention};
 use std::path::Path;
 use std::time::Duration;
 use tracing::info;
@@ -27,6 +28,9 @@ pub const MIGRATION: &str = "migration";
 /// The name of how long what was removed is kept.
 pub const TRASH: &str = "trash";
 
+/// The name of how large a container may become.
+pub const CONTAINER_SIZE: &str = "container-size";
+
 /// What is to change about the policies of a directory; the inner `None`: back to what is inherited.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wanted {
@@ -38,6 +42,8 @@ pub struct Wanted {
     pub snapshots: Option<Option<String>>,
     /// How long what is removed from it and below it is kept.
     pub trash: Option<Option<Retention>>,
+    /// How large the containers of the file system may become, or those of the directory.
+    pub container_size: Option<Option<ContainerSize>>,
 }
 
 /// Why a policy was not set.
@@ -52,6 +58,9 @@ pub enum PolicyError {
     /// What is there has its place already.
     #[error("the directory is not empty, and what is in it keeps the copies that it has")]
     HasContent,
+    /// What is in it lies with what is elsewhere.
+    #[error("the directory has no container of its own")]
+    NoOwnContainer,
     /// No node can hold a container.
     #[error("no node that stores data is there")]
     NoNode,
@@ -91,6 +100,22 @@ pub(crate) fn migration(settings: &[Setting]) -> Migration {
     named.unwrap_or_default()
 }
 
+/// How large a container may become where these settings are in force.
+pub(crate) fn container_size(settings: &[Setting]) -> ContainerSize {
+    let mut settings = settings.iter();
+    let set = settings.find(|setting| setting.name == CONTAINER_SIZE);
+    let named = set.and_then(|setting| ContainerSize::named(&setting.value));
+    named.unwrap_or_default()
+}
+
+/// The directory whose settings hold for a container and those that go on for it.
+pub(crate) fn governs(directory: &perigee_cluster::Directory, id: ContainerId) -> InodeId {
+    match directory.is_of_directory(id) {
+        true => InodeId::new(directory.root_of(id), Lane::Away.first()),
+        false => InodeId::ROOT,
+    }
+}
+
 impl Node {
     /// The policies in force at a path.
     ///
@@ -125,6 +150,14 @@ impl Node {
             let inode = self.find(path).await?.inode;
             let value = migration.map(|migration| migration.to_string());
             self.set_setting(inode, MIGRATION, value).await?;
+        }
+        if let Some(size) = wanted.container_size {
+            let inode = self.find(path).await?.inode;
+            if inode != InodeId::ROOT && !self.is_first_of_its_container(inode) {
+                return Err(PolicyError::NoOwnContainer);
+            }
+            let value = size.map(|size| size.to_string());
+            self.set_setting(inode, CONTAINER_SIZE, value).await?;
         }
         if let Some(schedule) = wanted.snapshots {
             let inode = self.find(path).await?.inode;
@@ -182,7 +215,9 @@ impl Node {
     /// from elsewhere.
     fn is_first_of_its_container(&self, inode: InodeId) -> bool {
         let directory = self.env.directory.read();
-        directory.is_of_directory(inode.container()) && inode.index() == Lane::Away.first()
+        let id = inode.container();
+        let first = inode.index() == Lane::Away.first();
+        first && directory.is_of_directory(id) && directory.root_of(id) == id
     }
 
     /// The settings of the directory itself.
@@ -244,10 +279,14 @@ impl Node {
             }
         };
         let policy = inherited.map(|copies| Policy { copies });
-        change(self.env.control.as_ref(), |directory| {
-            transition::set_own_policy(directory, id, policy.as_ref())
-        })
-        .await?;
+        // One that goes on for it from now on asks for its policy, and sees this one.
+        let family: Vec<ContainerId> = self.env.directory.read().family(id).collect();
+        for id in family {
+            change(self.env.control.as_ref(), |directory| {
+                transition::set_own_policy(directory, id, policy.as_ref())
+            })
+            .await?;
+        }
         Ok(())
     }
 
@@ -280,7 +319,7 @@ impl Node {
         })
         .await?;
         info!(container = %made.id, %path, copies, "a directory has its own container");
-        self.await_copies(made.id).await;
+        await_copies(&self.env, made.id).await;
         let settings = self.own_settings(attr.inode).await?;
         let rehome = Op::Rehome {
             parent,
@@ -296,7 +335,7 @@ impl Node {
         }
     }
 
-    /// The node that holds a new container first: this one, or where there is most room.
+    /// The node that holds a new container first: this one, or one that is near.
     fn holder(&self) -> Result<NodeId, PolicyError> {
         let directory = self.env.directory.read();
         let me = directory.node(self.env.me);
@@ -304,30 +343,33 @@ impl Node {
             return Ok(self.env.me);
         }
         let candidates = perigee_cluster::placement::candidates(&directory);
-        choose_member(&[], &candidates).ok_or(PolicyError::NoNode)
-    }
-
-    /// Waits until a new container has the copies that it can have, so that nothing is written to
-    /// fewer; a node that does not join in time is `status`'s to tell of.
-    async fn await_copies(&self, id: ContainerId) {
-        let complete = || {
-            let directory = self.env.directory.read();
-            let live = directory.live_storage().count();
-            directory.container(id).is_some_and(|record| {
-                record.chain.len() >= usize::from(record.copies).min(live.max(1))
-            })
+        let chosen = match me {
+            Some(me) => choose_first(me, &candidates),
+            None => choose_member(&[], &candidates),
         };
-        let wait = async {
-            while !complete() {
-                tokio::time::sleep(PAUSE).await;
-            }
-        };
-        if tokio::time::timeout(COPIES_WAIT, wait).await.is_err() {
-            info!(container = %id, "used before it has all its copies");
-        }
+        chosen.ok_or(PolicyError::NoNode)
     }
 }
 
+/// Waits until a new container has the copies that it can have, so that nothing is written to
+/// fewer; a node that does not join in time is `status`'s to tell of.
+pub(crate) async fn await_copies(env: &Env, id: ContainerId) {
+    let complete = || {
+        let directory = env.directory.read();
+        let live = directory.live_storage().count();
+        directory
+            .container(id)
+            .is_some_and(|record| record.chain.len() >= usize::from(record.copies).min(live.max(1)))
+    };
+    let wait = async {
+        while !complete() {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    if tokio::time::timeout(COPIES_WAIT, wait).await.is_err() {
+        info!(container = %id, "used before it has all its copies");
+    }
+}
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,8 +7,8 @@ use perigee_cluster::Directory;
 use perigee_control::AdminError;
 use perigee_meta::{Op, Reply};
 use perigee_proto::admin::{
-    AdminPath, ContainerStatus, ControlState, ControlStatus, CopyStatus, Holder, MemberLag,
-    NetStatus, NodeScrub, NodeState, NodeStatus, Placement, ScrubWish, Status,
+    AdminPath, ContainerStatus, ControlState, ControlStatus, CopyMoving, CopyStatus, Heat, Holder,
+    HostHeat, MemberLag, NetStatus, NodeScrub, NodeState, NodeStatus, Placement, ScrubWish, Status,
 };
 use perigee_proto::message::report::{self, AskReport, NodeReport};
 use perigee_types::{ContainerId, Errno, InodeId, NodeId};
@@ -22,8 +22,8 @@ const CONTROL_CHECK: Duration = Duration::from_millis(800);
 const ANSWER: Duration = Duration::from_millis(800);
 
 /// What a node that answered says of itself.
-struct Answered {
-    report: NodeReport,
+pub(crate) struct Answered {
+    pub(crate) report: NodeReport,
     /// How long that took; none for this node.
     took: Option<Duration>,
     /// Its wall clock less this node's, in the middle of the call.
@@ -31,7 +31,7 @@ struct Answered {
 }
 
 /// All of them.
-type Reports = BTreeMap<NodeId, Answered>;
+pub(crate) type Reports = BTreeMap<NodeId, Answered>;
 
 /// What this node tells others of itself.
 pub(crate) async fn of_this_node(env: &Arc<Env>) -> NodeReport {
@@ -65,7 +65,77 @@ pub(crate) async fn of_this_node(env: &Arc<Env>) -> NodeReport {
                 .map(|container| (container.id, container.given_away()));
             given.filter(|(_, times)| *times > 0).collect()
         },
+        // As of the count that `used` has asked for.
+        held: env.usage.containers().into_iter().collect(),
+        heat: env.heats.told(Instant::now()),
     }
+}
+
+/// What programs of one host do in a container.
+fn heat_at(report: &NodeReport, id: ContainerId) -> Heat {
+    let at = report.heat.iter().find(|(container, _)| *container == id);
+    at.map_or_else(Heat::default, |(_, heat)| *heat)
+}
+
+/// The same of all hosts that answer.
+fn heat_of(reports: &Reports, id: ContainerId) -> Heat {
+    let each = reports
+        .values()
+        .map(|answered| heat_at(&answered.report, id));
+    each.fold(Heat::default(), Heat::and)
+}
+
+/// Members of a container, and others whose programs work there.
+fn hosts(directory: &Directory, reports: &Reports, id: ContainerId) -> Vec<HostHeat> {
+    let chain = directory.container(id).map(|record| record.chain.clone());
+    let mut nodes = chain.unwrap_or_default();
+    let works = |(_, answered): &(&NodeId, &Answered)| !heat_at(&answered.report, id).is_cold();
+    let working = reports.iter().filter(works).map(|(node, _)| *node);
+    let others: Vec<NodeId> = working.filter(|node| !nodes.contains(node)).collect();
+    nodes.extend(others);
+    let host = |node: NodeId| {
+        let answered = reports.get(&node);
+        let heat = answered.map(|answered| heat_at(&answered.report, id));
+        let known = directory.node(node);
+        HostHeat {
+            node,
+            name: known.map(|node| node.name.clone()).unwrap_or_default(),
+            heat,
+            local_calls: heat.and_then(Heat::local_calls),
+            local_bytes: heat.and_then(Heat::local_bytes),
+        }
+    };
+    nodes.into_iter().map(host).collect()
+}
+
+/// Bytes of a container's largest copy, as far as its members say: one that has just begun has less.
+pub(crate) fn size(reports: &Reports, chain: &[NodeId], id: ContainerId) -> Option<u64> {
+    let members = chain.iter().filter_map(|node| reports.get(node));
+    let held = |answered: &Answered| {
+        let mut held = answered.report.held.iter();
+        let of_it = held.find(|(container, _)| *container == id);
+        // Who has counted, and found no file of it, has none.
+        of_it.map_or(answered.report.used.map(|_| 0), |(_, bytes)| Some(*bytes))
+    };
+    members.filter_map(held).max()
+}
+
+fn goes_on_in(directory: &Directory, id: ContainerId) -> Option<ContainerId> {
+    Some(directory.goes_on_in(id)).filter(|newest| *newest != id)
+}
+
+/// The copy of a container that is about to lie elsewhere.
+fn moving(
+    directory: &Directory,
+    reports: &Reports,
+    record: &perigee_cluster::Container,
+) -> Option<CopyMoving> {
+    let moving = directory.move_of(record.id, &record.chain)?;
+    Some(CopyMoving {
+        from: moving.from,
+        to: moving.to,
+        left_bytes: missing(reports, moving.to, record.id),
+    })
 }
 
 /// How often a container's ownership moved.
@@ -133,7 +203,7 @@ impl Node {
     }
 
     /// Asks every node that shows a sign of life.
-    async fn reports(&self, directory: &Directory) -> Reports {
+    pub(crate) async fn reports(&self, directory: &Directory) -> Reports {
         let ask = |node: NodeId| async move {
             if node == self.env.me {
                 let answered = Answered {
@@ -259,6 +329,8 @@ impl Node {
                 valid_bytes: self.valid_bytes(*node, &attr).await,
             });
         }
+        let reports = self.reports(&directory).await;
+        let heat = heat_of(&reports, id);
         Ok(Placement {
             inode: attr.inode,
             kind: format!("{:?}", attr.kind).to_lowercase(),
@@ -274,7 +346,18 @@ impl Node {
                 .await
                 .map(|settings| crate::policy::migration(&settings).to_string())
                 .unwrap_or_default(),
-            moves: moves(&self.reports(&directory).await, id),
+            moves: moves(&reports, id),
+            container_bytes: size(&reports, &record.chain, id),
+            container_bytes_max: self
+                .policy_of(crate::policy::governs(&directory, id))
+                .await
+                .ok()
+                .map(|settings| crate::policy::container_size(&settings).bytes()),
+            goes_on_in: goes_on_in(&directory, id),
+            heat,
+            local_calls: heat.local_calls(),
+            local_bytes: heat.local_bytes(),
+            hosts: hosts(&directory, &reports, id),
         })
     }
 
@@ -345,6 +428,8 @@ fn nodes(directory: &Directory, me: NodeId, reports: &Reports) -> Vec<NodeStatus
             let report = answered.map(|answered| &answered.report);
             let state = state_of(node, live, report.is_some());
             let life = directory.live.get(&node.id);
+            let heats = report.into_iter().flat_map(|report| &report.heat);
+            let heat = heats.fold(Heat::default(), |sum, (_, heat)| sum.and(*heat));
             NodeStatus {
                 id: node.id,
                 name: node.name.clone(),
@@ -360,6 +445,9 @@ fn nodes(directory: &Directory, me: NodeId, reports: &Reports) -> Vec<NodeStatus
                 answer_us: answered.and_then(|answered| Some(answered.took?.as_micros() as u64)),
                 clock_ahead_ms: answered.map(|answered| answered.clock_ahead_ms),
                 read_only: report.map_or_else(Vec::new, |report| report.read_only.clone()),
+                heat,
+                local_calls: heat.local_calls(),
+                local_bytes: heat.local_bytes(),
             }
         })
         .collect()
@@ -429,6 +517,7 @@ fn containers(
             };
             let has_copy = |node: &&NodeId| copies.contains(&(**node, record.id));
             let copies = record.chain.iter().filter(has_copy).count();
+            let heat = heat_of(reports, record.id);
             ContainerStatus {
                 id: record.id,
                 owner: record.owner(),
@@ -439,154 +528,15 @@ fn containers(
                 degraded: copies < wanted || live < wanted,
                 members: standing.map(lag).unwrap_or_default(),
                 moves: moves(reports, record.id),
+                heat,
+                local_calls: heat.local_calls(),
+                size_bytes: size(reports, &record.chain, record.id),
+                goes_on_in: goes_on_in(directory, record.id),
+                moving: moving(directory, reports, record),
             }
         })
         .collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use perigee_cluster::{Container, KeyValue, Live, Revision, codec::Record, key};
-    use perigee_types::{Epoch, WallTime};
-
-    fn node(state: perigee_cluster::NodeState) -> perigee_cluster::Node {
-        perigee_cluster::Node {
-            id: NodeId(3),
-            name: "n".to_owned(),
-            address: std::net::SocketAddr::from(([127, 0, 0, 1], 1)),
-            site: None,
-            role: perigee_cluster::Role::Stores,
-            joined: WallTime { secs: 0, nanos: 0 },
-            cert_serial: Vec::new(),
-            state,
-            capacity: 0,
-        }
-    }
-
-    #[test]
-    fn a_node_with_a_sign_of_life_and_no_answer_is_late() {
-        use perigee_cluster::NodeState::{Active, Draining};
-        assert_eq!(state_of(&node(Active), true, true), NodeState::Up);
-        assert_eq!(state_of(&node(Active), true, false), NodeState::Suspect);
-        assert_eq!(state_of(&node(Active), false, false), NodeState::Down);
-        assert_eq!(state_of(&node(Active), false, true), NodeState::Up);
-        assert_eq!(state_of(&node(Draining), true, false), NodeState::Leaving);
-    }
-
-    #[test]
-    fn what_a_member_did_not_say_is_not_known() {
-        let report = NodeReport {
-            used: None,
-            free: None,
-            missing: vec![(ContainerId(2), 77), (ContainerId(3), 23)],
-            bytes_per_second: 10,
-            read_only: Vec::new(),
-            clock_ms: 0,
-            partial: Vec::new(),
-            given_away: Vec::new(),
-        };
-        let answered = Answered {
-            report,
-            took: None,
-            clock_ahead_ms: 0,
-        };
-        let reports = Reports::from([(NodeId(3), answered)]);
-        assert_eq!(seconds_left(&reports, NodeId(3)), Some(10));
-        assert_eq!(seconds_left(&reports, NodeId(4)), None);
-        assert_eq!(missing(&reports, NodeId(3), ContainerId(2)), Some(77));
-        assert_eq!(missing(&reports, NodeId(3), ContainerId(9)), None);
-        assert_eq!(missing(&reports, NodeId(4), ContainerId(2)), None);
-    }
-
-    /// A cluster of three live nodes with one container on all of them.
-    fn three_copies() -> Directory {
-        let id = ContainerId(7);
-        let container = Container {
-            id,
-            epoch: Epoch(4),
-            chain: vec![NodeId(1), NodeId(2), NodeId(3)],
-            copies: 3,
-            home: NodeId(1),
-        };
-        let mut rows = vec![(key::container(id), container.encode())];
-        for number in 1..=3 {
-            let id = NodeId(number);
-            let node = perigee_cluster::Node {
-                id,
-                name: format!("h{number}"),
-                ..node(perigee_cluster::NodeState::Active)
-            };
-            let live = Live {
-                node: id,
-                free: 0,
-                version: String::new(),
-            };
-            rows.push((key::node(id), node.encode()));
-            rows.push((key::live(id), live.encode()));
-        }
-        let row = |(key, value)| KeyValue {
-            key,
-            value,
-            revision: Revision(1),
-        };
-        let rows: Vec<KeyValue> = rows.into_iter().map(row).collect();
-        Directory::from_list(&rows, Revision(1)).expect("rows that were just encoded")
-    }
-
-    #[test]
-    fn a_container_is_whole_only_when_each_member_has_said_that_it_has_a_copy() {
-        let directory = three_copies();
-        let id = ContainerId(7);
-        let says = |number, missing: &[ContainerId], partial: &[ContainerId]| {
-            let answered = Answered {
-                report: NodeReport {
-                    used: None,
-                    free: None,
-                    missing: missing.iter().map(|id| (*id, 0)).collect(),
-                    bytes_per_second: 0,
-                    read_only: Vec::new(),
-                    clock_ms: 0,
-                    partial: partial.to_vec(),
-                    given_away: vec![(id, 2)],
-                },
-                took: None,
-                clock_ahead_ms: 0,
-            };
-            (NodeId(number), answered)
-        };
-        let told = |third: Option<(NodeId, Answered)>| {
-            let others = [says(1, &[id], &[]), says(2, &[id], &[])];
-            let reports: Reports = others.into_iter().chain(third).collect();
-            let told = containers(&directory, &[], &reports).remove(0);
-            // Each that answers has given it away twice.
-            assert_eq!(told.moves, 2 * reports.len() as u64);
-            (told.copies, told.degraded)
-        };
-        assert_eq!(told(Some(says(3, &[id], &[]))), (3, false));
-        assert_eq!(told(Some(says(3, &[id], &[id]))), (2, true), "a wiped disk");
-        assert_eq!(told(Some(says(3, &[], &[]))), (2, true), "not opened yet");
-        assert_eq!(told(None), (2, true), "no answer");
-    }
-
-    #[test]
-    fn a_member_that_lacks_files_to_ends_that_it_does_not_know_is_told_of() {
-        let report = NodeReport {
-            used: None,
-            free: None,
-            missing: vec![(ContainerId(2), u64::MAX - 5), (ContainerId(3), u64::MAX)],
-            bytes_per_second: 1,
-            read_only: Vec::new(),
-            clock_ms: 0,
-            partial: Vec::new(),
-            given_away: Vec::new(),
-        };
-        let answered = Answered {
-            report,
-            took: None,
-            clock_ahead_ms: 0,
-        };
-        let reports = Reports::from([(NodeId(3), answered)]);
-        assert_eq!(seconds_left(&reports, NodeId(3)), Some(u64::MAX));
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ use crate::container::{
     Answer, AsHolder, Container, Elsewhere, Failed, Request, WriteRequest, changes, data_inode,
 };
 use crate::env::{AskError, Env};
+use crate::heat::Served;
 use crate::search::at_owner;
 use crate::sessions::Whom;
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use parking_lot::Mutex;
 use perigee_client::Backend;
 use perigee_client::backend::{At, Found, MapWriter};
 use perigee_client::fs::{Done, Seek, Space};
+use perigee_cluster::Directory;
 use perigee_meta::{NewNode, Op, Reply, Touched};
 use perigee_proto::Rpc;
 use perigee_proto::message::file;
@@ -21,6 +23,7 @@ use perigee_proto::message::session::Execute;
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
+use perigee_replica::work::Done as What;
 use perigee_types::{
     ByteRange, CheckpointId, ContainerId, Errno, InodeId, NodeId, OpId, SessionId, Span, WallTime,
 };
@@ -75,6 +78,31 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         Op::Snapshots | Op::KeepSnapshot { .. } | Op::ForgetSnapshot { .. } => {
             Err(ContainerId::ROOT)
         }
+    }
+}
+
+/// Where what would start in a container does so instead, since that is as large as it may be.
+fn further(directory: &Directory, id: ContainerId) -> Option<ContainerId> {
+    Some(directory.goes_on_in(id)).filter(|newest| *newest != id)
+}
+
+/// Where a directory starts that another node makes, and of which it says nothing.
+pub(crate) fn place_for_guest(env: &Env, op: &Op) -> Option<ContainerId> {
+    match op {
+        Op::Make {
+            parent,
+            node: NewNode::Directory,
+            ..
+        } => further(&env.directory.read(), parent.container()),
+        _ => None,
+    }
+}
+
+/// Whether an operation reads or changes.
+fn what_of(op: &Op) -> What {
+    match changes(op) {
+        true => What::Change,
+        false => What::Read,
     }
 }
 
@@ -237,18 +265,32 @@ impl Router {
     }
 
     /// Where a new directory starts: with its parent when this node owns that or its container belongs
-    /// to a directory with a policy, else at home.
+    /// to a directory with a policy, else at home. Where the parent's container is as large as it may be, it goes on at home,
+    /// or in another one of its family.
     fn home_for(&self, parent: ContainerId) -> Option<ContainerId> {
-        if self.env.directory.read().is_of_directory(parent) {
-            return None;
+        let (further, of_directory) = {
+            let directory = self.env.directory.read();
+            let me = directory.node(self.env.me);
+            // For one that only mounts the owner says where.
+            me.filter(|node| node.role.stores())?;
+            (
+                further(&directory, parent),
+                directory.is_of_directory(parent),
+            )
+        };
+        if of_directory {
+            return further;
         }
         let mine = |id| {
             self.env
                 .container(id)
                 .is_some_and(|container| container.owned().is_some())
         };
-        let home = *self.env.home.get()?;
-        (!mine(parent) && mine(home)).then_some(home)
+        let home = *self.env.home.read();
+        match home.filter(|home| *home != parent && mine(*home)) {
+            Some(home) => (further.is_some() || !mine(parent)).then_some(home),
+            None => further,
+        }
     }
 
     /// Runs an operation wherever its owner is, as often as that changes.
@@ -287,7 +329,19 @@ impl Router {
         Ok((result?, ttl))
     }
 
+    /// A program of this host is served; the node's own questions are not counted.
+    fn note_asked(&self, session: SessionId, id: ContainerId, what: What, bytes: u64) {
+        if session != self.env.sessions.own() {
+            self.env.heats.of(id).note(Served::Asked, what, bytes);
+        }
+    }
+
     fn route_later(&self, request: Request, done: Done<(Reply, Duration)>) {
+        let (id, what) = (
+            container_of(&request.operation),
+            what_of(&request.operation),
+        );
+        self.note_asked(request.session, id, what, 0);
         let env = self.env.clone();
         let me = self.me();
         self.env.runtime.spawn(async move {
@@ -327,6 +381,12 @@ impl Router {
             Box::new(move |result| match (asked.or_elsewhere(result), me) {
                 (Err(Failed::Elsewhere(_)), Some(me)) => me.route_later(again, done),
                 (result, me) => {
+                    if let Some(me) = &me
+                        && again.session != me.env.sessions.own()
+                    {
+                        let what = what_of(&again.operation);
+                        asked.heat.note(Served::Here, what, 0);
+                    }
                     if let Some(me) = me.filter(|_| changes(&again.operation)) {
                         me.answered(again.op);
                     }
@@ -527,28 +587,37 @@ impl Backend for Router {
     }
 
     fn read(&self, session: SessionId, inode: InodeId, offset: u64, len: u32, done: Done<Bytes>) {
-        let container = self.env.container(inode.container());
+        let id = inode.container();
+        let container = self.env.container(id);
         let env = self.env.clone();
         let elsewhere = move |done: Done<Bytes>| {
             let runtime = env.runtime.clone();
+            let heat = env.heats.of(id);
+            heat.note(Served::Asked, What::Read, u64::from(len));
             runtime.spawn(async move {
                 let read = Self::read_elsewhere(&env, session, inode, offset, len).await;
                 done(read.map_err(errno));
             });
         };
         match container {
-            Some(container) if container.owned().is_some() => container.read(
-                session,
-                inode,
-                offset,
-                len,
-                false,
-                Box::new(move |result| match result {
-                    Ok((bytes, _)) => done(Ok(bytes)),
-                    Err(Failed::Errno(errno)) => done(Err(errno)),
-                    Err(Failed::Elsewhere(_)) => elsewhere(done),
-                }),
-            ),
+            Some(container) if container.owned().is_some() => {
+                let heat = container.heat.clone();
+                container.read(
+                    session,
+                    inode,
+                    offset,
+                    len,
+                    false,
+                    Box::new(move |result| match result {
+                        Ok((bytes, _)) => {
+                            heat.note(Served::Here, What::Read, bytes.len() as u64);
+                            done(Ok(bytes));
+                        }
+                        Err(Failed::Errno(errno)) => done(Err(errno)),
+                        Err(Failed::Elsewhere(_)) => elsewhere(done),
+                    }),
+                );
+            }
             Some(container)
                 if container.holds_copy()
                     && self
@@ -557,7 +626,11 @@ impl Backend for Router {
                         .may_read(session, inode, self.env.clock.now()) =>
             {
                 match container.read_copy(inode, offset, len) {
-                    Some(bytes) => done(Ok(bytes)),
+                    Some(bytes) => {
+                        let len = bytes.len() as u64;
+                        container.heat.note(Served::Here, What::Read, len);
+                        done(Ok(bytes));
+                    }
                     None => elsewhere(done),
                 }
             }
@@ -565,7 +638,13 @@ impl Backend for Router {
                 let range = ByteRange::with_len(offset, u64::from(len));
                 let may = container.may_read_as_holder(session, inode, range);
                 let copy = match may {
-                    AsHolder::Done(()) => container.read_copy(inode, offset, len),
+                    AsHolder::Done(()) => {
+                        let copy = container.read_copy(inode, offset, len);
+                        copy.inspect(|bytes| {
+                            let len = bytes.len() as u64;
+                            container.heat.note(Served::Here, What::Read, len);
+                        })
+                    }
                     AsHolder::Ask => {
                         // This time the owner answers.
                         let runtime = &self.env.runtime;
@@ -610,17 +689,26 @@ impl Backend for Router {
             if container.owned().is_some() {
                 let answer: Answer<ByteRange> = Box::new(move |result| done(result.map_err(errno)));
                 match container.write(write, data, answer) {
-                    Ok(()) => return,
+                    Ok(()) => {
+                        let len = data.len() as u64;
+                        return container.heat.note(Served::Here, What::Change, len);
+                    }
                     Err(back) => done = Box::new(move |result| back(result.map_err(Failed::Errno))),
                 }
             } else {
                 match container.write_as_holder(&write, data) {
-                    AsHolder::Done(result) => return done(result.map_err(errno)),
+                    AsHolder::Done(result) => {
+                        let len = data.len() as u64;
+                        container.heat.note(Served::Here, What::Change, len);
+                        return done(result.map_err(errno));
+                    }
                     AsHolder::Ask => asks_as_holder = Some(container),
                     AsHolder::No => {}
                 }
             }
         }
+        let id = inode.container();
+        self.note_asked(session, id, What::Change, data.len() as u64);
         let op = {
             let mut waiting = self.waiting.lock();
             let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));

@@ -120,7 +120,9 @@ async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
         session: request.session,
         op: request.op,
         answered_through: request.answered_through,
-        new_directory_in: request.new_directory_in,
+        new_directory_in: request
+            .new_directory_in
+            .or_else(|| crate::router::place_for_guest(env, &request.operation)),
         operation: request.operation,
     };
     let result = answered(|answer| container.execute(request, answer)).await;

@@ -227,13 +227,16 @@ async fn make(
     let mut tries = 0;
     let (id, taken, parts) = loop {
         // The tree may have something in any container.
-        let containers: Vec<ContainerId> = {
+        let all = || -> Vec<ContainerId> {
             let directory = env.directory.read();
             directory.containers.keys().copied().collect()
         };
+        let containers = all();
         let now = env.clock.wall();
         let id = new_id(now, env.me);
         match take_parts(env, &containers, id).await {
+            // One that was made meanwhile may have something of the tree, too.
+            Ok(_) if all() != containers && tries < TRIES => tries += 1,
             Ok(parts) => break (id, now, parts),
             Err(SnapshotError::Busy { container, why }) if tries < TRIES => {
                 debug!(%container, %why, "snapshot tried again");

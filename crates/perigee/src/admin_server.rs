@@ -168,6 +168,8 @@ fn is_audited(request: &Request) -> bool {
         | Request::Token { .. }
         | Request::TokenAgain { .. }
         | Request::Drain { .. }
+        | Request::MoveCopy { .. }
+        | Request::StopMoves
         | Request::Remove { .. }
         | Request::Stop => true,
         Request::Status
@@ -175,6 +177,7 @@ fn is_audited(request: &Request) -> bool {
         | Request::PolicyGet { .. }
         | Request::SnapshotList
         | Request::TrashList { .. }
+        | Request::RebalancePlan { .. }
         | Request::Doctor
         | Request::Scrub { .. }
         | Request::Quiesce => false,

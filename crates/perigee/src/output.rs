@@ -119,7 +119,8 @@ pub fn finish(result: Result<Report, Failure>) -> ExitCode {
     }
 }
 
-fn write_out(text: &str) -> std::io::Result<()> {
+/// Writes to standard output at once.
+pub fn write_out(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()

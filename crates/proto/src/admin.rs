@@ -4,9 +4,13 @@
 //! The socket never leaves the machine, so its messages need no golden bytes: an unknown request
 //! is refused with a [`Failure`], and fields may be added where they have a default.
 
+mod rebalance;
 mod trash;
 
-pub use crate::message::report::{Hold, ScrubFound, ScrubPass, ScrubState, ScrubWish};
+pub use self::rebalance::{CopyMove, CopyMoving, Goes, NodeFill, RebalancePlan};
+pub use crate::message::report::{
+    Heat, Hold, Rates, ScrubFound, ScrubPass, ScrubState, ScrubWish, Thousandths,
+};
 pub use trash::{Bring, Brought, TrashKind, TrashName, TrashRow};
 
 use perigee_cluster::{Admits, Role};
@@ -187,6 +191,24 @@ pub enum Request {
         #[serde(default)]
         fewer_copies: bool,
     },
+    /// Which copies should move so that nodes are equally full. Answer: [`Answer::Rebalance`]; nothing is done.
+    RebalancePlan {
+        /// How much better a move has to make it, in per cent of the mean fill.
+        #[serde(default)]
+        margin_percent: Option<u8>,
+    },
+    /// Asks that a copy of a container moves to another node. Answer: [`Answer::Done`]; the work is done after it, as
+    /// [`Request::Status`] shows.
+    MoveCopy {
+        /// The container.
+        container: ContainerId,
+        /// The node that gives its copy up, when there is another one.
+        from: NodeId,
+        /// The node that gets one.
+        to: NodeId,
+    },
+    /// Stops the moves of copies: each stays where it is whole. Answer: [`Answer::Stopped`].
+    StopMoves,
     /// Strikes off a node that keeps nothing. Answer: [`Answer::Node`].
     Remove {
         /// The node's name or number.
@@ -216,7 +238,7 @@ pub enum Answer {
     /// To [`Request::Status`].
     Status(Status),
     /// To [`Request::Where`].
-    Where(Placement),
+    Where(Box<Placement>),
     /// To [`Request::PolicyGet`] and [`Request::PolicySet`].
     Policy(Vec<PolicyValue>),
     /// To what is asked about snapshots.
@@ -231,6 +253,10 @@ pub enum Answer {
     Token(Token),
     /// To [`Request::Drain`] and [`Request::Remove`]: which node was meant.
     Node(NodeId),
+    /// To [`Request::RebalancePlan`].
+    Rebalance(RebalancePlan),
+    /// To [`Request::StopMoves`]: how many there were.
+    Stopped(u64),
     /// To [`Request::Doctor`].
     Doctor(Vec<Finding>),
     /// To [`Request::Scrub`]: every node that stores data, by id.
@@ -363,6 +389,15 @@ pub struct NodeStatus {
     /// Containers that take no changes there, since its disk failed.
     #[serde(default)]
     pub read_only: Vec<ContainerId>,
+    /// What its programs do.
+    #[serde(default)]
+    pub heat: Heat,
+    /// Which part of that it answered by itself, of calls: from 0 to 1; none where they do nothing.
+    #[serde(default)]
+    pub local_calls: Option<Thousandths>,
+    /// The same of bytes of content.
+    #[serde(default)]
+    pub local_bytes: Option<Thousandths>,
 }
 
 /// Whether a node is there.
@@ -405,6 +440,21 @@ pub struct ContainerStatus {
     /// How often its ownership moved to a member that worked in it, as far as the nodes that answer remember.
     #[serde(default)]
     pub moves: u64,
+    /// What programs of all hosts do in it, as far as their nodes answer.
+    #[serde(default)]
+    pub heat: Heat,
+    /// Which part of the calls the programs' own hosts answered, from 0 to 1.
+    #[serde(default)]
+    pub local_calls: Option<Thousandths>,
+    /// Bytes that its largest copy takes on a disk, without what lies among the keys; none when no member says.
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
+    /// Where new directories start instead, once it is as large as it may be.
+    #[serde(default)]
+    pub goes_on_in: Option<ContainerId>,
+    /// The copy of it that is about to lie elsewhere.
+    #[serde(default)]
+    pub moving: Option<CopyMoving>,
 }
 
 /// How far a chain member is behind its owner.
@@ -467,6 +517,42 @@ pub struct Placement {
     /// How often the ownership moved to a member that worked in the container, as far as the nodes that answer remember.
     #[serde(default)]
     pub moves: u64,
+    /// Bytes that the container's largest copy takes on a disk, without what lies among the keys; none when no member says.
+    #[serde(default)]
+    pub container_bytes: Option<u64>,
+    /// How large it may become before new directories start in another one.
+    #[serde(default)]
+    pub container_bytes_max: Option<u64>,
+    /// That one, once it is as large.
+    #[serde(default)]
+    pub goes_on_in: Option<ContainerId>,
+    /// What programs of all hosts do in the container, as far as their nodes answer.
+    #[serde(default)]
+    pub heat: Heat,
+    /// Which part of the calls the programs' own hosts answered, from 0 to 1; none where they do nothing.
+    #[serde(default)]
+    pub local_calls: Option<Thousandths>,
+    /// The same of bytes of content.
+    #[serde(default)]
+    pub local_bytes: Option<Thousandths>,
+    /// The same of each host that keeps a copy or works there, in the order of the chain.
+    #[serde(default)]
+    pub hosts: Vec<HostHeat>,
+}
+
+/// What programs of one host do in a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostHeat {
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// What they do; none when the node does not answer.
+    pub heat: Option<Heat>,
+    /// Which part of the calls it answered by itself, from 0 to 1.
+    pub local_calls: Option<Thousandths>,
+    /// The same of bytes of content.
+    pub local_bytes: Option<Thousandths>,
 }
 
 /// One copy of a file.

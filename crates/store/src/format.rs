@@ -70,6 +70,14 @@ pub(crate) fn container_of_name(name: &str) -> Option<ContainerId> {
         .flatten()
 }
 
+/// The container whose backing files lie in the folder `path` of the store in `store`, and below; `None`: it is another one.
+#[must_use]
+pub fn container_of_dir(store: &Path, path: &Path) -> Option<ContainerId> {
+    let of_objects = path.parent()? == Layout::new(store).objects();
+    let name = path.file_name()?.to_str().filter(|_| of_objects)?;
+    container_of_name(name)
+}
+
 /// The text of the `FORMAT` file.
 pub(crate) fn format_text(identity: StoreIdentity) -> String {
     text_of(FORMAT, identity)

@@ -92,6 +92,7 @@ fn policies_are_changed_apart(cluster: &mut Cluster, here: &Path) {
     becomes(cluster, &here.join("once/near"), 2);
     must_set(cluster, here, "copies=3");
     becomes(cluster, &here.join("once/near"), 3);
+    becomes(cluster, &here.join("often/file"), 3);
     must_set(cluster, &here.join("once"), "copies=1");
     becomes(cluster, &here.join("once/near"), 1);
     assert_eq!(fs::read(here.join("once/near")).unwrap(), b"made here");

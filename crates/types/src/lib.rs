@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod container_size;
 pub mod errno;
 pub mod id;
 pub mod limits;
@@ -16,6 +17,7 @@ pub mod retention;
 pub mod time;
 
 pub use batch::{Batch, DataCommand, Mutation};
+pub use container_size::ContainerSize;
 pub use errno::Errno;
 pub use id::{
     CheckpointId, ContainerId, Epoch, InodeId, InodeIndex, NodeId, OpId, Seq, SessionId,

@@ -4,7 +4,7 @@ use super::{PlanError, Planned, revision};
 use crate::codec::Record;
 use crate::directory::Directory;
 use crate::key;
-use crate::model::{CHAIN_LEN_MAX, Container, Policy};
+use crate::model::{CHAIN_LEN_MAX, Container, Grown, Policy};
 use crate::store::Txn;
 use perigee_types::{ContainerId, Epoch, NodeId};
 
@@ -103,6 +103,29 @@ pub fn set_own_policy(
             )
             .delete(key::policy(&name)),
     };
+    Ok(Planned { txn, made })
+}
+
+/// Has a container go on for another one, of whose family it becomes the newest.
+///
+/// # Errors
+/// [`PlanError::UnknownContainer`], of either.
+pub fn grow(
+    dir: &Directory,
+    container: ContainerId,
+    of: ContainerId,
+) -> Result<Planned<Grown>, PlanError> {
+    for container in [container, of] {
+        let known = dir.containers.get(&container);
+        known.ok_or(PlanError::UnknownContainer { container })?;
+    }
+    let root = dir.root_of(of);
+    let made = Grown { container, root };
+    let at = key::grown(container);
+    // Containers stay, and so do their families: what was checked stays true.
+    let txn = Txn::default()
+        .when(at.clone(), revision(dir.grown.get(&container)))
+        .put(at, made.encode());
     Ok(Planned { txn, made })
 }
 

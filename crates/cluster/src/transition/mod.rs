@@ -6,16 +6,18 @@
 mod cluster;
 mod container;
 mod member;
+mod moves;
 mod token;
 
 pub use cluster::{create_cluster, put_control, set_policy};
 pub use container::{
-    change_chain, create_container, create_own_container, set_copies, set_own_policy,
+    change_chain, create_container, create_own_container, grow, set_copies, set_own_policy,
 };
 pub use member::{
     Certified, JoinRequest, Joined, create_readmission, drain, join, leave, next_node, readmit,
     register_node, renew_certificate, undrain, update_node,
 };
+pub use moves::{Ends, begin_move, end_move};
 pub use token::{create_token, forget_tokens, use_token};
 
 use crate::codec::DecodeError;
@@ -130,6 +132,36 @@ pub enum PlanError {
     #[error("node {node} cannot own what it does not hold")]
     OwnerHoldsNothing {
         /// The proposed owner.
+        node: NodeId,
+    },
+    /// The node has no copy that could move.
+    #[error("node {node} has no copy of container {container}")]
+    HoldsNoCopy {
+        /// The container.
+        container: ContainerId,
+        /// The node.
+        node: NodeId,
+    },
+    /// The node has a copy, and needs no second one.
+    #[error("node {node} has a copy of container {container} already")]
+    HoldsCopy {
+        /// The container.
+        container: ContainerId,
+        /// The node.
+        node: NodeId,
+    },
+    /// Another copy of the container moves.
+    #[error("a copy of container {container} is moving already")]
+    Moving {
+        /// The container.
+        container: ContainerId,
+    },
+    /// Too many of its copies would lie in one place.
+    #[error("without node {node}, copies of container {container} would lie in fewer places")]
+    FewerPlaces {
+        /// The container.
+        container: ContainerId,
+        /// Who has a copy where no other one is.
         node: NodeId,
     },
     /// A number of copies that cannot be.

@@ -1,7 +1,7 @@
 //! The control store's word on the chain, and the search for new members.
 
-use super::{After, Container};
-use perigee_cluster::{ChangeError, Directory, PlanError, Step, StoreError};
+use super::{After, Container, State};
+use perigee_cluster::{ChangeError, Directory, PlanError, Step, StoreError, Whom};
 use perigee_cluster::{key, next_step, transition};
 use perigee_replica::{CasOutcome, ChainView, Input, MemberProgress, Role, Standing};
 use perigee_types::{Epoch, NodeId, Span, Tick};
@@ -27,6 +27,13 @@ const HAND_OVER: Span = Span::from_millis(6_000);
 const HAND_OVER_ANSWER: Span = Span::from_millis(1_500);
 /// How long programs are left alone after a hand-over that came to nothing.
 const HAND_OVER_AGAIN: Span = Span::from_millis(30_000);
+/// How long the owner tries to cede its place to the node to which its copy moves; then it hands over, which stops changes
+/// for longer.
+const CEDE_PATIENCE: Span = Span::from_millis(15_000);
+/// How long programs are left alone after it could not.
+const CEDE_AGAIN: Span = Span::from_millis(2_000);
+/// How long the record of a move stays that is over: the node that gave its copy up frees it meanwhile.
+const MOVE_OVER: Span = Span::from_millis(15_000);
 /// How often an owner that leaves looks whether it may.
 const HAND_OVER_PAUSE: Span = Span::from_millis(20);
 
@@ -113,6 +120,7 @@ impl Container {
             if !matches!(st.role, Role::Owner { .. }) {
                 return;
             }
+            self.look_after_move(&mut st, directory, &chain, now);
             self.look_after_rows(&mut st, None);
             let progress = st.chain.member_progress();
             let mut joining = progress
@@ -140,15 +148,16 @@ impl Container {
             (chain, whole)
         };
         let is_whole = |node| whole.contains(&node);
-        match next_step(directory, &chain, record.copies.into(), &is_whole) {
+        match next_step(directory, self.id, &chain, record.copies.into(), &is_whole) {
             Step::Nothing => {}
-            Step::BringIn => self.bring_in(directory, &chain),
+            Step::BringIn(whom) => self.bring_in(directory, &chain, whom),
             // What it holds comes back first: else programs there would lose what they have not synced.
             Step::Dismiss(node) if self.look_after_rows(&mut self.state.lock(), Some(node)) => {}
             Step::Dismiss(node) => {
                 info!(container = %self.id, %node, "dismissing a member");
                 self.step(Input::Dismiss(node));
             }
+            Step::Cede(heir) => self.cede_place(heir),
             Step::HandOver => {
                 let me = self.clone();
                 self.env.runtime.spawn(async move { me.hand_over().await });
@@ -156,7 +165,58 @@ impl Container {
         }
     }
 
-    fn bring_in(self: &Arc<Self>, directory: &Directory, chain: &[NodeId]) {
+    /// Has the record of a move forgotten that is over, or has come to nothing.
+    fn look_after_move(&self, st: &mut State, directory: &Directory, chain: &[NodeId], now: Tick) {
+        let noted = directory.moves.contains_key(&self.id);
+        if !noted || directory.move_of(self.id, chain).is_some() {
+            st.move_over = None;
+            return;
+        }
+        let since = *st.move_over.get_or_insert(now);
+        if now.since(since) < MOVE_OVER {
+            return;
+        }
+        st.move_over = Some(now);
+        let (env, id) = (self.env.clone(), self.id);
+        self.env.runtime.spawn(async move {
+            // Another one may have begun meanwhile.
+            let over = transition::Ends::Over;
+            let plan = |directory: &Directory| Ok(transition::end_move(directory, id, over));
+            if let Err(error) = perigee_cluster::change(env.control.as_ref(), plan).await {
+                warn!(container = %id, %error, "the record of a move stays");
+            }
+        });
+    }
+
+    /// Leaves the ownership to the member that has got this one's place. Where programs keep it from doing so for long, it
+    /// does as an owner that leaves altogether.
+    fn cede_place(self: &Arc<Self>, heir: NodeId) {
+        let hands_over = {
+            let mut st = self.state.lock();
+            let now = self.env.clock.now();
+            if st.moving || now < st.hands_over_from || now < st.changes_from {
+                return;
+            }
+            let since = *st.cedes_since.get_or_insert(now);
+            let waited = now.since(since) > CEDE_PATIENCE;
+            if waited {
+                st.cedes_since = None;
+            } else {
+                st.hands_over_from = now + CEDE_AGAIN;
+                st.moving = true;
+            }
+            waited
+        };
+        let me = self.clone();
+        self.env.runtime.spawn(async move {
+            match hands_over {
+                true => me.hand_over().await,
+                false => me.try_to_cede(heir).await,
+            }
+        });
+    }
+
+    fn bring_in(self: &Arc<Self>, directory: &Directory, chain: &[NodeId], whom: Whom) {
         let now = self.env.clock.now();
         let (avoid, former): (Vec<NodeId>, Former) = {
             let mut st = self.state.lock();
@@ -175,10 +235,12 @@ impl Container {
             (st.avoid.keys().copied().collect(), st.former.clone())
         };
         let missed = former.missed(directory, chain.len(), &avoid, now);
-        let chosen = match missed {
-            Missed::Back(node) => Some(node),
-            Missed::Away => None,
-            Missed::Nobody => choose(directory, chain, &avoid),
+        let chosen = match (whom, missed) {
+            // One that did not become a member may do so later.
+            (Whom::This(node), _) => Some(node).filter(|node| !avoid.contains(node)),
+            (Whom::Best, Missed::Back(node)) => Some(node),
+            (Whom::Best, Missed::Away) => None,
+            (Whom::Best, Missed::Nobody) => choose(directory, chain, &avoid),
         };
         if let Some(node) = chosen {
             info!(container = %self.id, %node, "bringing in a member");

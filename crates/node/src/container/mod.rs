@@ -36,6 +36,7 @@ mod unseen;
 mod view;
 
 use crate::env::Env;
+use crate::heat::Heat;
 use dirty::Dirty;
 use parking_lot::{Mutex, RwLock};
 use perigee_meta::past::Checkpoints;
@@ -212,6 +213,10 @@ pub(crate) struct State {
     given_away: u64,
     /// No hand-over is tried before this moment.
     hands_over_from: Tick,
+    /// Since when it tries to cede its place to the node to which its copy moves.
+    cedes_since: Option<Tick>,
+    /// Since when the record of a move means nothing.
+    move_over: Option<Tick>,
     /// Who was brought in last, and is not known to have become a member.
     candidate: Option<NodeId>,
     /// Members that the chain does without.
@@ -255,6 +260,7 @@ pub(crate) struct Container {
     /// Shared while fetched bytes are put in place; taken alone by a state that arrives whole.
     installs: RwLock<()>,
     unseen: unseen::UnseenWrites,
+    pub(crate) heat: Arc<Heat>,
     abroad: Arc<abroad::WritesFromAbroad>,
     snapshots: Mutex<transfer::Snapshots>,
     /// What this node keeps of it can be relied on no more: this node leaves it, until it is started again.

@@ -93,7 +93,8 @@ impl Container {
             .spawn(async move { me.try_to_cede(heir).await });
     }
 
-    async fn try_to_cede(self: Arc<Self>, heir: NodeId) {
+    /// Cedes to a member, where that can be done; `moving` is set.
+    pub(super) async fn try_to_cede(self: Arc<Self>, heir: NodeId) {
         let ceded = match self.prepare_to_cede(heir).await {
             Ok(()) => self.stop_and_cede(heir).await,
             Err(stays) => Err(stays),
@@ -127,7 +128,10 @@ impl Container {
         let working = !self.failing.load(Ordering::Relaxed)
             && !self.env.stopping.load(Ordering::Relaxed)
             && !st.receiving;
-        if !members || !known || !working || !stays(heir) || !stays(self.env.me) {
+        let chain = st.chain.view().map_or(&[][..], |view| &view.chain);
+        let moving = directory.move_of(self.id, chain);
+        let gives_up = moving.is_some_and(|moving| moving.from == heir);
+        if !members || !known || !working || gives_up || !stays(heir) || !stays(self.env.me) {
             return Err(Stays::Unsettled);
         }
         Ok(())

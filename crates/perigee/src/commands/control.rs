@@ -24,11 +24,8 @@ const STOP_TIME: Duration = Duration::from_secs(10);
 /// Change where the cluster's record is kept.
 #[derive(Debug, Subcommand)]
 pub enum Control {
-    /// Move the record from the control store of this machine to an etcd, while the cluster runs
     Move(Move),
-    /// Write down what a further machine needs to serve the record; a secret
     Export(Export),
-    /// Serve the record on this machine, too
     Import(Import),
 }
 

@@ -14,6 +14,7 @@ pub mod man;
 pub mod mount;
 pub mod mount_watchdog;
 pub mod policy;
+pub mod rebalance;
 pub mod rebuild;
 pub mod remove;
 pub mod scrub;
@@ -54,65 +55,40 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands.
+/// The commands. What each does is said once, where its arguments are: a text here would hide all but its first line.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start a cluster on this machine, or what of it is not running
     Up(up::Up),
-    /// Stop the cluster's processes on this machine; the data stays
     Down(down::Down),
-    /// Make a cluster of several machines: its first node
     Init(init::Init),
-    /// Print a single-use token with which one machine can join
     Token(token::Token),
-    /// Join this machine to a cluster
     Join(join::Join),
-    /// Mount the file system
     Mount(mount::Mount),
-    /// Unmount it
     Umount(umount::Umount),
-    /// Show nodes, containers and mounts
     Status(status::StatusArgs),
-    /// Show where the bytes of a file are
     Where(where_is::Where),
-    /// Say in words how a file is read and written, and why so
     Explain(explain::Explain),
-    /// Show or set what is wanted of a directory
     #[command(subcommand)]
     Policy(policy::Policy),
-    /// Keep a directory as it is now, and go back to it
     #[command(subcommand)]
     Snapshot(snapshot::Snapshot),
-    /// Bring back what was removed where a policy has it kept
     Undelete(undelete::Undelete),
-    /// Move what a node keeps to other nodes, so that it can be removed
     Drain(drain::Drain),
-    /// Strike a node off the cluster, for good
+    Rebalance(rebalance::Rebalance),
     Remove(remove::Remove),
-    /// Change where the cluster's record is kept
     #[command(subcommand)]
     Control(control::Control),
-    /// Make a lost control store anew, from what the nodes know
     Rebuild(rebuild::Rebuild),
-    /// Write down what the nodes of this machine know of the cluster
     Inventory(inventory::TakeInventory),
-    /// Look for what is wrong, and say how to mend it
     Doctor(doctor::Doctor),
-    /// Go over everything that is stored, and mend what has rotted
     Scrub(scrub::Scrub),
-    /// Measure a mount against the disk beneath
     Bench(bench::Bench),
-    /// Print completions for a shell
     Completions(completions::Completions),
-    /// Write the man pages into a directory
     Man(man::Man),
-    /// Run a node in this process
     #[command(hide = true)]
     Serve(serve::Serve),
-    /// Run the control store in this process
     #[command(hide = true)]
     ServeControl(serve_control::ServeControl),
-    /// End a mount's requests when its daemon is killed
     #[command(hide = true)]
     MountWatchdog(mount_watchdog::MountWatchdog),
 }
@@ -135,6 +111,7 @@ impl Command {
             Self::Snapshot(command) => command.run(),
             Self::Undelete(command) => command.run(),
             Self::Drain(command) => command.run(),
+            Self::Rebalance(command) => command.run(),
             Self::Remove(command) => command.run(),
             Self::Control(command) => command.run(),
             Self::Rebuild(command) => command.run(),
@@ -197,6 +174,14 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_long_text_of_a_command_is_shown() {
+        let mut command = Cli::command();
+        let drain = command.find_subcommand_mut("drain").unwrap();
+        let help = drain.render_long_help().to_string();
+        assert!(help.contains("Each container gets a whole copy"), "{help}");
     }
 
     #[test]

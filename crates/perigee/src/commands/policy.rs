@@ -12,9 +12,7 @@ use std::path::PathBuf;
 /// Show or set what is wanted of a directory.
 #[derive(Debug, Subcommand)]
 pub enum Policy {
-    /// Show the policies in force at a path, and where each comes from
     Get(Get),
-    /// Set policies of a directory, for it and what is made below it; all or none
     Set(Set),
 }
 
@@ -44,6 +42,9 @@ pub struct Get {
 ///
 /// `trash`: how long files are kept that are removed or replaced: `12h`, `7d`; `off`: not at all. It may be set at any
 /// time, and counts for what is removed from then on. `perigee undelete` brings them back.
+///
+/// `container-size`: how much a container keeps before new directories start in another one, near who makes them. For the
+/// root of the file system, and directories that have `copies` of their own.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -52,6 +53,7 @@ Examples:
   perigee policy set /mnt/perigee/logs migration=off
   perigee policy set /mnt/perigee/data snapshots=1h:24,1d:7
   perigee policy set /mnt/perigee/home trash=7d
+  perigee policy set /mnt/perigee container-size=256GiB
   perigee policy set /mnt/perigee copies=    back to the inherited value")]
 pub struct Set {
     /// A path in a mount

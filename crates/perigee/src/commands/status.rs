@@ -1,5 +1,6 @@
 //! `perigee status`: nodes, containers, mounts.
 
+use super::where_is::percent;
 use super::{DirArg, JsonArg, NodeArg};
 use crate::admin_client::{ask_any, unexpected};
 use crate::config::NodeConfig;
@@ -20,6 +21,8 @@ use std::time::Duration;
 const CONTAINERS_SHOWN: usize = 20;
 
 /// Show nodes, containers and mounts.
+///
+/// Served locally is which part of its programs' calls a node has answered by itself lately (`perigee where --help`).
 ///
 /// Exit code 3 when the cluster works but a node is away or a container has too few copies.
 #[derive(Debug, Args)]
@@ -202,7 +205,20 @@ fn nodes_table(status: &Status) -> String {
             size(node.free_bytes),
         ]);
     }
-    table.render(0)
+    table.render(0) + &locality(status)
+}
+
+/// Which part of its programs' calls each node has answered by itself lately.
+fn locality(status: &Status) -> String {
+    let known = status.nodes.iter().filter_map(|node| {
+        let local = node.local_calls?;
+        Some(format!("{} {}", node.name, percent(local)))
+    });
+    let known: Vec<String> = known.collect();
+    match known.is_empty() {
+        true => String::new(),
+        false => human::paragraph("", &format!("served locally: {}", known.join(", "))),
+    }
 }
 
 /// What is special about a node, beside its state.
@@ -225,6 +241,7 @@ fn containers_table(status: &Status) -> String {
         ("OWNER", Align::Left),
         ("EPOCH", Align::Right),
         ("COPIES", Align::Left),
+        ("SIZE", Align::Right),
         ("ON", Align::Left),
         ("BEHIND", Align::Right),
         ("MOVED", Align::Right),
@@ -245,12 +262,14 @@ fn containers_table(status: &Status) -> String {
                 .map_or_else(|| "none".to_owned(), |id| node_name(status, id)),
             container.epoch.0.to_string(),
             format!("{} of {}", container.copies, container.copies_wanted),
+            size(container.size_bytes),
             names.join(" "),
             behind(container),
             container.moves.to_string(),
         ]);
     }
     let mut out = table.render(0);
+    out.push_str(&moves(status));
     if let Some(more) = containers
         .len()
         .checked_sub(CONTAINERS_SHOWN)
@@ -264,6 +283,25 @@ fn containers_table(status: &Status) -> String {
         );
     }
     out
+}
+
+/// Copies on their way, a line each.
+fn moves(status: &Status) -> String {
+    let moving = status.containers.iter().filter_map(|container| {
+        let moving = container.moving?;
+        let left = moving.left_bytes.map_or_else(String::new, |bytes| {
+            // Before it knows how much there is, it lacks all that can be.
+            let bytes = bytes.min(container.size_bytes.unwrap_or(u64::MAX));
+            format!(", {} to copy", human::size(bytes))
+        });
+        Some(format!(
+            "a copy of {} moves from {} to {}{left}\n",
+            container.id,
+            node_name(status, moving.from),
+            node_name(status, moving.to)
+        ))
+    });
+    moving.collect()
 }
 
 /// How much the slowest member has yet to get.
@@ -341,6 +379,7 @@ mod tests {
                     seconds: None,
                 }],
                 moves: 3,
+                ..ContainerStatus::default()
             }],
             ..Status::default()
         };
@@ -394,7 +433,9 @@ mod tests {
                 ..status.containers[0].clone()
             })
             .collect();
+        status.nodes[1].local_calls = Some(perigee_proto::admin::Thousandths(987));
         let text = text(&status, &faults(&status));
+        assert!(text.contains("served locally: node-2 98 %\n"), "{text}");
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"

@@ -6,6 +6,7 @@ pub mod findings;
 mod join;
 mod membership;
 mod node;
+mod rebalance;
 mod rebuild;
 mod snapshots;
 mod trash;

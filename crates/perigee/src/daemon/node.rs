@@ -2,7 +2,7 @@
 
 use super::failure;
 use super::join::identity_dir;
-use super::{findings, membership, snapshots, trash};
+use super::{findings, membership, rebalance, snapshots, trash};
 use crate::admin_server::{AdminBackend, Asker};
 use crate::config::NodeConfig;
 use crate::mount_options::Options;
@@ -13,12 +13,12 @@ use perigee_gateway::fuse::{
     self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
 };
 use perigee_net::identity::Identity;
-use perigee_node::policy::{COPIES, MIGRATION, PolicyError, TRASH, Wanted};
+use perigee_node::policy::{CONTAINER_SIZE, COPIES, MIGRATION, PolicyError, TRASH, Wanted};
 use perigee_node::schedule::Schedule;
 use perigee_node::snapshot::SNAPSHOTS;
 use perigee_node::{Node, StartError};
 use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
-use perigee_types::{Errno, InodeId, Migration, Retention, SessionId, Span};
+use perigee_types::{ContainerSize, Errno, InodeId, Migration, Retention, SessionId, Span};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,11 +27,12 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 /// The policies that there are, with their defaults.
-const POLICIES: [(&str, &str); 4] = [
+const POLICIES: [(&str, &str); 5] = [
     (COPIES, "3"),
     (MIGRATION, Migration::Adaptive.as_str()),
     (SNAPSHOTS, "none"),
     (TRASH, "off"),
+    (CONTAINER_SIZE, ContainerSize::DEFAULT),
 ];
 
 /// Starts the node of a data directory. It serves its peers when this returns.
@@ -135,7 +136,7 @@ impl Inner {
             Request::Where { path } => {
                 let placement = node.placement(&path).await;
                 placement
-                    .map(Answer::Where)
+                    .map(|placement| Answer::Where(Box::new(placement)))
                     .map_err(|errno| about(&path, errno))
             }
             Request::PolicyGet { path } => policy(node, &path).await,
@@ -159,6 +160,15 @@ impl Inner {
                 undo,
                 fewer_copies,
             } => membership::drain(node, &name, undo, fewer_copies).await,
+            Request::RebalancePlan { margin_percent } => {
+                rebalance::plan(node, margin_percent).await
+            }
+            Request::MoveCopy {
+                container,
+                from,
+                to,
+            } => rebalance::move_copy(node, container, from, to).await,
+            Request::StopMoves => rebalance::stop(node).await,
             Request::Remove { node: name } => membership::remove(node, &name).await,
             Request::Doctor => Ok(Answer::Doctor(findings::of(&self.status(node).await))),
             Request::Scrub { wish } => Ok(Answer::Scrub(node.scrub(wish).await)),
@@ -346,6 +356,9 @@ async fn set_policy(
             PolicyError::Path(Errno::ENOTDIR) => {
                 Failure::new(what(), "only directories have policies")
             }
+            PolicyError::NoOwnContainer => failure.hint(
+                "set it on the file system's root; or give the directory its own with `copies=N`, while it is empty",
+            ),
             PolicyError::Path(_) | PolicyError::Control(_) | PolicyError::NoNode => failure,
         }
     })
@@ -391,6 +404,15 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
             }
             wanted.trash = Some(retention);
         }
+        CONTAINER_SIZE => {
+            let size = ContainerSize::named(value);
+            if !back && size.is_none() {
+                return Err(format!(
+                    "`{key}` is a size of at least 1MiB, as in 64GiB, not `{value}`"
+                ));
+            }
+            wanted.container_size = Some(size);
+        }
         _ => return Err(format!("there is no policy `{key}`")),
     }
     Ok(())
@@ -399,7 +421,7 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::{Wanted, add_policy};
-    use perigee_types::{Migration, Retention};
+    use perigee_types::{ContainerSize, Migration, Retention};
 
     #[test]
     fn a_policy_is_checked_before_it_is_set() {
@@ -418,6 +440,12 @@ mod tests {
             Some(Some(Retention::Off))
         );
         assert_eq!(add("trash", "").unwrap().trash, Some(None));
+        let small = add("container-size", "2G").unwrap();
+        assert_eq!(small.container_size, Some(ContainerSize::of(2 << 30)));
+        assert_eq!(
+            add("container-size", "").unwrap().container_size,
+            Some(None)
+        );
         for (key, value) in [
             ("copies", "0"),
             ("copies", "many"),
@@ -429,6 +457,8 @@ mod tests {
             ("snapshots", "1s:5"),
             ("trash", "7"),
             ("trash", "on"),
+            ("container-size", "12"),
+            ("container-size", "large"),
         ] {
             assert!(add(key, value).is_err(), "{key}={value}");
         }

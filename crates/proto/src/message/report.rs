@@ -1,7 +1,7 @@
 //! What nodes ask of each other to answer people.
 
 use perigee_types::{ContainerId, InodeId, NodeId};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// How does this node do? Reading only: a repeat is harmless.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +26,135 @@ pub struct NodeReport {
     pub partial: Vec<ContainerId>,
     /// How often it has given containers away to members that worked in them, since it started.
     pub given_away: Vec<(ContainerId, u64)>,
+    /// Bytes that its copies of containers take on its disk, without what lies among the keys.
+    pub held: Vec<(ContainerId, u64)>,
+    /// What its programs did lately, in each container where they did anything.
+    pub heat: Vec<(ContainerId, Heat)>,
+}
+
+/// A number of at least 0 with three decimals: written as 12.345, kept as 12,345.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Thousandths(pub u64);
+
+impl Thousandths {
+    /// Up to here every one of them is a different floating-point number.
+    const MAX: f64 = 1e15;
+
+    /// The nearest; what is no number, or below 0, is 0.
+    #[must_use]
+    pub fn of(number: f64) -> Self {
+        // A conversion stays within its bounds, and takes what is no number for 0.
+        Self((number * 1e3).round().clamp(0.0, Self::MAX) as u64)
+    }
+
+    /// As a number.
+    #[must_use]
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64 / 1e3
+    }
+
+    /// `part` of `whole`, from 0 to 1; `None`: of nothing.
+    #[must_use]
+    pub fn share(part: u64, whole: u64) -> Option<Self> {
+        (whole > 0).then(|| Self::of(part as f64 / whole as f64))
+    }
+}
+
+impl Serialize for Thousandths {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.as_f64())
+    }
+}
+
+impl<'de> Deserialize<'de> for Thousandths {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        f64::deserialize(deserializer).map(Self::of)
+    }
+}
+
+/// What programs of one host do: means over about the last minute, in which what is older counts less and less.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Reads of content, names and attributes.
+    pub reads_per_second: Thousandths,
+    /// Changes of content, names and attributes.
+    pub writes_per_second: Thousandths,
+    /// Content that was read.
+    pub read_bytes_per_second: u64,
+    /// Content that was written.
+    pub written_bytes_per_second: u64,
+}
+
+impl Rates {
+    fn calls(self) -> u64 {
+        let Self {
+            reads_per_second: Thousandths(reads),
+            writes_per_second: Thousandths(writes),
+            ..
+        } = self;
+        reads.saturating_add(writes)
+    }
+
+    fn bytes(self) -> u64 {
+        let read = self.read_bytes_per_second;
+        read.saturating_add(self.written_bytes_per_second)
+    }
+
+    fn and(self, other: Self) -> Self {
+        let sum = |a: Thousandths, b: Thousandths| Thousandths(a.0.saturating_add(b.0));
+        let read = self.read_bytes_per_second;
+        let written = self.written_bytes_per_second;
+        Self {
+            reads_per_second: sum(self.reads_per_second, other.reads_per_second),
+            writes_per_second: sum(self.writes_per_second, other.writes_per_second),
+            read_bytes_per_second: read.saturating_add(other.read_bytes_per_second),
+            written_bytes_per_second: written.saturating_add(other.written_bytes_per_second),
+        }
+    }
+}
+
+/// What programs of a host do, and who serves them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heat {
+    /// What their own host answered, and asked nobody.
+    pub here: Rates,
+    /// What it had to ask another host for.
+    pub asked: Rates,
+}
+
+impl Heat {
+    /// Both together.
+    #[must_use]
+    pub fn all(self) -> Rates {
+        self.here.and(self.asked)
+    }
+
+    /// That of two hosts, or of two containers.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            here: self.here.and(other.here),
+            asked: self.asked.and(other.asked),
+        }
+    }
+
+    /// Whether nothing is done.
+    #[must_use]
+    pub fn is_cold(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Which part of the calls their own host answered; `None` where there are none.
+    #[must_use]
+    pub fn local_calls(self) -> Option<Thousandths> {
+        Thousandths::share(self.here.calls(), self.all().calls())
+    }
+
+    /// Which part of the bytes; `None` where there are none.
+    #[must_use]
+    pub fn local_bytes(self) -> Option<Thousandths> {
+        Thousandths::share(self.here.bytes(), self.all().bytes())
+    }
 }
 
 /// What is wanted of a node's scrub.
@@ -144,4 +273,43 @@ pub enum Hold {
 pub struct Holders {
     /// Each host once for each kind of hold.
     pub holders: Vec<(NodeId, Hold)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_that_of_all_and_none_of_nothing() {
+        let rates = |reads, bytes| Rates {
+            reads_per_second: Thousandths(reads),
+            read_bytes_per_second: bytes,
+            ..Rates::default()
+        };
+        let heat = Heat {
+            here: rates(9_000, 10),
+            asked: rates(1_000, 30),
+        };
+        assert_eq!(heat.local_calls(), Some(Thousandths(900)));
+        assert_eq!(heat.local_bytes(), Some(Thousandths(250)));
+        assert_eq!(Heat::default().local_calls(), None);
+        assert_eq!(heat.and(Heat::default()), heat);
+        let most = Heat {
+            here: rates(u64::MAX, u64::MAX),
+            ..heat
+        };
+        assert_eq!(most.and(most).local_calls(), Some(Thousandths(1_000)));
+    }
+
+    #[test]
+    fn numbers_with_decimals_are_read_as_they_are_written() {
+        for number in [0, 1, 999, 12_345, 999_999_999_999_999] {
+            let read = crate::decode(&crate::encode(&Thousandths(number)));
+            assert_eq!(read.ok(), Some(Thousandths(number)));
+        }
+        for wrong in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+            assert_eq!(Thousandths::of(wrong), Thousandths(0));
+        }
+        assert_eq!(Thousandths::of(f64::INFINITY).0, 1_000_000_000_000_000);
+    }
 }
