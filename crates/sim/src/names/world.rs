@@ -61,6 +61,10 @@ pub struct Report {
 
 /// Something that happens. Those with a life happen to one process alone.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "deliveries are most of all events"
+)]
 #[allow(missing_docs, reason = "fields are named as what they are")]
 pub enum Event {
     Deliver {
