@@ -50,6 +50,16 @@ fn reach(request: &WriteRequest, len: u64) -> ByteRange {
     }
 }
 
+/// Bytes that are in the backing file, and no part of the file yet.
+#[derive(Clone, Copy)]
+struct Placed {
+    range: ByteRange,
+    effect: Effect,
+    /// When the reign began in which the write was let in. In another one they are nothing: that owner has not kept what
+    /// they replace for its checkpoints.
+    reign: Tick,
+}
+
 /// A write that is in place for nobody or in part, until it is ordered or has failed.
 struct Changing {
     container: Arc<Container>,
@@ -309,7 +319,7 @@ impl Container {
             .map_err(|error| self.store_refused(&error))?;
         let _appending = matches!(request.at, At::End).then(|| file.append.lock());
         let _still = file.still.read();
-        let (offset, _changing) = {
+        let (offset, reign, _changing) = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
@@ -337,6 +347,7 @@ impl Container {
             }
             (
                 self.offset(&st, request)?,
+                st.reigns_from,
                 self.begin_change(&mut st, request),
             )
         };
@@ -362,11 +373,21 @@ impl Container {
         let _under_way = self.intend(inode, replaced);
         if let Err(error) = file.object.write(offset, data) {
             if matches!(error, StoreError::NoSpace) && !replaced.is_empty() {
-                self.note_torn(request, replaced);
+                let placed = Placed {
+                    range: replaced,
+                    effect: Effect::Replaced,
+                    reign,
+                };
+                self.note_torn(request, placed);
             }
             return Err(self.read_failed(inode, &error));
         }
-        self.note_write(request, range, effect)
+        let placed = Placed {
+            range,
+            effect,
+            reign,
+        };
+        self.note_write(request, placed)
     }
 
     /// Until the end of what is given back no other session gets a lease on the file.
@@ -406,15 +427,15 @@ impl Container {
     fn note_write(
         self: &Arc<Self>,
         request: &WriteRequest,
-        range: ByteRange,
-        effect: Effect,
+        placed: Placed,
     ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
+        let Placed { range, effect, .. } = placed;
         let inode = request.inode;
         let local = request.session.node() == self.env.me;
         let mut st = self.state.lock();
         // One moment for the right to order and for all that follows from it.
         let now = self.env.clock.now();
-        let full = self.take(&mut st, now, request, range, effect)?;
+        let full = self.take(&mut st, now, request, placed)?;
         if st.dirty.get(inode).is_some_and(|file| file.due() <= now) {
             if st.unsent_since.is_none() {
                 st.unsent_since = Some(now);
@@ -466,14 +487,11 @@ impl Container {
     }
 
     /// A write found no room half way: what fitted is the file's content now, and the other members' has to follow.
-    fn note_torn(self: &Arc<Self>, request: &WriteRequest, range: ByteRange) {
+    fn note_torn(self: &Arc<Self>, request: &WriteRequest, placed: Placed) {
         let mut st = self.state.lock();
         let now = self.env.clock.now();
         // Who may not order has distrusted the bytes, and the program is told of the want of room.
-        if self
-            .take(&mut st, now, request, range, Effect::Replaced)
-            .is_ok()
-        {
+        if self.take(&mut st, now, request, placed).is_ok() {
             self.record_writes(&mut st, now, request.inode);
             let mut owed = Owed::default();
             self.owe_written(&mut st, now, request, &mut owed);
@@ -499,11 +517,15 @@ impl Container {
         st: &mut State,
         now: Tick,
         request: &WriteRequest,
-        range: ByteRange,
-        effect: Effect,
+        placed: Placed,
     ) -> Result<bool, Elsewhere> {
         let inode = request.inode;
-        if let Err(elsewhere) = Self::reign(st, now) {
+        let Placed { range, effect, .. } = placed;
+        let same = match st.reigns_from == placed.reign {
+            true => Ok(()),
+            false => Err(Elsewhere::NotReady),
+        };
+        if let Err(elsewhere) = Self::reign(st, now).and(same) {
             self.distrust_writes(st, inode, &[range]);
             self.refill.notify_one();
             return Err(elsewhere);

@@ -249,8 +249,16 @@ impl Container {
         inode: InodeId,
         range: ByteRange,
     ) -> Result<(), Failed> {
-        if range.is_empty() || !self.must_keep(&self.state.lock(), inode) {
+        if range.is_empty() {
             return Ok(());
+        }
+        {
+            let st = self.state.lock();
+            // Who does not own knows no checkpoints.
+            Self::reign(&st, self.env.clock.now())?;
+            if !self.must_keep(&st, inode) {
+                return Ok(());
+            }
         }
         let _one = file.keeping.lock();
         loop {
