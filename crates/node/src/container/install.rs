@@ -215,6 +215,7 @@ impl Container {
                     return Round::Failed;
                 }
                 if let StoreError::NoSpace = error {
+                    self.held.notify_one();
                     // Said once: it is tried again and again.
                     if st.full_at.replace(now).is_some() {
                         return Round::Failed;

@@ -84,7 +84,7 @@ impl Sources {
 
 impl State {
     /// Whether fetched bytes find no room on this node's disk.
-    fn is_full(&self, now: Tick) -> bool {
+    pub(super) fn is_full(&self, now: Tick) -> bool {
         self.full_at.is_some_and(|at| now < at + FULL_FOR)
     }
 

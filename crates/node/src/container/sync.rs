@@ -4,6 +4,7 @@ use super::{Container, Elsewhere, Failed};
 use bytes::Bytes;
 use perigee_meta::Kind;
 use perigee_proto::message::data::SyncData;
+use perigee_store::StoreError;
 use perigee_types::{Errno, InodeId, NodeId, Seq};
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,6 +149,10 @@ impl Container {
         match receiver.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
+                if let StoreError::NoSpace = error {
+                    self.state.lock().full_at = Some(self.env.clock.now());
+                    self.held.notify_one();
+                }
                 error!(%inode, %error, "sync failed");
                 Err(self.store_refused(&error).into())
             }

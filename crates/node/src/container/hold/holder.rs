@@ -204,14 +204,12 @@ impl Container {
         inode: InodeId,
         range: ByteRange,
     ) -> AsHolder<()> {
-        if !matches!(st.role, Role::Replica { .. }) {
+        let now = self.env.clock.now();
+        // A member whose disk is full may soon be none: what the owner has stays.
+        if !matches!(st.role, Role::Replica { .. }) || st.is_full(now) {
             return AsHolder::No;
         }
-        match st
-            .unsent
-            .holding
-            .may(self.env.clock.now(), session, inode, range)
-        {
+        match st.unsent.holding.may(now, session, inode, range) {
             May::Yes => AsHolder::Done(()),
             May::Ask => AsHolder::Ask,
             May::No => AsHolder::No,
@@ -298,7 +296,7 @@ impl Container {
                 let mut due = Vec::new();
                 let mut next = now + REPLACED_WAIT;
                 for (chunk, times) in waits {
-                    if times.due() <= now {
+                    if times.due() <= now || st.is_full(now) {
                         due.push(*chunk);
                     } else {
                         next = next.min(times.due());
