@@ -170,7 +170,10 @@ fn a_snapshot_under_load_is_made_at_once_and_comes_back_byte_for_byte() {
             let began = Instant::now();
             made.push(make(&mut cluster, &root, name));
             let took = began.elapsed();
-            println!("{} files beside the load: made in {took:.2?}", expected.len());
+            println!(
+                "{} files beside the load: made in {took:.2?}",
+                expected.len()
+            );
             assert!(took < MADE_MAX, "made in {took:?}");
         }
         made

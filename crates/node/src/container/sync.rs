@@ -89,7 +89,7 @@ impl Container {
     }
 
     /// Members hear at once what is committed, since somebody waits for their data.
-    fn announce(self: &Arc<Self>) {
+    pub(super) fn announce(self: &Arc<Self>) {
         self.step(perigee_replica::Input::Announce);
     }
 

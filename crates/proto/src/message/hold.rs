@@ -1,6 +1,6 @@
 //! Chunks of files that belong to the host that writes them.
 
-use perigee_replica::chunk::{Access, FlushNumber, Report};
+use perigee_replica::chunk::{Access, FlushNumber, Part, Report};
 use perigee_replica::{Chunk, Hold};
 use perigee_types::{ByteRange, Epoch, Version, WallTime};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ pub struct SendWritten {
     pub hold: Hold,
     /// Its number.
     pub number: FlushNumber,
+    /// Whether more of what was written follows.
+    pub part: Part,
     /// The owner's reign: what was sent to another owner does not count.
     pub epoch: Epoch,
     /// In order, disjoint, within the chunk; 4 MiB in all at most.
@@ -49,7 +51,8 @@ pub struct SendWritten {
 /// The answer to [`SendWritten`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenTaken {
-    /// The last record of it, which is on every member with its bytes; none where it does not count.
+    /// The last record of it, which is committed, and after [`Part::Last`] on every member with all bytes that were sent; none
+    /// where it does not count.
     pub version: Option<Version>,
 }
 

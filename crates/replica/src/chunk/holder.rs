@@ -35,6 +35,16 @@ pub enum May {
     No,
 }
 
+/// Where a flush stands among those of its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// More of the turn follows: it may be answered when its record is committed. The holder has the bytes in place, and so
+    /// is a member to fetch them from, if the owner is lost before the others have them.
+    More,
+    /// The turn ends with it: it is answered when everything of the turn is on every member.
+    Last,
+}
+
 /// Written ranges for the owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
@@ -44,6 +54,8 @@ pub struct Flush {
     pub hold: Hold,
     /// Its number.
     pub number: FlushNumber,
+    /// Whether its turn ends with it.
+    pub part: Part,
     /// In order, disjoint.
     pub ranges: Vec<ByteRange>,
 }
@@ -232,10 +244,15 @@ impl Holding {
         }
         held.last = FlushNumber(held.last.0 + 1);
         let ranges = held.take_share(share);
+        let part = match held.queue.is_empty() {
+            true => Part::Last,
+            false => Part::More,
+        };
         let flush = Flush {
             chunk,
             hold: held.hold,
             number: held.last,
+            part,
             ranges: ranges.iter().map(|(range, _)| range).collect(),
         };
         held.sent = Some(Sent {
@@ -302,7 +319,8 @@ impl Holding {
         dirty.map(|(chunk, _)| *chunk)
     }
 
-    /// What was sent is on every member, with the record of `version` or an earlier one. `committed` is the chain's here.
+    /// What was sent is answered for, as its [`Part`] asks, with the record of `version` or an earlier one. `committed` is the
+    /// chain's here.
     pub fn on_flushed(
         &mut self,
         chunk: Chunk,

@@ -31,7 +31,7 @@ mod owner;
 mod tests;
 
 pub use habit::Habit;
-pub use holder::{Flush, FlushNumber, Holding, May, Report, Share, Turn, Unsent};
+pub use holder::{Flush, FlushNumber, Holding, May, Part, Report, Share, Turn, Unsent};
 pub use owner::{Access, Call, Holds, Need, Silence, Stale};
 
 use crate::timing::Timing;

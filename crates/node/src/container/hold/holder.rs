@@ -435,6 +435,7 @@ impl Container {
                 chunk,
                 hold: flush.hold,
                 number: flush.number,
+                part: flush.part,
                 epoch,
                 ranges,
                 mtime,

@@ -4,7 +4,7 @@ use super::super::dirty::{Effect, Taken};
 use super::super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use perigee_proto::message::hold::{SendWritten, WrittenTaken};
-use perigee_replica::chunk::Stale;
+use perigee_replica::chunk::{Part, Stale};
 use perigee_types::{Errno, InodeId, Version, WallTime};
 use std::sync::Arc;
 
@@ -14,13 +14,15 @@ pub(super) const SHARE_BYTES: u64 = 4 << 20;
 pub(super) const SHARE_RANGES: usize = 1_024;
 
 impl Container {
-    /// Takes what a holder has written; answers when it is on every member.
+    /// Takes what a holder has written; answers when it is on every member, or when its record is where more of it follows: one
+    /// wait for all disks ends a turn, however many messages it takes.
     pub(crate) async fn take_written(
         self: &Arc<Self>,
         sent: SendWritten,
         data: Bytes,
     ) -> Result<WrittenTaken, Failed> {
         let inode = sent.chunk.inode;
+        let part = sent.part;
         let under_way = self.abroad.begin(inode);
         let me = self.clone();
         let taken = self
@@ -33,7 +35,10 @@ impl Container {
         // Nobody has to be told: since the chunk was given away nobody else was shown any of it that he could keep. And a
         // kernel that was told may wait for a read that waits for this.
         self.committed(version).await?;
-        self.data_everywhere(inode, version.seq).await?;
+        match part {
+            Part::More => self.announce(),
+            Part::Last => self.data_everywhere(inode, version.seq).await?,
+        }
         drop(under_way);
         Ok(WrittenTaken {
             version: Some(version),
@@ -160,7 +165,7 @@ pub(crate) fn is_well_formed(sent: &SendWritten, payload: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perigee_replica::chunk::FlushNumber;
+    use perigee_replica::chunk::{FlushNumber, Part};
     use perigee_replica::{Chunk, Hold};
     use perigee_types::{ByteRange, ContainerId, Epoch, InodeIndex, NodeId, SessionId};
 
@@ -178,6 +183,7 @@ mod tests {
                 token: Version::default(),
             },
             number: FlushNumber(1),
+            part: Part::Last,
             epoch: Epoch(1),
             ranges: ranges
                 .iter()

@@ -1,13 +1,13 @@
 //! The side of the container's owner: it gives chunks away, calls their holders, takes what they send, and takes chunks back.
 
 use super::super::{Gathering, HoldPacket, Packet, Waiter, Waiting};
-use super::{Asks, blocks_of, file_wanted, wanted};
+use super::{Asks, blocks_in, blocks_of, file_wanted, wanted};
 use crate::model::{
     FILES, Op, Outcome, Record, blocks_of_file, chunk, file_of, inode, number_of, range_of,
 };
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of, id_of};
-use perigee_replica::chunk::{Call, Flush, Habit, Holds, Need, Silence, Stale};
+use perigee_replica::chunk::{Call, Flush, Habit, Holds, Need, Part, Silence, Stale};
 use perigee_replica::{Chunk, Hold, Input, Plant};
 use perigee_types::{Epoch, SessionId, Version};
 use std::collections::BTreeSet;
@@ -313,7 +313,16 @@ impl World {
             return self.answer(node, who, 0, Outcome::Ok(0));
         }
         let id = self.running(node).fresh_id();
-        let content = tokens.to_vec();
+        let (inode, content) = match flush.part {
+            Part::More => (None, Vec::new()),
+            // All that was sent before in the same turn, too.
+            Part::Last => {
+                let blocks = blocks_in(chunk.inode, chunk.range());
+                let blocks = blocks.filter(|block| !self.is_lost(node, *block));
+                let content = blocks.map(|b| (b, self.written(node, b))).collect();
+                (Some(chunk.inode), content)
+            }
+        };
         let block = tokens.first().map_or(0, |(block, _)| *block) as u8;
         self.running(node).waiters.push(Waiter {
             id: id | HOLDER_IDS,
@@ -321,7 +330,7 @@ impl World {
             op: Op::Read { block },
             value: 0,
             version,
-            inode: Some(chunk.inode),
+            inode,
             content,
             synced: BTreeSet::new(),
             asked: BTreeSet::new(),
