@@ -40,7 +40,7 @@ pub struct SendWritten {
     pub part: Part,
     /// The owner's reign: what was sent to another owner does not count.
     pub epoch: Epoch,
-    /// In order, disjoint, within the chunk; 4 MiB in all at most.
+    /// In order, disjoint, within the chunk; 12 MiB in all at most.
     pub ranges: Vec<ByteRange>,
     /// When the last of these writes was taken, by the holder's clock.
     pub mtime: WallTime,

@@ -23,7 +23,7 @@ const CALL: Duration = Duration::from_secs(10);
 /// How long what is sent may take until it is on every member: longer than a slow disk needs, since it is begun anew then.
 const SEND: Duration = Duration::from_secs(60);
 /// Chunks that are sent at a time.
-const TOGETHER: usize = 8;
+const TOGETHER: usize = 4;
 /// Before what did not arrive is sent once more.
 const PAUSE: Duration = Duration::from_millis(20);
 /// What one message takes.

@@ -8,8 +8,8 @@ use perigee_replica::chunk::{Part, Stale};
 use perigee_types::{Errno, InodeId, Version, WallTime};
 use std::sync::Arc;
 
-/// Bytes of one message of a holder.
-pub(super) const SHARE_BYTES: u64 = 4 << 20;
+/// Bytes of one message of a holder: each waits for its record, so few of them are best; below the limit of a message.
+pub(super) const SHARE_BYTES: u64 = 12 << 20;
 /// Ranges of one message of a holder.
 pub(super) const SHARE_RANGES: usize = 1_024;
 
