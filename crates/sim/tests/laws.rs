@@ -163,7 +163,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::StateDiscardsData, 69),
     (Plant::ContentTooOld, 79),
     (Plant::CommitsForgotten, 1),
-    (Plant::EmptyStorageTrusted, 207),
+    (Plant::EmptyStorageTrusted, 227),
     (Plant::HolesMadeAgain, 30),
     (Plant::HandOverEarly, 4),
     (Plant::CededEarly, 5),
@@ -175,7 +175,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::ChecksumMoves, 249),
     (Plant::WriteNotNoted, 3),
     (Plant::NoteGoesEarly, 15),
-    (Plant::NoteForgetsLater, 303),
+    (Plant::NoteForgetsLater, 199),
     (Plant::NotedTrusted, 15),
     (Plant::UnsummedTrusted, 3),
     (Plant::GivenUpTooOld, 2266),
@@ -194,7 +194,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::KeptGivenOut, 199),
     (Plant::OwnRecordFetchedOver, 155),
     (Plant::CallUnheeded, 575),
-    (Plant::FirstPartReported, 271),
+    (Plant::FirstPartReported, 1479),
     (Plant::FsyncLocalOnly, 1),
 ];
 
