@@ -32,7 +32,7 @@ demo: build ## Three nodes, a mount, a real source tree, and a node killed
 
 test: ## Every test, with real mounts
 	@scripts/setup.sh test
-	$(CARGO) test --locked --workspace
+	@CARGO="$(CARGO)" scripts/test.sh
 
 lint: setup ## Format, clippy, arrows between rooms, licences, scripts
 	$(CARGO) fmt --all --check
