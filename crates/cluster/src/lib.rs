@@ -3,7 +3,7 @@
 //! Promises: pure. No runtime, file, socket or clock; the moment, the randomness and the record itself
 //! arrive as arguments, and every change is a [`store::Txn`] that whoever holds a
 //! [`store::ControlStore`] commits. Read [`model`] first, then [`store`], [`directory`],
-//! [`transition`], [`placement`], [`rebalance`] and [`rebuild`]; [`conformance`] says what every control store must do.
+//! [`transition`], [`placement`], [`nearness`], [`rebalance`] and [`rebuild`]; [`conformance`] says what every control store must do.
 #![forbid(unsafe_code)]
 
 pub mod authority;
@@ -12,6 +12,7 @@ pub mod conformance;
 pub mod directory;
 pub mod key;
 pub mod model;
+pub mod nearness;
 pub mod placement;
 pub mod rebalance;
 pub mod rebuild;

@@ -2,6 +2,7 @@
 
 use crate::directory::Directory;
 use crate::model::Node;
+use crate::nearness::{Nearness, nearness};
 use perigee_types::{ContainerId, NodeId};
 use std::cmp::Reverse;
 
@@ -55,13 +56,14 @@ pub fn choose_member(members: &[&Node], candidates: &[Candidate<'_>]) -> Option<
 /// where [`choose_member`] says.
 #[must_use]
 pub fn choose_first(creator: &Node, candidates: &[Candidate<'_>]) -> Option<NodeId> {
-    let near = |is_near: &dyn Fn(&Node) -> bool| {
-        let near = candidates.iter().filter(|c| is_near(c.node)).copied();
-        choose_member(&[], &near.collect::<Vec<_>>())
+    let near = |how: Nearness| {
+        let near = candidates
+            .iter()
+            .filter(|c| nearness(c.node, creator) <= how);
+        choose_member(&[], &near.copied().collect::<Vec<_>>())
     };
-    let same_site = |node: &Node| creator.site.is_some() && node.site == creator.site;
-    near(&|node| !other_machine(node, creator))
-        .or_else(|| near(&same_site))
+    near(Nearness::Machine)
+        .or_else(|| near(Nearness::Site))
         .or_else(|| choose_member(&[], candidates))
 }
 

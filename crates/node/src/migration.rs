@@ -55,6 +55,14 @@ impl Migrations {
         None
     }
 
+    /// The same, as it is now. `None`: nobody answers, or there is no such file.
+    pub(crate) async fn ask(&self, env: &Arc<Env>, inode: InodeId) -> Option<Migration> {
+        match crate::router::ask_as_node(env, Op::GetPolicy { inode }).await {
+            Ok(Reply::Policy(settings)) => Some(policy::migration(&settings)),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
     fn note(&self, env: &Env, inode: InodeId, answer: Option<Reply>) {
         let mut known = self.0.lock();
         match answer {

@@ -24,6 +24,12 @@ const PRICE_MAX: u32 = 1 << 16;
 pub const HANDFUL: u32 = 4;
 /// Who has asked for nothing for so long begins anew.
 const IDLE: Span = Span::from_millis(10_000);
+/// What a host without a copy has asked for is looked at when it is worth so many changes, and then each time that it has doubled.
+const VISIT: u32 = 1_024;
+/// The work has lasted for so long then: a burst is over before a copy would be there.
+const VISIT_MIN: Span = Span::from_millis(10_000);
+/// A change of a host without a copy costs as much as so many bytes of a copy that is made for it.
+const BYTES_PER_CHANGE: u64 = 64 << 10;
 /// A move is half as dear for each such time without one.
 const CALM: Span = Span::from_millis(30_000);
 
@@ -45,6 +51,30 @@ struct Asked {
 }
 
 impl Asked {
+    fn count(&mut self, now: Tick, done: Done) {
+        if self.is_idle(now) {
+            *self = Self::default();
+        }
+        self.last = now;
+        let count = match done {
+            Done::Change => &mut self.changes,
+            Done::Read => &mut self.reads,
+        };
+        *count = count.saturating_add(1);
+    }
+
+    /// The owner's own programs have done something.
+    fn outdone(&mut self, done: Done) {
+        match done {
+            Done::Change => self.changes = self.changes.saturating_sub(OWN),
+            Done::Read => self.reads = self.reads.saturating_sub(OWN),
+        }
+    }
+
+    fn is_idle(&self, now: Tick) -> bool {
+        now.since(self.last) > IDLE
+    }
+
     /// In changes.
     fn worth(self) -> u32 {
         let changes = self.changes.saturating_mul(CHANGE);
@@ -52,10 +82,57 @@ impl Asked {
     }
 }
 
+/// What a host without a copy has asked for.
+#[derive(Debug, Clone, Copy)]
+struct Visits {
+    asked: Asked,
+    since: Tick,
+    /// The next worth at which it is looked at.
+    look: u32,
+}
+
+impl Visits {
+    fn new(now: Tick) -> Self {
+        let asked = Asked {
+            last: now,
+            ..Asked::default()
+        };
+        Self {
+            asked,
+            since: now,
+            look: VISIT,
+        }
+    }
+}
+
+/// A host without a copy that works on, as its owner sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Visitor {
+    /// Who.
+    pub node: NodeId,
+    /// What it has asked for, in changes, and in how many times the usual price of a move.
+    worth: u32,
+    price: u32,
+    lasted: Span,
+}
+
+impl Visitor {
+    /// Whether a copy of so many bytes pays that is made on its node: its work has lasted, and what it has cost so far is as
+    /// much as the copy will.
+    #[must_use]
+    pub fn pays(self, bytes: u64) -> bool {
+        let cost = (bytes / BYTES_PER_CHANGE).saturating_add(u64::from(VISIT));
+        let times = u64::from((self.price / PRICE).max(1));
+        self.lasted >= VISIT_MIN && u64::from(self.worth) >= cost.saturating_mul(times)
+    }
+}
+
 /// Who works in a container, as its owner sees it; and what came of the moves that this node made.
 #[derive(Debug, Clone)]
 pub struct Work {
     asked: BTreeMap<NodeId, Asked>,
+    /// The same of hosts without a copy.
+    visits: BTreeMap<NodeId, Visits>,
     price: u32,
     /// When it was last given away, or when that was last thought of as long ago.
     moved: Tick,
@@ -67,6 +144,7 @@ impl Default for Work {
     fn default() -> Self {
         Self {
             asked: BTreeMap::new(),
+            visits: BTreeMap::new(),
             price: PRICE,
             moved: Tick(0),
             left: None,
@@ -79,25 +157,44 @@ impl Work {
     /// where it always shall; [`Self::pays`] says whether that pays.
     pub fn on_done(&mut self, now: Tick, (me, by): (NodeId, NodeId), done: Done) -> Option<NodeId> {
         if by == me {
-            for asked in self.asked.values_mut() {
-                match done {
-                    Done::Change => asked.changes = asked.changes.saturating_sub(OWN),
-                    Done::Read => asked.reads = asked.reads.saturating_sub(OWN),
-                }
+            let visits = self.visits.values_mut().map(|visits| &mut visits.asked);
+            for asked in self.asked.values_mut().chain(visits) {
+                asked.outdone(done);
             }
             return None;
         }
         let asked = self.asked.entry(by).or_default();
-        if now.since(asked.last) > IDLE {
-            *asked = Asked::default();
-        }
-        asked.last = now;
-        let count = match done {
-            Done::Change => &mut asked.changes,
-            Done::Read => &mut asked.reads,
-        };
-        *count = count.saturating_add(1);
+        asked.count(now, done);
         (asked.worth() >= HANDFUL).then_some(by)
+    }
+
+    /// The owner has done something for a session of a node that has no copy. From time to time says what that has come to:
+    /// [`Visitor::pays`] says whether a copy is to be made there.
+    pub fn on_visit(&mut self, now: Tick, by: NodeId, done: Done) -> Option<Visitor> {
+        let price = self.price;
+        let visits = self.visits.entry(by).or_insert(Visits::new(now));
+        if visits.asked.is_idle(now) {
+            *visits = Visits::new(now);
+        }
+        visits.asked.count(now, done);
+        let worth = visits.asked.worth();
+        if worth < visits.look {
+            return None;
+        }
+        visits.look = visits.look.saturating_mul(2);
+        Some(Visitor {
+            node: by,
+            worth,
+            price,
+            lasted: now.since(visits.since),
+        })
+    }
+
+    /// Whether a member's host works in it now.
+    #[must_use]
+    pub fn works(&self, now: Tick, member: NodeId) -> bool {
+        let asked = self.asked.get(&member);
+        asked.is_some_and(|asked| !asked.is_idle(now) && asked.worth() >= HANDFUL)
     }
 
     /// Whether what `by` has asked for is worth a move.
@@ -118,6 +215,7 @@ impl Work {
     /// Nothing is to move for what `by` has asked for so far.
     pub fn forget(&mut self, by: NodeId) {
         self.asked.remove(&by);
+        self.visits.remove(&by);
     }
 
     /// It was to be given away, and that was not possible.
@@ -130,6 +228,7 @@ impl Work {
     /// It was given away, with this as its last record.
     pub fn on_left(&mut self, now: Tick, last: Seq) {
         self.asked.clear();
+        self.visits.clear();
         self.moved = now;
         self.left = Some(last);
     }
@@ -143,6 +242,7 @@ impl Work {
     /// It is this node's: from another one, or as before. The last record says how much was done meanwhile.
     pub fn on_owned(&mut self, now: Tick, last: Seq) {
         self.asked.clear();
+        self.visits.clear();
         let Some(left) = self.left.take() else {
             return;
         };
@@ -279,6 +379,49 @@ mod tests {
         let later = Tick(now.0 + 1_000 * CALM.0);
         assert!(!work.pays(later, NodeId(2)));
         assert_eq!(work.price, PRICE);
+    }
+
+    /// When a host without a copy, beside what else is done in between, is worth one of so many bytes; in changes.
+    fn worth_a_copy(
+        every_ms: u64,
+        bytes: u64,
+        mut beside: impl FnMut(&mut Work, Tick),
+    ) -> Option<u64> {
+        let mut work = Work::default();
+        (0..200_000).find(|act| {
+            let now = Tick(1_000_000) + Span::from_millis(act * every_ms);
+            beside(&mut work, now);
+            let visitor = work.on_visit(now, NodeId(9), Done::Change);
+            visitor.is_some_and(|visitor| visitor.pays(bytes))
+        })
+    }
+
+    #[test]
+    fn who_works_on_without_a_copy_gets_one_when_it_has_cost_as_much() {
+        let alone = |every_ms, bytes| worth_a_copy(every_ms, bytes, |_, _| ());
+        assert_eq!(alone(10, 0), Some(u64::from(VISIT) - 1));
+        // It is looked at when it has doubled.
+        let large = alone(10, 1 << 30).unwrap_or(0);
+        assert!((16_384..=32_768).contains(&(large + 1)), "{large}");
+        // Briskly: not before it has lasted.
+        let brisk = alone(1, 0).unwrap_or(0);
+        assert!((10_000..=20_000).contains(&brisk), "{brisk}");
+        // Pauses begin it anew.
+        assert_eq!(alone(2 * IDLE.0 / 1_000, 0), None);
+    }
+
+    #[test]
+    fn beside_the_owners_own_work_no_copy_is_made() {
+        let own = |work: &mut Work, now| _ = work.on_done(now, (ME, ME), Done::Change);
+        assert_eq!(worth_a_copy(10, 0, own), None);
+        // Where moves were wrong lately, one costs as many times more.
+        let dear = |work: &mut Work, now| {
+            if now == Tick(1_000_000) {
+                work.on_failed(now);
+                work.on_failed(now);
+            }
+        };
+        assert_eq!(worth_a_copy(10, 0, dear), Some(4 * u64::from(VISIT) - 1));
     }
 
     #[test]

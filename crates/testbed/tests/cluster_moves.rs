@@ -152,3 +152,70 @@ fn where_it_is_not_wanted_ownership_stays() {
         work_until_owned(&mut cluster, &there.join("kept"), "forth", 2);
     }
 }
+
+/// The nodes that have a copy of a path, in order of their numbers.
+fn copies(cluster: &mut Cluster, path: &Path) -> Vec<u64> {
+    let path = path.to_string_lossy();
+    let ended = cluster.command(&["where", "--json", &path]).unwrap();
+    let placement: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let copies = placement["copies"].as_array().unwrap().iter();
+    let mut nodes: Vec<u64> = copies.map(|copy| copy["node"].as_u64().unwrap()).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+#[test]
+fn a_copy_and_then_the_ownership_go_to_the_host_that_works_without_one() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(4).unwrap();
+    let first = cluster.mount(1).unwrap();
+    for (name, migration) in [("works", "adaptive"), ("stays", "off")] {
+        let dir = first.join(name);
+        fs::create_dir(&dir).unwrap();
+        let dir = dir.to_string_lossy();
+        let settings = [
+            "policy",
+            "set",
+            &dir,
+            "copies=2",
+            &format!("migration={migration}"),
+        ];
+        assert!(cluster.command(&settings).unwrap().status.success());
+    }
+    let (works, stays) = (first.join("works/tree"), first.join("stays/tree"));
+    for tree in [&works, &stays] {
+        fs::create_dir(tree).unwrap();
+        work(tree, "first", 5);
+    }
+    let before = wait::until("two copies", LIMIT, || {
+        let both = [copies(&mut cluster, &works), copies(&mut cluster, &stays)];
+        Ok(both.iter().all(|nodes| nodes.len() == 2).then_some(both))
+    });
+    let [worked, stayed] = before.unwrap();
+    let stranger = (2..=4).find(|node| !worked.contains(node) && !stayed.contains(node));
+    let stranger = stranger.unwrap();
+    let mount = cluster.mount(stranger as u32).unwrap();
+    let mut round = 0;
+    let moved = wait::until("the copy is where the work is", LIMIT, || {
+        round += 1;
+        for tree in ["works/tree", "stays/tree"] {
+            work(&mount.join(tree), &format!("there{round}"), 20);
+        }
+        let nodes = copies(&mut cluster, &works);
+        let moved = nodes.len() == 2 && owner(&mut cluster, &works).0 == stranger;
+        Ok(moved.then_some(nodes))
+    });
+    assert!(
+        moved.unwrap().contains(&1),
+        "the owner of before keeps its copy"
+    );
+    assert_eq!(
+        copies(&mut cluster, &stays),
+        stayed,
+        "nothing moves where that is not wanted"
+    );
+    assert_eq!(owner(&mut cluster, &stays), (1, 0));
+    assert_eq!(names(&works), names(&mount.join("works/tree")));
+}

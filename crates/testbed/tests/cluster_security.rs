@@ -399,7 +399,11 @@ fn without_a_place_in_the_chain(guest: &Guest, owner: u32, inode: InodeId) {
     let fetch = data::Fetch {
         older: false,
         container,
-        regions: vec![(inode, ByteRange::new(0, 8))],
+        regions: vec![data::Wanted {
+            inode,
+            range: ByteRange::new(0, 8),
+            in_place: None,
+        }],
     };
     assert_eq!(guest.refusal(node(owner), &fetch, &[]), Code::Forbidden);
     let keys = tx::ReadKeys {

@@ -5,6 +5,7 @@
 //! `installs` (a state that arrives whole), the container's state, and the file's `installing` (committed commands,
 //! which are carried out under the container's lock and wait for the disk alone).
 
+use super::in_place::{Asked, put_together};
 use super::refill::{PIECE, piece};
 use super::{Container, File, State};
 use bytes::Bytes;
@@ -31,7 +32,7 @@ pub(super) enum Round {
 /// What became of an answer.
 pub(super) struct Taken {
     /// What the source did not have.
-    pub(super) left: Vec<Fetch>,
+    pub(super) left: Vec<Asked>,
     /// Of that, what it has and cannot read.
     pub(super) unreadable: BTreeSet<FetchId>,
     pub(super) round: Round,
@@ -69,7 +70,7 @@ impl Container {
     /// Takes in an answer.
     pub(super) async fn take_in(
         self: &Arc<Self>,
-        asked: Vec<Fetch>,
+        asked: Vec<Asked>,
         got: Got,
         payload: Bytes,
     ) -> Taken {
@@ -86,7 +87,7 @@ impl Container {
         })
     }
 
-    fn take_in_now(self: &Arc<Self>, asked: Vec<Fetch>, got: &Got, payload: &Bytes) -> Taken {
+    fn take_in_now(self: &Arc<Self>, asked: Vec<Asked>, got: &Got, payload: &Bytes) -> Taken {
         let mut taken = Taken {
             left: Vec::new(),
             unreadable: BTreeSet::new(),
@@ -101,8 +102,32 @@ impl Container {
         let now = std::time::Instant::now();
         self.env.pace.add(payload.len() as u64, now);
         let mut at = 0usize;
-        for (fetch, (region, as_of)) in asked.into_iter().zip(&got.regions) {
+        let mut answers = asked.into_iter().zip(&got.regions);
+        for (asked, (region, as_of)) in answers.by_ref() {
+            let fetch = asked.fetch;
             let len = match region {
+                Region::Beside { len, same } => {
+                    let own = asked.in_place.as_ref();
+                    let sent = payload.get(at..).unwrap_or_default();
+                    let lens = (*len, piece(fetch.range).len());
+                    let whole = own.and_then(|own| put_together(own, lens, same, sent));
+                    let Some(whole) = whole else {
+                        warn!(container = %self.id, "answer to a fetch tells of bytes that are not in place");
+                        taken.left.push(asked);
+                        taken.round = Round::Failed;
+                        break;
+                    };
+                    at += whole.sent;
+                    let arrived = Arrived {
+                        fetch,
+                        bytes: whole.bytes,
+                        as_of: *as_of,
+                    };
+                    if self.arrived(arrived) == Round::Failed {
+                        taken.round = Round::Failed;
+                    }
+                    continue;
+                }
                 Region::Bytes { len } => usize::try_from(*len).unwrap_or(usize::MAX),
                 Region::Gone => {
                     // Its removal is on the way in the log.
@@ -110,19 +135,19 @@ impl Container {
                     continue;
                 }
                 Region::Missing => {
-                    taken.left.push(fetch);
+                    taken.left.push(asked);
                     continue;
                 }
                 // It was not asked for; its bytes stand in the way of the next ones.
                 Region::Older { len } => {
                     let len = usize::try_from(*len).unwrap_or(usize::MAX);
                     at = at.saturating_add(len);
-                    taken.left.push(fetch);
+                    taken.left.push(asked);
                     continue;
                 }
                 Region::Unreadable => {
                     taken.unreadable.insert(fetch.id);
-                    taken.left.push(fetch);
+                    taken.left.push(asked);
                     continue;
                 }
                 Region::Lost { part } => {
@@ -132,7 +157,7 @@ impl Container {
             };
             let Some(bytes) = at.checked_add(len).and_then(|end| payload.get(at..end)) else {
                 warn!(container = %self.id, "answer to a fetch is shorter than it says");
-                taken.left.push(fetch);
+                taken.left.push(asked);
                 taken.round = Round::Failed;
                 continue;
             };
@@ -146,6 +171,8 @@ impl Container {
                 taken.round = Round::Failed;
             }
         }
+        // Of an answer that is not what it says, nothing more can be told apart.
+        taken.left.extend(answers.map(|(asked, _)| asked));
         taken
     }
 

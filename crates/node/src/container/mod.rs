@@ -13,6 +13,7 @@ mod execute;
 mod gentle;
 mod heal;
 mod hold;
+mod in_place;
 mod install;
 mod intents;
 mod io;

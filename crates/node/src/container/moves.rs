@@ -6,10 +6,13 @@
 
 use super::{After, Container, Elsewhere, State};
 use crate::sessions::Whom;
+use perigee_cluster::nearness::{makes_room, nearer_than_owner};
+use perigee_cluster::transition::begin_move;
+use perigee_cluster::{Directory, PlanError, change};
 use perigee_meta::Touched;
 use perigee_meta::lease::Kept;
 use perigee_proto::message::session::Revoke;
-use perigee_replica::work::Done;
+use perigee_replica::work::{Done, Visitor};
 use perigee_replica::{Input, Role, Standing};
 use perigee_types::{InodeId, Migration, NodeId, Seq, SessionId, Span, Tick};
 use std::collections::BTreeMap;
@@ -70,15 +73,19 @@ impl Container {
         by: SessionId,
         (done, at): (Done, InodeId),
     ) {
-        let heir = st.work.on_done(now, (self.env.me, by.node()), done);
+        let view = st.chain.view();
+        let by = match view.is_some_and(|view| view.lists(by.node())) {
+            true => by.node(),
+            false => match self.note_visit(st, now, by.node(), (done, at)) {
+                Some(near) => near,
+                None => return,
+            },
+        };
+        let heir = st.work.on_done(now, (self.env.me, by), done);
         let may = |_: &NodeId| !st.moving && now >= st.changes_from;
         let Some(heir) = heir.filter(may) else {
             return;
         };
-        let member = |view: &perigee_replica::ChainView| view.lists(heir);
-        if !st.chain.view().is_some_and(member) {
-            return st.work.forget(heir);
-        }
         match self.env.migrations.of(&self.env, at) {
             None => return,
             Some(Migration::Off) => return st.work.forget(heir),
@@ -91,6 +98,62 @@ impl Container {
         self.env
             .runtime
             .spawn(async move { me.try_to_cede(heir).await });
+    }
+
+    /// The same for a session of a host that has no copy: the member that is near to it may be the better owner, which this
+    /// gives, and after long work a copy is better there.
+    fn note_visit(
+        self: &Arc<Self>,
+        st: &mut State,
+        now: Tick,
+        by: NodeId,
+        (done, at): (Done, InodeId),
+    ) -> Option<NodeId> {
+        if let Some(visitor) = st.work.on_visit(now, by, done) {
+            let me = self.clone();
+            let runtime = &self.env.runtime;
+            runtime.spawn(async move { me.bring_copy_to(visitor, at).await });
+        }
+        let directory = self.env.directory.read();
+        let chain = st.chain.view().map_or(&[][..], |view| &view.chain);
+        nearer_than_owner(&directory, chain, by)
+    }
+
+    /// Has a copy move to the host of a visitor, where it pays, and another member can do without.
+    async fn bring_copy_to(self: Arc<Self>, visitor: Visitor, worked_on: InodeId) {
+        // What the disk has of it, as of some seconds ago.
+        _ = self.env.usage.bytes().await;
+        let bytes = self.env.usage.containers().get(&self.id).copied();
+        let bytes = bytes.unwrap_or(0);
+        if !visitor.pays(bytes) {
+            return;
+        }
+        match self.env.migrations.ask(&self.env, worked_on).await {
+            // To be asked again.
+            None => return,
+            Some(Migration::Off) => return self.state.lock().work.forget(visitor.node),
+            Some(Migration::Always | Migration::Adaptive) => {}
+        }
+        let (id, to) = (self.id, visitor.node);
+        let plan = |directory: &Directory| {
+            let chain = directory
+                .container(id)
+                .map_or(&[][..], |known| &known.chain);
+            let works = |member: NodeId| {
+                let now = self.env.clock.now();
+                self.state.lock().work.works(now, member)
+            };
+            let from = makes_room(directory, (id, chain), to, bytes, &works);
+            let from = from.ok_or(PlanError::NoStorage { node: to })?;
+            begin_move(directory, id, from, to)
+        };
+        match change(self.env.control.as_ref(), plan).await {
+            Ok(made) => {
+                info!(container = %id, from = %made.from, %to, bytes, "a copy moves to its work")
+            }
+            Err(error) => debug!(container = %id, %to, %error, "no copy moves to its work"),
+        }
+        self.state.lock().work.forget(to);
     }
 
     /// Cedes to a member, where that can be done; `moving` is set.

@@ -1,6 +1,7 @@
 //! What an owner lacks and no member has: what is in place stays, another member's older content takes its place, or it is
 //! lost. [`perigee_replica::Pull::on_nobody_has`] decides.
 
+use super::in_place::Asked;
 use super::install::Round;
 use super::refill::piece;
 use super::{Container, Failed, State};
@@ -165,7 +166,7 @@ impl Container {
     async fn older_of(self: &Arc<Self>, source: NodeId, fetch: &Fetch) -> Given {
         let request = Ask {
             container: self.id,
-            regions: vec![(fetch.inode, piece(fetch.range))],
+            regions: vec![Asked::new(*fetch).wanted()],
             older: true,
         };
         let ask = self.env.ask(source, &request, Bytes::new(), PATIENCE);

@@ -16,6 +16,7 @@ use perigee_meta::past::{
     kept_content, units_of,
 };
 use perigee_meta::{Context, Op, Refusal, Reply, View};
+use perigee_store::Object;
 use perigee_types::{
     Batch, ByteRange, CheckpointId, DataCommand, Errno, InodeId, InodeIndex, Seq, Tick,
 };
@@ -385,7 +386,7 @@ impl Container {
             .map_err(|error| self.store_refused(&error))?;
         let _still = file.still.read();
         let range = ByteRange::with_len(offset, bytes.len() as u64);
-        self.write_past(&file, target, range, bytes)?;
+        self.write_past(&file, target, range, (bytes, None))?;
         let mut st = self.state.lock();
         let now = self.env.clock.now();
         if let Err(elsewhere) = Self::reign(&st, now) {
@@ -402,7 +403,7 @@ impl Container {
         file: &File,
         target: InodeId,
         range: ByteRange,
-        bytes: &[u8],
+        (bytes, source): (&[u8], Option<&Object>),
     ) -> Result<(), Failed> {
         let there = file
             .object
@@ -410,7 +411,10 @@ impl Container {
             .map_err(|error| self.store_refused(&error))?;
         let replaced = ByteRange::new(range.start.min(there), range.end.min(there));
         let _under_way = self.intend(target, replaced);
-        let wrote = file.object.write(range.start, bytes);
+        let wrote = match source {
+            Some(source) => file.object.write_copy(range.start, bytes, source),
+            None => file.object.write(range.start, bytes),
+        };
         wrote.map_err(|error| self.store_refused(&error).into())
     }
 
@@ -439,7 +443,7 @@ impl Container {
             let read = file.object.read_bytes(range.start, len);
             let read = read.map_err(|error| self.read_failed(inode, &error))?;
             bytes[..read.len()].copy_from_slice(&read);
-            self.write_past(&target, wanted.file, range, &bytes)?;
+            self.write_past(&target, wanted.file, range, (&bytes, Some(&file.object)))?;
             if !self.note_kept(inode, wanted, run, range)? {
                 return Ok(false);
             }

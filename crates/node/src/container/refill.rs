@@ -2,6 +2,7 @@
 
 use super::drive::decode_batch;
 use super::gentle::{self, Gentle, REQUESTS_MAX};
+use super::in_place::Asked;
 use super::install::Round;
 use super::nobody::Without;
 use super::{Container, Elsewhere, Failed, State};
@@ -383,17 +384,20 @@ impl Container {
 
     /// Asks one source after the other for some regions.
     async fn fetch_part(self: &Arc<Self>, sources: &[NodeId], part: Vec<Fetch>) -> Round {
-        let mut left = part;
+        let me = self.clone();
+        let look = self.env.runtime.spawn_blocking({
+            let part = part.clone();
+            move || me.look_in_place(part)
+        });
+        let new = || part.iter().copied().map(Asked::new).collect();
+        let mut left: Vec<Asked> = look.await.unwrap_or_else(|_| new());
         let mut round = Round::Complete;
         let mut silent = false;
         let mut unreadable = BTreeSet::new();
         for source in sources {
             let request = Ask {
                 container: self.id,
-                regions: left
-                    .iter()
-                    .map(|fetch| (fetch.inode, piece(fetch.range)))
-                    .collect(),
+                regions: left.iter().map(Asked::wanted).collect(),
                 older: false,
             };
             let ask = self
@@ -404,7 +408,8 @@ impl Container {
                 // They may be gone, and others are to be asked.
                 () = self.sources_changed.notified() => {
                     let mut st = self.state.lock();
-                    left.iter().for_each(|fetch| st.pull.on_fetch_failed(fetch.id));
+                    left.iter()
+                        .for_each(|asked| st.pull.on_fetch_failed(asked.fetch.id));
                     return Round::Failed;
                 }
             };
@@ -432,7 +437,7 @@ impl Container {
             let mut st = self.state.lock();
             // One that did not answer may have it: it answers later, or is no member any more.
             let owns = !silent && self.may_do_without(&st);
-            for fetch in left {
+            for Asked { fetch, .. } in left {
                 let why = match unreadable.contains(&fetch.id) {
                     true => NotGiven::Unreadable,
                     false => NotGiven::NotHere,

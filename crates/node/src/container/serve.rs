@@ -1,5 +1,6 @@
 //! What a container's members ask of each other.
 
+use super::in_place::leave_out;
 use super::{Container, Elsewhere, Failed, File};
 use bytes::{Bytes, BytesMut};
 use perigee_proto::message::data::{Fetch, Fetched, Region};
@@ -25,16 +26,21 @@ impl Container {
     /// Gives a member the regions that it lacks. Blocks on the disk.
     pub(crate) fn fetch_for(self: &Arc<Self>, request: &Fetch) -> Result<(Fetched, Bytes), Failed> {
         // A peer may say what adds up past the largest number.
-        let lens = request.regions.iter().map(|(_, range)| range.len());
+        let lens = request.regions.iter().map(|wanted| wanted.range.len());
         let asked = lens.fold(0, u64::saturating_add);
         if asked > FETCH_BYTES_MAX {
             return Err(Errno::EINVAL.into());
         }
         let mut payload = BytesMut::with_capacity(asked as usize);
         let mut regions = Vec::with_capacity(request.regions.len());
-        for (inode, range) in &request.regions {
-            let older = request.older;
-            regions.push(self.region(*inode, *range, older, &mut payload)?);
+        for wanted in &request.regions {
+            let start = payload.len();
+            let (inode, range) = (wanted.inode, wanted.range);
+            let (mut region, version) = self.region(inode, range, request.older, &mut payload)?;
+            if let (Region::Bytes { .. }, Some(in_place)) = (&region, &wanted.in_place) {
+                region = leave_out(in_place, &mut payload, start).unwrap_or(region);
+            }
+            regions.push((region, version));
         }
         Ok((Fetched { regions }, payload.freeze()))
     }

@@ -8,10 +8,33 @@ use serde::{Deserialize, Serialize};
 pub struct Fetch {
     /// The container.
     pub container: ContainerId,
-    /// What is wanted; at most 16 MiB in all.
-    pub regions: Vec<(InodeId, ByteRange)>,
+    /// What is wanted; at most 8 MiB in all.
+    pub regions: Vec<Wanted>,
     /// An owner asks a member: where it lacks something, too, older content that is in place will do.
     pub older: bool,
+}
+
+/// One region of a [`Fetch`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The file.
+    pub inode: InodeId,
+    /// Its bytes.
+    pub range: ByteRange,
+    /// What the one who asks has in place of them: if that is their content, it need not travel.
+    pub in_place: Option<InPlace>,
+}
+
+/// Bytes, by the SHA-256 of each [`InPlace::UNIT`] of them, the last of which may be shorter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InPlace {
+    /// From the first byte of the region on.
+    pub units: Vec<[u8; 32]>,
+}
+
+impl InPlace {
+    /// Bytes of one hash.
+    pub const UNIT: usize = 64 << 10;
 }
 
 /// What became of one region of a [`Fetch`].
@@ -21,6 +44,14 @@ pub enum Region {
     Bytes {
         /// How many bytes of the payload.
         len: u64,
+    },
+    /// Its content has `len` bytes. The units of `same` are those that [`Wanted::in_place`] tells of; the others are the next
+    /// bytes of the payload, one after the other.
+    Beside {
+        /// How many bytes, in all.
+        len: u64,
+        /// Which units, ascending.
+        same: Vec<u32>,
     },
     /// The member that was asked lacks a part of it, too.
     Missing,

@@ -89,6 +89,11 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     fn write_past_cache(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         self.write_at(offset, data)
     }
+    /// Has `range` share the disk's blocks with the same range of another file, until one of them is written (reflink); a
+    /// file system that cannot does nothing.
+    fn share(&self, _range: ByteRange, _from: &dyn DiskFile) -> io::Result<Sharing> {
+        Ok(Sharing::Impossible)
+    }
     /// The length in bytes.
     fn size(&self) -> io::Result<u64>;
     /// Space taken, in units of 512 bytes.
@@ -126,6 +131,15 @@ pub(crate) fn read_padded(file: &dyn DiskFile, offset: u64, buf: &mut [u8]) -> i
     }
     buf[done..].fill(0);
     Ok(())
+}
+
+/// What came of a wish to share blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Both files have them.
+    Done,
+    /// The file system does not do it, or not for these borders: nothing has changed.
+    Impossible,
 }
 
 /// Whether content is likely to be read soon where it is written.

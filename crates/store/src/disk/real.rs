@@ -1,6 +1,6 @@
 //! The real disk.
 
-use super::{Disk, DiskFile, DiskSpace, OpenMode, SeekTo, WholeDisk};
+use super::{Disk, DiskFile, DiskSpace, OpenMode, SeekTo, Sharing, WholeDisk};
 use parking_lot::Mutex;
 use perigee_types::ByteRange;
 use rustix::fs::{
@@ -163,6 +163,30 @@ impl DiskFile for RealFile {
             }
         }
         self.write_at(offset, data)
+    }
+
+    #[expect(unsafe_code, reason = "rustix has no FICLONERANGE")]
+    fn share(&self, range: ByteRange, from: &dyn DiskFile) -> io::Result<Sharing> {
+        let from = from.fd()?;
+        let what = libc::file_clone_range {
+            src_fd: from.as_raw_fd().into(),
+            src_offset: range.start,
+            src_length: range.len(),
+            dest_offset: range.start,
+        };
+        // SAFETY: the descriptors and the structure live until it returns, and the kernel writes to neither.
+        let shared =
+            unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::FICLONERANGE, &raw const what) };
+        if shared == 0 {
+            return Ok(Sharing::Done);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EXDEV | libc::EINVAL) => {
+                Ok(Sharing::Impossible)
+            }
+            _ => Err(error),
+        }
     }
 
     fn size(&self) -> io::Result<u64> {

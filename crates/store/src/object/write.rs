@@ -2,9 +2,9 @@
 
 use super::read::read_block;
 use super::table::{block_range, blocks_of};
-use super::{Body, Goes, Object, Writers, outside, spans_of, wholly_invalid};
+use super::{Backing, Body, Goes, Object, Writers, outside, spans_of, wholly_invalid};
 use crate::core::Grown;
-use crate::disk::{DiskFile, Reuse, write_content};
+use crate::disk::{DiskFile, Reuse, Sharing, write_content};
 use crate::error::StoreError;
 use crate::sums::{BLOCK, block_sum, block_sums};
 use perigee_types::limits::BLOCK_LEN;
@@ -16,12 +16,50 @@ use std::sync::Arc;
 /// live that long.
 const BEGIN_LEN: u64 = 8 << 20;
 
+/// What goes into a file.
+struct Bytes<'a> {
+    data: &'a [u8],
+    reuse: Reuse,
+    /// A file with the same bytes at the same place.
+    source: Option<&'a dyn DiskFile>,
+}
+
 impl Object {
     /// The owner's write: what it covers is valid here afterwards. Durable by [`Object::sync`].
     ///
     /// Errors: `Corrupt` when it covers a part of a block whose rest is corrupt; `NoSpace` and `Io` leave
     /// the object's length and everything outside the range as it was.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        self.write_or_share(offset, data, None)
+    }
+
+    /// [`Object::write`] of `data` that was read from the same place of another object, which does not change meanwhile: where
+    /// the file system can, both share the disk's blocks, and nothing is written.
+    ///
+    /// Errors: as [`Object::write`].
+    pub fn write_copy(&self, offset: u64, data: &[u8], source: &Self) -> Result<(), StoreError> {
+        let shareable = source.shareable()?;
+        self.write_or_share(offset, data, shareable.as_deref())
+    }
+
+    /// The file whose blocks another object may share: one that nobody writes past this store, so that its blocks are what was
+    /// verified.
+    fn shareable(&self) -> Result<Option<Arc<dyn DiskFile>>, StoreError> {
+        let body = self.body.read();
+        self.check_live(&body)?;
+        let whole = matches!(body.backing, Backing::Fresh | Backing::Present);
+        if !whole || body.writers == Writers::Outside {
+            return Ok(None);
+        }
+        self.open_file(&body)
+    }
+
+    fn write_or_share(
+        &self,
+        offset: u64,
+        data: &[u8],
+        source: Option<&dyn DiskFile>,
+    ) -> Result<(), StoreError> {
         if data.is_empty() {
             return Ok(());
         }
@@ -30,7 +68,12 @@ impl Object {
         self.core.check_room(self.inode.container())?;
         let mut body = self.body.write();
         self.check_live(&body)?;
-        self.put(&mut body, range, data, Reuse::Likely)?;
+        let bytes = Bytes {
+            data,
+            reuse: Reuse::Likely,
+            source,
+        };
+        self.put(&mut body, range, bytes)?;
         forget_invalid(&mut body, range);
         Ok(())
     }
@@ -65,7 +108,12 @@ impl Object {
         for &part in &parts {
             let at = (part.start - range.start) as usize;
             let bytes = &data[at..at + part.len() as usize];
-            self.put(&mut body, part, bytes, Reuse::Unlikely)?;
+            let bytes = Bytes {
+                data: bytes,
+                reuse: Reuse::Unlikely,
+                source: None,
+            };
+            self.put(&mut body, part, bytes)?;
             body.invalid.fill(part, content);
             body.filled.extend(spans_of(part));
         }
@@ -73,13 +121,12 @@ impl Object {
     }
 
     /// Writes bytes and their checksums. Validity is the caller's.
-    fn put(
-        &self,
-        body: &mut Body,
-        range: ByteRange,
-        data: &[u8],
-        reuse: Reuse,
-    ) -> Result<(), StoreError> {
+    fn put(&self, body: &mut Body, range: ByteRange, bytes: Bytes<'_>) -> Result<(), StoreError> {
+        let Bytes {
+            data,
+            reuse,
+            source,
+        } = bytes;
         let goes = body.goes(range.end, self.core.small_len_max);
         if goes == Goes::ToKeys && !self.core.kv.reserve.takes_small() {
             return Err(StoreError::NoSpace);
@@ -91,7 +138,15 @@ impl Object {
         }
         self.load_sums(body, range)?;
         let sums = self.sums_after(body, &*file, range, data)?;
-        if let Err(error) = write_content(&*file, range.start, data, reuse) {
+        let shared = match source.filter(|_| goes == Goes::ToFile) {
+            Some(source) => file.share(range, source),
+            None => Ok(Sharing::Impossible),
+        };
+        let written = match shared {
+            Ok(Sharing::Impossible) => write_content(&*file, range.start, data, reuse),
+            shared => shared.map(|_| ()),
+        };
+        if let Err(error) = written {
             self.mend_failed_write(body, &*file, range, change);
             return Err(self.io("write", &error));
         }
