@@ -94,7 +94,9 @@ where
             None => {}
         }
         if search.is_over(Instant::now()) {
-            warn!(%container, ?owner, "no owner answered in time");
+            let here = env.container(container);
+            let here = here.map_or_else(String::new, |here| here.hindrances());
+            warn!(%container, ?owner, here, "no owner answered in time");
             return Err(Errno::EIO.into());
         }
         // A sender that is gone means that the node stops; the pause then bounds the loop.

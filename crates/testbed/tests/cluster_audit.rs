@@ -68,6 +68,7 @@ fn who_came_in_who_was_refused_and_who_changed_what_is_logged_in_one_line_each()
         container: ContainerId::ROOT,
         snapshot: None,
         after: None,
+        in_place: Vec::new(),
     };
     let code = guest.refusal(PeerName::Node(NodeId(1)), &page, &[]);
     assert_eq!(code, Code::Forbidden);

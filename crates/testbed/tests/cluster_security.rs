@@ -394,6 +394,7 @@ fn without_a_place_in_the_chain(guest: &Guest, owner: u32, inode: InodeId) {
         container,
         snapshot: None,
         after: None,
+        in_place: Vec::new(),
     };
     assert_eq!(guest.refusal(node(owner), &page, &[]), Code::Forbidden);
     let fetch = data::Fetch {

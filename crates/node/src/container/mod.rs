@@ -316,6 +316,34 @@ impl Container {
         }
     }
 
+    /// What may keep this node from answering for the container, in words, for the log.
+    pub(crate) fn hindrances(&self) -> String {
+        let st = self.state.lock();
+        let now = self.env.clock.now();
+        let ms = |until: Tick| until.since(now).as_micros() / 1_000;
+        let lease = st.chain.lease_until(now).map_or(0, ms);
+        let (last, committed) = (st.chain.last().seq, st.chain.committed());
+        let members: Vec<String> = st
+            .chain
+            .member_progress()
+            .iter()
+            .map(|member| format!("{member:?}"))
+            .collect();
+        format!(
+            "{:?}, lease for {lease} ms, changes in {} ms, log to {last}, committed to {committed}, {} records to apply, \
+             transactions idle: {}, changes under way: {}, moving: {}, chunks away: {}, dirty files: {}, members: {}",
+            st.role,
+            ms(st.changes_from),
+            st.overlay.records(),
+            st.transactions.is_idle(),
+            st.leases.has_any_changes(),
+            st.moving,
+            st.away.holds.iter().count(),
+            st.dirty.inodes().len(),
+            members.join(", "),
+        )
+    }
+
     /// Whether this node owns the container now, and in which epoch.
     pub(crate) fn owned(&self) -> Option<Epoch> {
         let st = self.state.lock();

@@ -5,7 +5,7 @@ use super::uncertain::Uncertain;
 use super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use perigee_meta::{Key, Kind};
-use perigee_proto::message::data::{StatePage, StateRows};
+use perigee_proto::message::data::{Place, RowsInPlace, StatePage, StateRows};
 use perigee_replica::Input;
 use perigee_store::{Snapshot, Space, StoreError, WriteBatch};
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, Tick, Version};
@@ -18,10 +18,214 @@ use tracing::{error, info, warn};
 const PAGE_ROWS: usize = 2_000;
 /// Bytes of one page.
 const PAGE_BYTES: usize = 512 << 10;
+/// Pages that a joining node tells of at a time.
+const IN_PLACE_MAX: usize = 64;
 /// A snapshot that nobody asks about for so long is dropped.
 const SNAPSHOT_IDLE_MICROS: u64 = 60_000_000;
 /// Set in the local space while a transfer replaces the state.
 pub(super) const RECEIVING: &[u8] = b"receiving";
+
+/// When a page ends.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    rows: usize,
+    /// The row that passes it is the last.
+    bytes: usize,
+}
+
+/// Of a page that travels.
+const WHOLE: Most = Most {
+    rows: PAGE_ROWS,
+    bytes: PAGE_BYTES,
+};
+/// Of one that may be the same at both ends: what has changed is told apart by them.
+const PART: Most = Most {
+    rows: 250,
+    bytes: 64 << 10,
+};
+
+/// Rows that follow each other.
+#[derive(Debug, Default)]
+struct Page {
+    rows: Vec<(Bytes, Bytes)>,
+    /// None follow.
+    last: bool,
+}
+
+impl Page {
+    /// The rows after a key.
+    fn read(
+        snapshot: &Snapshot,
+        container: ContainerId,
+        after: Option<&[u8]>,
+        most: Most,
+    ) -> Result<Self, StoreError> {
+        let from = after.map_or_else(Vec::new, next_key);
+        let mut rows = snapshot.scan(Space::State(container), &from, None, most.rows)?;
+        let full = rows.len() == most.rows;
+        let mut bytes = 0;
+        let fits = rows.iter().position(|(key, value)| {
+            bytes += key.len() + value.len();
+            bytes >= most.bytes
+        });
+        rows.truncate(fits.map_or(most.rows, |last| last + 1));
+        let last = !full && fits.is_none();
+        Ok(Self { rows, last })
+    }
+
+    fn through(&self) -> Option<&Bytes> {
+        self.rows.last().map(|(key, _)| key)
+    }
+
+    fn told(&self) -> Option<RowsInPlace> {
+        let through = self.through()?.to_vec();
+        let sha256 = hash(&self.rows);
+        Some(RowsInPlace { through, sha256 })
+    }
+
+    fn owned(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let rows = self.rows.iter();
+        rows.map(|(key, value)| (key.to_vec(), value.to_vec()))
+            .collect()
+    }
+}
+
+/// The first key that could follow.
+fn next_key(key: &[u8]) -> Vec<u8> {
+    let mut next = key.to_vec();
+    next.push(0);
+    next
+}
+
+fn hash(rows: &[(Bytes, Bytes)]) -> [u8; 32] {
+    let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in rows.iter().flat_map(|(key, value)| [key, value]) {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let mut sha256 = [0; 32];
+    sha256.copy_from_slice(hash.finish().as_ref());
+    sha256
+}
+
+/// What a joining node is told.
+#[derive(Debug, Default)]
+struct Compared {
+    in_place: Vec<Place>,
+    rows: Vec<(Vec<u8>, Vec<u8>)>,
+    last: bool,
+}
+
+impl Compared {
+    fn sent(self, snapshot: u64, base: Version) -> StateRows {
+        StateRows {
+            snapshot,
+            base,
+            in_place: self.in_place,
+            rows: self.rows,
+            last: self.last,
+        }
+    }
+}
+
+/// The next part of a snapshot, for a joining node.
+fn answer(
+    snapshot: &Snapshot,
+    container: ContainerId,
+    request: &StatePage,
+) -> Result<Compared, StoreError> {
+    let compared = compare(snapshot, container, request)?;
+    if !compared.in_place.is_empty() {
+        return Ok(compared);
+    }
+    let page = Page::read(snapshot, container, request.after.as_deref(), WHOLE)?;
+    Ok(Compared {
+        rows: page.owned(),
+        last: page.last,
+        in_place: Vec::new(),
+    })
+}
+
+/// Compares the pages that a joining node tells of to the snapshot's, until so much differs that it fills an answer. Nothing is
+/// said where the first differs by more than that.
+fn compare(
+    snapshot: &Snapshot,
+    container: ContainerId,
+    request: &StatePage,
+) -> Result<Compared, StoreError> {
+    let mut compared = Compared::default();
+    let mut from = request.after.as_deref().map_or_else(Vec::new, next_key);
+    let mut bytes = 0;
+    for told in &request.in_place {
+        let to = next_key(&told.through);
+        let rows = snapshot.scan(Space::State(container), &from, Some(&to), PAGE_ROWS + 1)?;
+        from = to;
+        if rows.len() <= PAGE_ROWS && hash(&rows) == told.sha256 {
+            compared.in_place.push(Place::Same);
+            continue;
+        }
+        bytes += rows.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+        if rows.len() > PAGE_ROWS || bytes > PAGE_BYTES {
+            break;
+        }
+        compared.in_place.push(Place::Rows(rows.len()));
+        let last = true;
+        compared.rows.extend(Page { rows, last }.owned());
+    }
+    Ok(compared)
+}
+
+/// The next rows of a state.
+#[derive(Debug)]
+struct TakenOver {
+    rows: Vec<(Vec<u8>, Vec<u8>)>,
+    /// There are no others up to this key.
+    through: Option<Vec<u8>>,
+}
+
+/// What a joining node takes over: rows that came, and what it had where that is the same. `None`: the answer is about other
+/// pages than were told of.
+fn put_together(had: &[Page], answer: StateRows) -> Option<TakenOver> {
+    let mut came = answer.rows.into_iter();
+    let mut rows = Vec::new();
+    let mut through = None;
+    for (number, place) in answer.in_place.iter().enumerate() {
+        let page = had.get(number)?;
+        match place {
+            Place::Same => rows.extend(page.owned()),
+            Place::Rows(count) => {
+                let before = rows.len();
+                rows.extend(came.by_ref().take(*count));
+                if rows.len() - before != *count {
+                    return None;
+                }
+            }
+        }
+        through = page.through().map(|key| key.to_vec());
+    }
+    rows.extend(came);
+    let last = rows.last().map(|(key, _)| key.clone());
+    let through = through.max(last);
+    Some(TakenOver { rows, through })
+}
+
+/// Reads what a joining node has of the rows after a key. What cannot be read is not there.
+fn pages_in_place(snapshot: &Snapshot, id: ContainerId, after: Option<&[u8]>) -> Vec<Page> {
+    let mut pages: Vec<Page> = Vec::new();
+    while pages.len() < IN_PLACE_MAX && pages.last().is_none_or(|page| !page.last) {
+        let through = pages.last().and_then(Page::through);
+        let after = through.map(|key| &key[..]).or(after);
+        match Page::read(snapshot, id, after, PART) {
+            Ok(page) if !page.rows.is_empty() => pages.push(page),
+            Ok(_) => break,
+            Err(error) => {
+                warn!(container = %id, %error, "rows in place are not read");
+                break;
+            }
+        }
+    }
+    pages
+}
 
 struct Open {
     snapshot: Arc<Snapshot>,
@@ -41,40 +245,16 @@ impl Container {
     pub(crate) fn state_page(&self, request: &StatePage) -> Result<StateRows, Failed> {
         let now = self.env.clock.now();
         Self::reign(&self.state.lock(), now)?;
-        let (number, snapshot, base) = self.open_snapshot(request.snapshot, now)?;
-        let from = match &request.after {
-            Some(key) => {
-                let mut from = key.clone();
-                from.push(0);
-                from
-            }
-            None => Vec::new(),
-        };
-        let rows = snapshot
-            .scan(Space::State(self.id), &from, None, PAGE_ROWS)
-            .map_err(|error| self.store_refused(&error))?;
-        let full = rows.len() == PAGE_ROWS;
-        let mut page = Vec::new();
-        let mut bytes = 0;
-        let mut cut = false;
-        for (key, value) in rows {
-            bytes += key.len() + value.len();
-            page.push((key.to_vec(), value.to_vec()));
-            if bytes >= PAGE_BYTES {
-                cut = true;
-                break;
-            }
+        if request.in_place.len() > IN_PLACE_MAX {
+            return Err(Errno::EINVAL.into());
         }
-        let last = !full && !cut;
-        if last {
+        let (number, snapshot, base) = self.open_snapshot(request.snapshot, now)?;
+        let refused = |error: StoreError| self.store_refused(&error);
+        let answer = answer(&snapshot, self.id, request).map_err(refused)?;
+        if answer.last {
             self.snapshots.lock().open.remove(&number);
         }
-        Ok(StateRows {
-            snapshot: number,
-            base,
-            rows: page,
-            last,
-        })
+        Ok(answer.sent(number, base))
     }
 
     fn open_snapshot(
@@ -162,13 +342,29 @@ impl Container {
             container: self.id,
             snapshot: None,
             after: None,
+            in_place: Vec::new(),
         };
+        // What this node has from an earlier time is taken as if it had come, where the owner says that it is the same.
+        let had = self
+            .env
+            .store
+            .snapshot()
+            .map_err(|error| error.to_string())?;
+        let had = Arc::new(had);
+        let (mut came, mut all) = (0, 0);
         let mut files: BTreeMap<InodeId, u64> = BTreeMap::new();
         let mut batch = WriteBatch::default();
         batch.put(Space::Local(self.id), RECEIVING, &[1]);
         batch.delete_range(Space::State(self.id), &[], None);
         batch.delete_range(Space::Log(self.id), &[], None);
         loop {
+            let (id, snapshot, after) = (self.id, had.clone(), request.after.clone());
+            let reading = self
+                .env
+                .runtime
+                .spawn_blocking(move || pages_in_place(&snapshot, id, after.as_deref()));
+            let in_place = reading.await.map_err(|error| error.to_string())?;
+            request.in_place = in_place.iter().filter_map(Page::told).collect();
             let page = self
                 .env
                 .ask(from, &request, Bytes::new(), Duration::from_secs(10))
@@ -178,23 +374,25 @@ impl Container {
             if !self.state.lock().chain.accepts_state(page.base) {
                 return Err("it is not wanted any more".to_owned());
             }
-            for (key, value) in &page.rows {
+            let (number, base, last) = (page.snapshot, page.base, page.last);
+            came += page.rows.len();
+            let TakenOver { rows, through } = put_together(&in_place, page)
+                .ok_or("the answer is about other rows than were told of")?;
+            all += rows.len();
+            for (key, value) in &rows {
                 if let Some((inode, size)) = file_of(self.id, key, value) {
                     files.insert(inode, size);
                 }
                 batch.put(Space::State(self.id), key, value);
             }
-            request.snapshot = Some(page.snapshot);
-            request.after = page
-                .rows
-                .last()
-                .map(|(key, _)| key.clone())
-                .or(request.after);
+            request.snapshot = Some(number);
+            request.after = through.or(request.after);
             *replaced = Replaced::APart;
-            if page.last {
-                self.finish_receiving(std::mem::take(&mut batch), page.base, &files)
+            if last {
+                self.finish_receiving(std::mem::take(&mut batch), base, &files)
                     .await?;
-                return Ok(page.base);
+                info!(container = %self.id, rows = all, came, "rows received");
+                return Ok(base);
             }
             self.put_on_disk(std::mem::take(&mut batch)).await?;
         }
@@ -290,5 +488,115 @@ fn file_of(container: ContainerId, key: &[u8], value: &[u8]) -> Option<(InodeId,
             error!(%inode, %error, "received inode record is unreadable");
             None
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+    use perigee_store::{Store, StoreIdentity, StoreOptions};
+    use perigee_types::Rng;
+
+    const C: ContainerId = ContainerId(3);
+
+    type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    fn snapshot_of(rows: &Rows) -> (tempfile::TempDir, Snapshot) {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = StoreIdentity {
+            cluster: 1,
+            node: NodeId(1),
+        };
+        let path = dir.path().join("s");
+        let store = Store::create_with(&path, identity, StoreOptions::default()).unwrap();
+        let mut batch = WriteBatch::default();
+        for (key, value) in rows {
+            batch.put(Space::State(C), key, value);
+        }
+        store.commit(batch).unwrap();
+        let snapshot = store.snapshot().unwrap();
+        (dir, snapshot)
+    }
+
+    /// Rows as two nodes have them: most are the same.
+    fn sides(rng: &mut Rng) -> (Rows, Rows) {
+        let count = rng.below(4_000);
+        let row = |number: u64| (number.to_be_bytes().to_vec(), vec![number as u8; 60]);
+        let one: Rows = (0..count).map(|number| row(number * 3)).collect();
+        let mut two = one.clone();
+        for _ in 0..rng.below(6) {
+            let at = rng.below(count * 3 + 1);
+            match rng.below(4) {
+                0 => _ = two.insert(at.to_be_bytes().to_vec(), b"changed".to_vec()),
+                1 => _ = two.remove((at / 3 * 3).to_be_bytes().as_slice()),
+                2 => two.retain(|key, _| *key < at.to_be_bytes().to_vec()),
+                // So many new ones that they fill more than an answer.
+                _ => two.extend((0..3_000).map(|new| {
+                    let mut key = at.to_be_bytes().to_vec();
+                    key.extend(u64::to_be_bytes(new));
+                    (key, vec![7; 200])
+                })),
+            }
+        }
+        (one, two)
+    }
+
+    /// Has a node with `had` take over the rows of another one; gives them, and the bytes that came.
+    fn taken_over(had: &Snapshot, owner: &Snapshot) -> (Rows, usize) {
+        let mut request = StatePage {
+            container: C,
+            snapshot: None,
+            after: None,
+            in_place: Vec::new(),
+        };
+        let (mut rows, mut bytes) = (Rows::new(), 0);
+        for _ in 0..10_000 {
+            let had = pages_in_place(had, C, request.after.as_deref());
+            request.in_place = had.iter().filter_map(Page::told).collect();
+            let answer = answer(owner, C, &request).unwrap();
+            let last = answer.last;
+            let came = answer
+                .rows
+                .iter()
+                .map(|(key, value)| key.len() + value.len());
+            bytes += came.sum::<usize>();
+            let page = put_together(&had, answer.sent(1, Version::default())).unwrap();
+            rows.extend(page.rows);
+            request.after = page.through.or(request.after);
+            if last {
+                return (rows, bytes);
+            }
+        }
+        panic!("it does not end");
+    }
+
+    #[test]
+    fn a_state_is_taken_over_whatever_was_there_and_what_is_the_same_stays() {
+        let mut rng = Rng::new(7);
+        for _ in 0..40 {
+            let (one, two) = sides(&mut rng);
+            let (_dirs, had, owner) = {
+                let (first, had) = snapshot_of(&one);
+                let (second, owner) = snapshot_of(&two);
+                ((first, second), had, owner)
+            };
+            let (taken, bytes) = taken_over(&had, &owner);
+            assert!(taken == two);
+            if one == two {
+                assert_eq!(bytes, 0);
+            }
+        }
+        let rows: Rows = (0..3_000_u64)
+            .map(|number| (number.to_be_bytes().to_vec(), vec![1; 100]))
+            .collect();
+        let mut changed = rows.clone();
+        changed.insert(1_500_u64.to_be_bytes().to_vec(), vec![2; 100]);
+        let ((_one, had), (_two, owner)) = (snapshot_of(&rows), snapshot_of(&changed));
+        let (taken, bytes) = taken_over(&had, &owner);
+        assert!(taken == changed);
+        assert!(bytes <= PART.bytes, "{bytes}");
+        let (_none, had) = snapshot_of(&Rows::new());
+        assert!(taken_over(&had, &owner).0 == changed);
     }
 }

@@ -135,6 +135,27 @@ pub struct StatePage {
     pub snapshot: Option<u64>,
     /// Rows after this key.
     pub after: Option<Vec<u8>>,
+    /// What the joining node has of them from an earlier time, in pages that follow each other; 64 at most.
+    pub in_place: Vec<RowsInPlace>,
+}
+
+/// A page of rows, by their hash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowsInPlace {
+    /// Its last key.
+    pub through: Vec<u8>,
+    /// Their SHA-256, each as the length of the key, the key, the length of the value, and the value; lengths in 8 bytes, the
+    /// least one first.
+    pub sha256: [u8; 32],
+}
+
+/// What the state has in the place of a page that a joining node told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// The same rows.
+    Same,
+    /// So many others.
+    Rows(usize),
 }
 
 /// A page of the state.
@@ -144,7 +165,10 @@ pub struct StateRows {
     pub snapshot: u64,
     /// The state is what the log gives up to here.
     pub base: Version,
-    /// Key and value, ascending.
+    /// What takes the place of the first pages of [`StatePage::in_place`].
+    pub in_place: Vec<Place>,
+    /// Key and value, ascending: those of pages that are not the same, one after the other. Where nothing is said of any page, the
+    /// next ones.
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// Nothing follows.
     pub last: bool,
