@@ -360,3 +360,116 @@ fn a_snapshot_is_read_only_and_a_schedule_makes_them() {
     .unwrap();
     assert!(list(&mut cluster, &dir).iter().any(|(name, _)| name == "s"));
 }
+
+/// What a file has in the place of each unit: the byte that it is full of; none where that cannot be read.
+fn units(path: &Path, count: u64) -> Vec<Option<u8>> {
+    let file = File::open(path).unwrap();
+    let read = |unit: u64| {
+        let mut bytes = vec![0; UNIT as usize];
+        file.read_exact_at(&mut bytes, unit * UNIT).ok()?;
+        let first = bytes[0];
+        assert!(
+            bytes.iter().all(|byte| *byte == first),
+            "unit {unit} is torn"
+        );
+        Some(first)
+    };
+    (0..count).map(read).collect()
+}
+
+#[test]
+fn the_deletion_of_a_snapshot_spoils_none_of_the_others() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(1).unwrap();
+    let dir = cluster.mount(1).unwrap().join("dir");
+    fs::create_dir(&dir).unwrap();
+    let path = dir.join("file");
+    let file = File::create(&path).unwrap();
+    let put = |unit: u64, byte: u8| {
+        file.write_all_at(&vec![byte; UNIT as usize], unit * UNIT)
+            .unwrap();
+        file.sync_all().unwrap();
+    };
+    (0..8).for_each(|unit| put(unit, b'0'));
+    make(&mut cluster, &dir, "first");
+    put(5, b'x');
+    make(&mut cluster, &dir, "second");
+    put(2, b'A');
+    make(&mut cluster, &dir, "third");
+    put(2, b'B');
+    snapshot(&mut cluster, &["delete", "second"], &dir);
+    let of = |name: &str| units(&dir.join(".snapshots").join(name).join("file"), 8);
+    let shown = |of: &[Option<u8>]| (of[2], of[5]);
+    let kept = |cluster: &mut Cluster| {
+        list(cluster, &dir)
+            .iter()
+            .map(|(_, kept)| kept)
+            .sum::<u64>()
+    };
+    // What it had that others need has come to them.
+    wait::until("the snapshot is gone", LIMIT, || {
+        Ok((kept(&mut cluster) == 3 * UNIT).then_some(()))
+    })
+    .unwrap();
+    assert_eq!(shown(&of("first")), (Some(b'0'), Some(b'0')));
+    assert_eq!(shown(&of("third")), (Some(b'A'), Some(b'x')));
+    assert_eq!(shown(&units(&path, 8)), (Some(b'B'), Some(b'x')));
+}
+
+/// What a snapshot shows of a file that was being written over when the only node, or the owner of three, died: what it was, or
+/// an error, and nothing else.
+fn killed_while_replacing(nodes: u32, count: u64) {
+    let mut cluster = Cluster::start(nodes).unwrap();
+    let dir = cluster.mount(1).unwrap().join("dir");
+    let other = if nodes > 1 { 2 } else { 1 };
+    if nodes > 1 {
+        cluster.mount(other).unwrap();
+    }
+    fs::create_dir(&dir).unwrap();
+    let file = File::create(dir.join("file")).unwrap();
+    let fill = |byte: u8| {
+        for unit in 0..count {
+            file.write_all_at(&vec![byte; UNIT as usize], unit * UNIT)
+                .unwrap();
+        }
+    };
+    fill(b'0');
+    file.sync_all().unwrap();
+    make(&mut cluster, &dir, "before");
+    fill(b'N');
+    let syncing = file.try_clone().unwrap();
+    let syncs = (nodes > 1).then(|| std::thread::spawn(move || _ = syncing.sync_all()));
+    std::thread::sleep(Duration::from_millis(300));
+    cluster.kill(1, Signal::KILL).unwrap();
+    drop(file);
+    if nodes == 1 {
+        cluster.up().unwrap();
+    }
+    let there = cluster.mount(other).unwrap().join("dir");
+    let path = there.join(".snapshots/before/file");
+    let seen = wait::until("the snapshot can be read", LIMIT, || {
+        Ok(path.exists().then(|| units(&path, count)))
+    });
+    let seen = seen.unwrap();
+    let wrong = |unit: &&Option<u8>| unit.is_some_and(|byte| byte != b'0');
+    assert_eq!(seen.iter().filter(wrong).count(), 0, "{seen:?}");
+    let lost = seen.iter().filter(|unit| unit.is_none()).count();
+    println!("{nodes} nodes: {lost} of {count} units are lost");
+    // What was kept some time before has got to the others.
+    assert!(nodes == 1 || lost as u64 <= count / 2, "{seen:?}");
+    if let Some(syncs) = syncs {
+        cluster.up().unwrap();
+        syncs.join().unwrap();
+    }
+}
+
+#[test]
+fn a_snapshot_shows_what_was_or_an_error_after_the_owner_was_killed() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    killed_while_replacing(1, 16);
+    killed_while_replacing(3, 256);
+}

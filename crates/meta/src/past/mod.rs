@@ -22,6 +22,15 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+use crate::key::Lane;
+use perigee_types::InodeId;
+
+/// Whether a file is one of a checkpoint's, with content that was replaced since.
+#[must_use]
+pub fn is_kept_file(inode: InodeId) -> bool {
+    Lane::of(inode.index()) == Lane::Past
+}
+
 pub use checkpoints::{Checkpoint, Checkpoints, Fate, keep_rows};
 pub use files::{KeptContent, begin_kept_file, end_kept_file, files_of, kept_content, kept_units};
 pub use leave::{Left, Outdated, leave_rows};

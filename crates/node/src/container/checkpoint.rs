@@ -130,7 +130,10 @@ impl Container {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
-            if !st.is_stopped_for(snapshot) || now >= st.changes_from {
+            // Something else may have stopped it again since that stop ended.
+            let stopped = st.stopped.filter(|stopped| stopped.snapshot == snapshot);
+            let in_time = stopped.is_some_and(|stopped| now < stopped.until);
+            if !in_time || now >= st.changes_from {
                 return Err(Errno::ETIMEDOUT.into());
             }
             self.record_all_writes(&mut st);
@@ -255,6 +258,8 @@ impl Container {
             if !st.dirty.inodes().is_empty() {
                 return Err(Elsewhere::NotReady.into());
             }
+            // A write may be between what it keeps and its record.
+            self.record_kept(&mut st, now)?;
             checkpoint.fate = Fate::Leaves;
             info!(container = %self.id, checkpoint = %at, "no snapshot has the checkpoint");
             self.order(&mut st, now, &row(&checkpoint, at), false)?;
@@ -299,7 +304,7 @@ impl Container {
         Ok(())
     }
 
-    fn order_rows(
+    pub(super) fn order_rows(
         &self,
         st: &mut State,
         now: Tick,
@@ -344,7 +349,7 @@ impl Container {
             Some(Outdated::Joins { of, kept, at, into }) => {
                 let me = self.clone();
                 let joins = self.env.runtime.spawn_blocking(move || {
-                    me.join_files((of, at), kept.file, into.file)?;
+                    me.join_files((of, at), (kept.file, leaving), into.file)?;
                     me.end_file(leaving, of, kept)
                 });
                 joins.await.map_err(|_| Errno::EIO)??;
@@ -372,7 +377,7 @@ impl Container {
     fn join_files(
         &self,
         (of, at): (InodeIndex, CheckpointId),
-        from: InodeIndex,
+        (from, leaving): (InodeIndex, CheckpointId),
         into: InodeIndex,
     ) -> Result<(), Failed> {
         let (source, target) = (InodeId::new(self.id, from), InodeId::new(self.id, into));
@@ -388,7 +393,8 @@ impl Container {
             self.with_state(&st, |view| {
                 let has = kept_units(self.id, view, from, all.clone())?;
                 let kept = perigee_meta::past::kept_content(self.id, view, (of, at), all)?;
-                let between = kept.iter().filter(|content| content.kept.file != from);
+                // What later checkpoints have of a unit was replaced later.
+                let between = kept.iter().filter(|content| content.at < leaving);
                 let there: Vec<_> = between.map(|content| &content.units).collect();
                 let lacks = |unit: &u64| !there.iter().any(|units| units.has(*unit));
                 Ok(has.iter().filter(lacks).collect::<Vec<u64>>())

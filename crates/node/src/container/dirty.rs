@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 pub(super) const REPLACED_WAIT: Span = Span::from_millis(30_000);
 /// For how long a file is left alone before what was replaced in it gets its record.
 pub(super) const QUIET_WAIT: Span = Span::from_millis(2_000);
+/// What is kept for a checkpoint waits for so long, to share its record with more of it.
+const KEPT_WAIT: Span = Span::from_millis(30);
 /// A file that grew by so much does not wait for others that share its record's way.
 const GROWN_BYTES_MAX: u64 = 4 << 20;
 /// A file with so many bytes replaced does not wait, lest the next fsync take long.
@@ -54,6 +56,7 @@ impl Written {
             Effect::Replaced if self.bytes < REPLACED_BYTES_MAX => {
                 (self.since + REPLACED_WAIT).min(self.last + QUIET_WAIT)
             }
+            Effect::Kept => self.since + KEPT_WAIT,
             Effect::Replaced | Effect::Grew => self.since,
         }
     }
@@ -64,6 +67,9 @@ impl Written {
 pub(crate) enum Effect {
     /// They replace what it has.
     Replaced,
+    /// They keep what a checkpoint has of another file, whose own writes may be in place already: a crash before their record
+    /// loses it.
+    Kept,
     /// They add to it: a program that writes once, from the front to the end, is best followed at once.
     Grew,
 }

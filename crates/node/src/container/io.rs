@@ -6,6 +6,7 @@ use super::view::{Foreign, owner_view};
 use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
+use perigee_meta::past::is_kept_file;
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
 use perigee_proto::message::file::{At, Whence};
 use perigee_replica::chunk::Access;
@@ -125,7 +126,13 @@ impl Container {
 
     /// Makes records of the writes that are due.
     pub(super) fn record_due_writes(&self, st: &mut State, now: Tick) {
-        for inode in st.dirty.due(now) {
+        let due = st.dirty.due(now);
+        if due.iter().any(|inode| is_kept_file(*inode))
+            && let Err(elsewhere) = self.record_kept(st, now)
+        {
+            debug!(container = %self.id, %elsewhere, "what is kept for checkpoints has no record yet");
+        }
+        for inode in due {
             self.record_writes(st, now, inode);
         }
     }

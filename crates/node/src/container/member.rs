@@ -264,7 +264,7 @@ impl Container {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             // The reign may have ended meanwhile, and what the next one may change is not for this one to say.
-            if Self::reign(&st, now).is_err() {
+            if Self::reign(&st, now).is_err() || now < st.changes_from {
                 return;
             }
             let until = now + HAND_OVER;

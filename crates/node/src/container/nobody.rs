@@ -6,6 +6,7 @@ use super::install::Round;
 use super::refill::piece;
 use super::{Container, Failed, State};
 use bytes::Bytes;
+use perigee_meta::past::is_kept_file;
 use perigee_proto::message::data::{Fetch as Ask, Region};
 use perigee_replica::{Fetch, Nobody, NotGiven, RegionMap, Role};
 use perigee_types::{Batch, ByteRange, DataCommand, InodeId, NodeId, Span, Version};
@@ -36,6 +37,13 @@ enum Given {
     NoAnswer,
 }
 
+fn written(command: &DataCommand) -> Option<ByteRange> {
+    match command {
+        DataCommand::Written { range, .. } => Some(*range),
+        _ => None,
+    }
+}
+
 impl Container {
     /// Whether what nobody has may be given up. Another host whose write lost its owner half way brings it again, and nobody
     /// may have been shown the place without it.
@@ -49,7 +57,18 @@ impl Container {
         let inode = fetch.inode;
         let committed = st.chain.committed_version();
         let known = st.pull.lost(inode, fetch.range).is_some();
-        match st.pull.on_nobody_has(inode, fetch.range, why, committed) {
+        let mut found = st.pull.on_nobody_has(inode, fetch.range, why, committed);
+        // What a checkpoint's file has in place where its content is missing was never that content.
+        if let Nobody::Keep(parts) = &found
+            && is_kept_file(inode)
+        {
+            for part in parts {
+                st.pull.on_corrupt(inode, *part, committed);
+            }
+            let why = NotGiven::NotEvenOlder;
+            found = st.pull.on_nobody_has(inode, fetch.range, why, committed);
+        }
+        match found {
             Nobody::Keep(parts) => match self.revert(st, inode, parts) {
                 true => Without::Done,
                 false => Without::AskAgain,
@@ -112,6 +131,11 @@ impl Container {
                 whole = false;
                 self.spoilt(st, inode, &rotten);
             }
+        }
+        let replaced: Vec<ByteRange> = batch.data.iter().filter_map(written).collect();
+        if let Err(failed) = self.lose_in_past(st, inode, &replaced) {
+            debug!(%inode, ?failed, "not reverted: what checkpoints have of it is not seen to");
+            return false;
         }
         if !batch.is_empty()
             && let Err(elsewhere) = self.order(st, self.env.clock.now(), &batch, true)

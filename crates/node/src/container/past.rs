@@ -18,7 +18,7 @@ use perigee_meta::past::{
 use perigee_meta::{Context, Op, Refusal, Reply, View};
 use perigee_store::Object;
 use perigee_types::{
-    Batch, ByteRange, CheckpointId, DataCommand, Errno, InodeId, InodeIndex, Seq, Tick,
+    Batch, ByteRange, CheckpointId, DataCommand, Errno, InodeId, InodeIndex, Mutation, Seq, Tick,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -61,6 +61,12 @@ impl Keeping {
     pub(super) fn is_due(&self, inode: InodeId) -> Option<InodeId> {
         let now = self.files.get(&inode)?;
         now.file.filter(|_| !now.unrecorded.is_empty())
+    }
+
+    /// All such files, each with the checkpoint's.
+    fn all_due(&self) -> Vec<(InodeId, InodeId)> {
+        let due = |inode: &InodeId| Some((*inode, self.is_due(*inode)?));
+        self.files.keys().filter_map(due).collect()
     }
 
     /// What is known of a file is not so any more; what no record tells of yet stays.
@@ -178,17 +184,12 @@ impl Container {
             .collect();
         due.dedup();
         for (inode, file) in due {
-            self.record_writes(st, now, file);
-            if st.dirty.get(file).is_some() {
-                st.checkpoints.forget_known();
-                return Err(Elsewhere::NotReady);
-            }
-            if let Some(kept) = st.keeping.files.get_mut(&inode) {
-                let mut rows = BTreeMap::new();
-                for unit in kept.unrecorded.drain(..) {
-                    rows.insert(chunk_row(unit), kept.mine.row(file.index(), unit));
+            match self.due_rows(st, now, inode, file) {
+                Ok(rows) => mutations.extend(rows),
+                Err(elsewhere) => {
+                    st.checkpoints.forget_known();
+                    return Err(elsewhere);
                 }
-                mutations.extend(rows.into_values());
             }
         }
         if mutations.is_empty() {
@@ -197,6 +198,36 @@ impl Container {
         let mut with = batch.clone();
         with.mutations.extend(mutations);
         Ok(Some(with))
+    }
+
+    /// The rows of units of a file that no record tells of yet; the record of their content is ordered before.
+    fn due_rows(
+        &self,
+        st: &mut State,
+        now: Tick,
+        inode: InodeId,
+        file: InodeId,
+    ) -> Result<Vec<Mutation>, Elsewhere> {
+        self.record_writes(st, now, file);
+        if st.dirty.get(file).is_some() {
+            return Err(Elsewhere::NotReady);
+        }
+        let mut rows = BTreeMap::new();
+        if let Some(kept) = st.keeping.files.get_mut(&inode) {
+            for unit in kept.unrecorded.drain(..) {
+                rows.insert(chunk_row(unit), kept.mine.row(file.index(), unit));
+            }
+        }
+        Ok(rows.into_values().collect())
+    }
+
+    /// Makes records of all units that none tells of yet, whether or not what they were kept for has happened.
+    pub(super) fn record_kept(&self, st: &mut State, now: Tick) -> Result<(), Elsewhere> {
+        for (inode, file) in st.keeping.all_due() {
+            let mutations = self.due_rows(st, now, inode, file)?;
+            self.order_rows(st, now, mutations)?;
+        }
+        Ok(())
     }
 
     /// A record is ordered: which checkpoints there are may have changed.
@@ -422,12 +453,13 @@ impl Container {
         let taken = Taken {
             answer: None,
             range,
-            effect: Effect::Replaced,
+            effect: Effect::Kept,
             mtime: self.env.clock.wall(),
             now,
             kill_privileges: false,
         };
         st.take_write(target, &taken);
+        self.wake.notify_one();
     }
 
     /// Copies units; says whether they are kept now: the checkpoint may be the newest no more.
@@ -451,6 +483,51 @@ impl Container {
         Ok(true)
     }
 
+    /// What is in place of a file becomes its content, though nobody knows what it was before: what checkpoints have of these
+    /// ranges, and was not kept, is lost.
+    pub(super) fn lose_in_past(
+        &self,
+        st: &mut State,
+        inode: InodeId,
+        replaced: &[ByteRange],
+    ) -> Result<(), Failed> {
+        for range in replaced {
+            if !self.must_keep(st, inode) {
+                return Ok(());
+            }
+            let Some(wanted) = self.to_keep(st, inode, *range)? else {
+                continue;
+            };
+            let now = self.env.clock.now();
+            error!(container = %self.id, %inode, units = wanted.units.len(), "what a checkpoint has of a file is lost");
+            for run in runs(&wanted.units) {
+                let range = ByteRange::new(run.start * UNIT, (run.end * UNIT).min(wanted.size));
+                let inode_kept = wanted.file;
+                let data = vec![DataCommand::Written {
+                    inode: inode_kept,
+                    range,
+                }];
+                let mutations = Vec::new();
+                self.order(st, now, &Batch { mutations, data }, true)?;
+                self.distrust_writes(st, inode_kept, &[range]);
+                self.count_kept(st, inode, run);
+            }
+            self.refill.notify_one();
+        }
+        Ok(())
+    }
+
+    fn count_kept(&self, st: &mut State, inode: InodeId, run: Range<u64>) {
+        if let Some(kept) = st.keeping.files.get_mut(&inode) {
+            for unit in run {
+                kept.units.add(unit);
+                if kept.mine.add(unit) {
+                    kept.unrecorded.push(unit);
+                }
+            }
+        }
+    }
+
     fn note_kept(
         &self,
         inode: InodeId,
@@ -469,19 +546,15 @@ impl Container {
             return Ok(false);
         }
         self.take_past(&mut st, now, wanted.file, range);
-        if let Some(kept) = st.keeping.files.get_mut(&inode) {
-            for unit in run {
-                kept.units.add(unit);
-                if kept.mine.add(unit) {
-                    kept.unrecorded.push(unit);
-                }
-            }
-        }
+        self.count_kept(&mut st, inode, run);
         Ok(true)
     }
 
     /// An operation that changes nothing, as of a checkpoint.
     pub(crate) fn query_past(&self, at: CheckpointId, op: &Op) -> Result<Reply, Failed> {
+        if super::execute::changes(op) {
+            return Err(Errno::EROFS.into());
+        }
         let st = self.state.lock();
         Self::reign(&st, self.env.clock.now())?;
         if st.checkpoints.get(at).is_none() {
