@@ -164,6 +164,19 @@ impl Rooms {
             .retain(|node, _| nodes.contains_key(node));
     }
 
+    /// What is known of each member, in words, for the log.
+    pub(crate) fn in_words(&self, now: Tick) -> String {
+        let members = self.members.lock();
+        let words = members.iter().map(|(node, member)| {
+            let told = member
+                .told
+                .map(|told| now.since(told.asked.at).as_micros() / 1_000);
+            let left = member.left();
+            format!("{node}: {left:?} bytes left, told {told:?} ms ago")
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
+
     /// The disk with the least room, as it was told.
     pub(crate) fn least(&self) -> Option<Room> {
         let members = self.members.lock();

@@ -331,7 +331,7 @@ impl Container {
             .collect();
         format!(
             "{:?}, lease for {lease} ms, changes in {} ms, log to {last}, committed to {committed}, {} records to apply, \
-             transactions idle: {}, changes under way: {}, moving: {}, chunks away: {}, dirty files: {}, members: {}",
+             transactions idle: {}, changes under way: {}, moving: {}, chunks away: {}, dirty files: {}, members: {}, rooms: {}",
             st.role,
             ms(st.changes_from),
             st.overlay.records(),
@@ -341,6 +341,7 @@ impl Container {
             st.away.holds.iter().count(),
             st.dirty.inodes().len(),
             members.join(", "),
+            self.env.rooms.in_words(now),
         )
     }
 
