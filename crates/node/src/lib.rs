@@ -27,6 +27,7 @@ pub mod rebalance;
 mod removals;
 mod report;
 mod retention;
+mod revoke;
 mod room;
 mod router;
 mod scrub;

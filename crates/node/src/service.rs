@@ -294,7 +294,7 @@ async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
     if method == session::Revoke::METHOD {
         let request: session::Revoke = decode(body)?;
         let whom = Whom::One(request.session);
-        crate::router::revoke(env, whom, request.touched).await?;
+        crate::revoke::revoke(env, whom, request.touched).await?;
         return reply::<session::Revoke>(&session::Revoked);
     }
     if method == session::AskSessions::METHOD {

@@ -415,7 +415,7 @@ impl Container {
             return;
         };
         let whom = Whom::AllBut(except);
-        if let Err(failed) = crate::router::revoke(&self.env, whom, touched.to_vec()).await {
+        if let Err(failed) = crate::revoke::revoke(&self.env, whom, touched.to_vec()).await {
             error!(container = %self.id, ?failed, "mounts were not told of a change");
         }
     }
@@ -431,7 +431,7 @@ impl Container {
         let told = async {
             if holder.node() == self.env.me {
                 let whom = Whom::One(holder);
-                let revoked = crate::router::revoke(&self.env, whom, revoke.touched);
+                let revoked = crate::revoke::revoke(&self.env, whom, revoke.touched);
                 return revoked.await.is_ok();
             }
             let ask = self

@@ -6,11 +6,12 @@
 //! a member leaves out what is the same. The bytes that were hashed are then taken as if they had
 //! arrived: what happens to the range meanwhile does as much as to any others on their way.
 
-use super::Container;
+use super::{Container, State};
 use super::refill::piece;
 use bytes::{Bytes, BytesMut};
 use perigee_proto::message::data::{InPlace, Region, Wanted};
 use perigee_replica::Fetch;
+use std::sync::Arc;
 
 /// Fewer bytes than this travel as they are: the hash and the reading of them cost as much.
 const LEN_MIN: u64 = 4 << 10;
@@ -49,9 +50,17 @@ fn told(bytes: &[u8]) -> InPlace {
 }
 
 fn hash(unit: &[u8]) -> [u8; 32] {
-    let hash = ring::digest::digest(&ring::digest::SHA256, unit);
+    sha256([unit])
+}
+
+/// SHA-256 of some parts, one after the other.
+pub(super) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in parts {
+        context.update(part);
+    }
     let mut sha256 = [0; 32];
-    sha256.copy_from_slice(hash.as_ref());
+    sha256.copy_from_slice(context.finish().as_ref());
     sha256
 }
 
@@ -122,21 +131,30 @@ pub(super) fn put_together(
 }
 
 impl Container {
-    /// Reads what is in place of ranges that were never the content of this state as far as this node knows. Blocks on the
-    /// disk.
-    pub(super) fn look_in_place(&self, fetches: Vec<Fetch>) -> Vec<Asked> {
-        let asked = fetches.into_iter().map(|fetch| Asked {
-            fetch,
-            in_place: self.bytes_in_place(&fetch),
+    /// Reads what is in place of ranges that were never the content of this state as far as this node knows.
+    pub(super) async fn look_in_place(self: &Arc<Self>, fetches: Vec<Fetch>) -> Vec<Asked> {
+        let new = |fetches: &[Fetch]| fetches.iter().copied().map(Asked::new).collect();
+        let any = {
+            let st = self.state.lock();
+            fetches.iter().any(|fetch| may_be_in_place(&st, fetch))
+        };
+        if !any {
+            return new(&fetches);
+        }
+        let (me, looked) = (self.clone(), fetches.clone());
+        let looked = self.env.runtime.spawn_blocking(move || {
+            let asked = looked.into_iter().map(|fetch| Asked {
+                fetch,
+                in_place: me.bytes_in_place(&fetch),
+            });
+            asked.collect()
         });
-        asked.collect()
+        looked.await.unwrap_or_else(|_| new(&fetches))
     }
 
     fn bytes_in_place(&self, fetch: &Fetch) -> Option<Bytes> {
         let (inode, range) = (fetch.inode, piece(fetch.range));
-        let spoiled = self.state.lock().pull.spoiled(inode, range);
-        // What was written since is another content, and what is invalid for a record has not come.
-        if range.len() < LEN_MIN || spoiled != [range] {
+        if !may_be_in_place(&self.state.lock(), fetch) {
             return None;
         }
         let object = &self.file(inode).ok()?.object;
@@ -149,6 +167,13 @@ impl Container {
         let found = object.read_older(range).ok()??;
         (found.len() as u64 == range.len()).then_some(found)
     }
+}
+
+/// Whether what is in place of a range could be what is asked for, and is worth a look.
+fn may_be_in_place(st: &State, fetch: &Fetch) -> bool {
+    let range = piece(fetch.range);
+    // What was written since is another content, and what is invalid for a record has not come.
+    range.len() >= LEN_MIN && st.pull.spoiled(fetch.inode, range) == [range]
 }
 
 #[cfg(test)]

@@ -528,11 +528,7 @@ impl Container {
     ) -> Result<bool, Elsewhere> {
         let inode = request.inode;
         let Placed { range, effect, .. } = placed;
-        let same = match st.reigns_from == placed.reign {
-            true => Ok(()),
-            false => Err(Elsewhere::NotReady),
-        };
-        if let Err(elsewhere) = Self::reign(st, now).and(same) {
+        if let Err(elsewhere) = Self::same_reign(st, now, placed.reign) {
             self.distrust_writes(st, inode, &[range]);
             self.refill.notify_one();
             return Err(elsewhere);

@@ -316,6 +316,16 @@ impl Container {
         }
     }
 
+    /// Whether this node still reigns since `began`: what was let in under an earlier reign counts in that alone, since another
+    /// owner may have reigned between.
+    fn same_reign(st: &State, now: Tick, began: Tick) -> Result<(), Elsewhere> {
+        Self::reign(st, now)?;
+        match st.reigns_from == began {
+            true => Ok(()),
+            false => Err(Elsewhere::NotReady),
+        }
+    }
+
     /// What may keep this node from answering for the container, in words, for the log.
     pub(crate) fn hindrances(&self) -> String {
         let st = self.state.lock();

@@ -397,7 +397,7 @@ impl Container {
         let told = async {
             if session.node() == self.env.me {
                 let whom = Whom::One(session);
-                let revoked = crate::router::revoke(&self.env, whom, touched);
+                let revoked = crate::revoke::revoke(&self.env, whom, touched);
                 return revoked.await.is_ok();
             }
             let revoke = Revoke { session, touched };

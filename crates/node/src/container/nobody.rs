@@ -57,15 +57,18 @@ impl Container {
         let inode = fetch.inode;
         let committed = st.chain.committed_version();
         let known = st.pull.lost(inode, fetch.range).is_some();
+        // What a checkpoint's file has in place where its content is missing was never that content, at any member.
+        let why = match why {
+            NotGiven::NotHere if is_kept_file(inode) => NotGiven::NotEvenOlder,
+            why => why,
+        };
         let mut found = st.pull.on_nobody_has(inode, fetch.range, why, committed);
-        // What a checkpoint's file has in place where its content is missing was never that content.
         if let Nobody::Keep(parts) = &found
             && is_kept_file(inode)
         {
             for part in parts {
                 st.pull.on_corrupt(inode, *part, committed);
             }
-            let why = NotGiven::NotEvenOlder;
             found = st.pull.on_nobody_has(inode, fetch.range, why, committed);
         }
         match found {

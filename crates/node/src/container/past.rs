@@ -99,6 +99,16 @@ struct ToKeep {
     file: InodeId,
     size: u64,
     units: Vec<u64>,
+    /// When the reign began in which this was found out.
+    reign: Tick,
+}
+
+/// Content on its way into a checkpoint's file.
+#[derive(Clone, Copy)]
+struct Content<'a> {
+    bytes: &'a [u8],
+    /// Has the same at the same place: blocks of it are shared where the local file system can.
+    shares: Option<&'a Object>,
 }
 
 /// Where a part of a file's content as of a checkpoint is.
@@ -338,6 +348,7 @@ impl Container {
             file,
             size,
             units,
+            reign: st.reigns_from,
         }))
     }
 
@@ -417,10 +428,12 @@ impl Container {
             .map_err(|error| self.store_refused(&error))?;
         let _still = file.still.read();
         let range = ByteRange::with_len(offset, bytes.len() as u64);
-        self.write_past(&file, target, range, (bytes, None))?;
+        let reign = self.state.lock().reigns_from;
+        let shares = None;
+        self.write_past(&file, target, range, Content { bytes, shares })?;
         let mut st = self.state.lock();
         let now = self.env.clock.now();
-        if let Err(elsewhere) = Self::reign(&st, now) {
+        if let Err(elsewhere) = Self::same_reign(&st, now, reign) {
             self.distrust_writes(&mut st, target, &[range]);
             self.refill.notify_one();
             return Err(elsewhere.into());
@@ -434,7 +447,7 @@ impl Container {
         file: &File,
         target: InodeId,
         range: ByteRange,
-        (bytes, source): (&[u8], Option<&Object>),
+        content: Content<'_>,
     ) -> Result<(), Failed> {
         let there = file
             .object
@@ -442,7 +455,8 @@ impl Container {
             .map_err(|error| self.store_refused(&error))?;
         let replaced = ByteRange::new(range.start.min(there), range.end.min(there));
         let _under_way = self.intend(target, replaced);
-        let wrote = match source {
+        let Content { bytes, shares } = content;
+        let wrote = match shares {
             Some(source) => file.object.write_copy(range.start, bytes, source),
             None => file.object.write(range.start, bytes),
         };
@@ -475,7 +489,11 @@ impl Container {
             let read = file.object.read_bytes(range.start, len);
             let read = read.map_err(|error| self.read_failed(inode, &error))?;
             bytes[..read.len()].copy_from_slice(&read);
-            self.write_past(&target, wanted.file, range, (&bytes, Some(&file.object)))?;
+            let content = Content {
+                bytes: &bytes,
+                shares: Some(&file.object),
+            };
+            self.write_past(&target, wanted.file, range, content)?;
             if !self.note_kept(inode, wanted, run, range)? {
                 return Ok(false);
             }
@@ -502,14 +520,11 @@ impl Container {
             error!(container = %self.id, %inode, units = wanted.units.len(), "what a checkpoint has of a file is lost");
             for run in runs(&wanted.units) {
                 let range = ByteRange::new(run.start * UNIT, (run.end * UNIT).min(wanted.size));
-                let inode_kept = wanted.file;
-                let data = vec![DataCommand::Written {
-                    inode: inode_kept,
-                    range,
-                }];
+                let inode = wanted.file;
+                let data = vec![DataCommand::Written { inode, range }];
                 let mutations = Vec::new();
                 self.order(st, now, &Batch { mutations, data }, true)?;
-                self.distrust_writes(st, inode_kept, &[range]);
+                self.distrust_writes(st, wanted.file, &[range]);
                 self.count_kept(st, inode, run);
             }
             self.refill.notify_one();
@@ -538,7 +553,7 @@ impl Container {
         let mut st = self.state.lock();
         let now = self.env.clock.now();
         let ours = st.keeping.at == Some(wanted.at) && st.keeping.files.contains_key(&inode);
-        let reign = Self::reign(&st, now).map(|_| ());
+        let reign = Self::same_reign(&st, now, wanted.reign);
         if reign.is_err() || !ours {
             self.distrust_writes(&mut st, wanted.file, &[range]);
             self.refill.notify_one();

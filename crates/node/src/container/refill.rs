@@ -384,13 +384,7 @@ impl Container {
 
     /// Asks one source after the other for some regions.
     async fn fetch_part(self: &Arc<Self>, sources: &[NodeId], part: Vec<Fetch>) -> Round {
-        let me = self.clone();
-        let look = self.env.runtime.spawn_blocking({
-            let part = part.clone();
-            move || me.look_in_place(part)
-        });
-        let new = || part.iter().copied().map(Asked::new).collect();
-        let mut left: Vec<Asked> = look.await.unwrap_or_else(|_| new());
+        let mut left = self.look_in_place(part).await;
         let mut round = Round::Complete;
         let mut silent = false;
         let mut unreadable = BTreeSet::new();

@@ -1,6 +1,7 @@
 //! A container's whole state on its way to a node that joins.
 
 use super::drive::Stored;
+use super::in_place::sha256;
 use super::uncertain::Uncertain;
 use super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
@@ -98,14 +99,13 @@ fn next_key(key: &[u8]) -> Vec<u8> {
 }
 
 fn hash(rows: &[(Bytes, Bytes)]) -> [u8; 32] {
-    let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
-    for part in rows.iter().flat_map(|(key, value)| [key, value]) {
-        hash.update(&(part.len() as u64).to_le_bytes());
-        hash.update(part);
-    }
-    let mut sha256 = [0; 32];
-    sha256.copy_from_slice(hash.finish().as_ref());
-    sha256
+    let parts = rows.iter().flat_map(|(key, value)| [key, value]);
+    let lens: Vec<[u8; 8]> = parts
+        .clone()
+        .map(|part| (part.len() as u64).to_le_bytes())
+        .collect();
+    let told = lens.iter().zip(parts);
+    sha256(told.flat_map(|(len, part)| [&len[..], &part[..]]))
 }
 
 /// What a joining node is told.
@@ -185,7 +185,7 @@ struct TakenOver {
 
 /// What a joining node takes over: rows that came, and what it had where that is the same. `None`: the answer is about other
 /// pages than were told of.
-fn put_together(had: &[Page], answer: StateRows) -> Option<TakenOver> {
+fn rows_taken_over(had: &[Page], answer: StateRows) -> Option<TakenOver> {
     let mut came = answer.rows.into_iter();
     let mut rows = Vec::new();
     let mut through = None;
@@ -376,7 +376,7 @@ impl Container {
             }
             let (number, base, last) = (page.snapshot, page.base, page.last);
             came += page.rows.len();
-            let TakenOver { rows, through } = put_together(&in_place, page)
+            let TakenOver { rows, through } = rows_taken_over(&in_place, page)
                 .ok_or("the answer is about other rows than were told of")?;
             all += rows.len();
             for (key, value) in &rows {
@@ -561,7 +561,7 @@ mod tests {
                 .iter()
                 .map(|(key, value)| key.len() + value.len());
             bytes += came.sum::<usize>();
-            let page = put_together(&had, answer.sent(1, Version::default())).unwrap();
+            let page = rows_taken_over(&had, answer.sent(1, Version::default())).unwrap();
             rows.extend(page.rows);
             request.after = page.through.or(request.after);
             if last {

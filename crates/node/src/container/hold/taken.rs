@@ -5,7 +5,7 @@ use super::super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use perigee_proto::message::hold::{SendWritten, WrittenTaken};
 use perigee_replica::chunk::{Part, Stale};
-use perigee_types::{Errno, InodeId, Version, WallTime};
+use perigee_types::{Errno, InodeId, Tick, Version, WallTime};
 use std::sync::Arc;
 
 /// Bytes of one message of a holder: each waits for its record, so few of them are best; below the limit of a message.
@@ -57,7 +57,7 @@ impl Container {
             .map_err(|error| self.store_refused(&error))?;
         // Alone: what was sent later may come while this is on its way to the disk.
         let _alone = file.still.write();
-        {
+        let reign = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             let (epoch, _) = Self::reign(&st, now)?;
@@ -71,7 +71,8 @@ impl Container {
                 Ok(()) => {}
                 Err(Stale::Row | Stale::Overtaken | Stale::Recalled) => return Ok(None),
             }
-        }
+            st.reigns_from
+        };
         let mut at = 0;
         for &range in &sent.ranges {
             let end = at + range.len() as usize;
@@ -90,7 +91,7 @@ impl Container {
                 return Err(self.read_failed(inode, &error));
             }
         }
-        self.record_written(sent)
+        self.record_written(sent, reign)
     }
 
     /// Bytes of a holder are in place, and get no record: nobody is shown them.
@@ -100,12 +101,16 @@ impl Container {
         self.refill.notify_one();
     }
 
-    /// The bytes are in place: makes records of them.
-    fn record_written(self: &Arc<Self>, sent: &SendWritten) -> Result<Option<Version>, Failed> {
+    /// The bytes are in place since the reign that began at `reign`: makes records of them.
+    fn record_written(
+        self: &Arc<Self>,
+        sent: &SendWritten,
+        reign: Tick,
+    ) -> Result<Option<Version>, Failed> {
         let inode = sent.chunk.inode;
         let mut st = self.state.lock();
         let now = self.env.clock.now();
-        if let Err(elsewhere) = Self::reign(&st, now) {
+        if let Err(elsewhere) = Self::same_reign(&st, now, reign) {
             self.distrust_writes(&mut st, inode, &sent.ranges);
             self.refill.notify_one();
             return Err(elsewhere.into());

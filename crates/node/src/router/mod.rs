@@ -1,0 +1,380 @@
+//! Finds the owner of what an operation concerns, here or elsewhere, and asks again when the owner
+//! changes: sessions see a pause, not an error.
+//!
+//! `places` knows what an operation concerns, `backend` is what mounts ask, and `asks` what the node itself wants of owners.
+
+mod asks;
+mod backend;
+mod places;
+
+pub(crate) use asks::{
+    ask_as_node, decision, holders, part_of_snapshot, past_use, prepare, read_keys,
+    release_session, resolve,
+};
+pub(crate) use places::{container_of, place_for_guest, place_of};
+
+use crate::container::{
+    AsHolder, Container, Elsewhere, Failed, Request, WriteRequest, changes, data_inode,
+};
+use crate::env::Env;
+use crate::heat::Served;
+use crate::search::at_owner;
+use asks::ask;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use perigee_client::fs::Done;
+use perigee_meta::{NewNode, Op, Reply};
+use perigee_proto::message::file;
+use perigee_proto::message::session::Execute;
+use perigee_replica::work::Done as What;
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, OpId, SessionId, Span};
+use places::{further, what_of};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long a session's operation may look for an owner that answers, or says that it is at it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one call to an owner may take.
+const CALL: Duration = Duration::from_secs(10);
+
+/// How often a name may lead elsewhere while it is looked up.
+const LOOKUPS: u32 = 64;
+
+/// A node's [`Backend`].
+pub(crate) struct Router {
+    env: Arc<Env>,
+    next: AtomicU64,
+    /// Changes whose answers have not come.
+    waiting: Mutex<BTreeSet<OpId>>,
+}
+
+impl Router {
+    pub(crate) fn new(env: Arc<Env>) -> Arc<Self> {
+        Arc::new(Self {
+            env,
+            next: AtomicU64::new(1),
+            waiting: Mutex::default(),
+        })
+    }
+
+    fn request(&self, session: SessionId, operation: Op) -> Request {
+        let new_directory_in = match &operation {
+            Op::Make {
+                parent,
+                node: NewNode::Directory,
+                ..
+            } => self.home_for(parent.container()),
+            _ => None,
+        };
+        let mut waiting = self.waiting.lock();
+        let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));
+        if changes(&operation) {
+            // Under the same lock: no other operation may say that this one's answer has come.
+            waiting.insert(op);
+        }
+        let oldest = waiting.first().copied().unwrap_or(op);
+        let answered_through = OpId(oldest.0.min(op.0) - 1);
+        Request {
+            session,
+            op,
+            answered_through,
+            new_directory_in,
+            operation,
+        }
+    }
+
+    /// An operation's answer has come, or nobody waits for it any more.
+    pub(crate) fn answered(&self, op: OpId) {
+        self.waiting.lock().remove(&op);
+    }
+
+    /// Where a new directory starts: with its parent when this node owns that or its container belongs
+    /// to a directory with a policy, else at home. Where the parent's container is as large as it may be, it goes on at home,
+    /// or in another one of its family.
+    fn home_for(&self, parent: ContainerId) -> Option<ContainerId> {
+        let (further, of_directory) = {
+            let directory = self.env.directory.read();
+            let me = directory.node(self.env.me);
+            // For one that only mounts the owner says where.
+            me.filter(|node| node.role.stores())?;
+            (
+                further(&directory, parent),
+                directory.is_of_directory(parent),
+            )
+        };
+        if of_directory {
+            return further;
+        }
+        let mine = |id| {
+            self.env
+                .container(id)
+                .is_some_and(|container| container.owned().is_some())
+        };
+        let home = *self.env.home.read();
+        match home.filter(|home| *home != parent && mine(*home)) {
+            Some(home) => (further.is_some() || !mine(parent)).then_some(home),
+            None => further,
+        }
+    }
+
+    /// Runs an operation wherever its owner is, as often as that changes.
+    async fn route(env: &Arc<Env>, request: &Request) -> Result<(Reply, Span), Failed> {
+        let here = |container: Arc<Container>| async move {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            // The receiver waits below.
+            container.execute(
+                request.clone(),
+                Box::new(move |result| _ = sender.send(result)),
+            );
+            let (reply, ttl) = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
+            Ok((Ok(reply), ttl))
+        };
+        let execute = Execute {
+            session: request.session,
+            op: request.op,
+            answered_through: request.answered_through,
+            new_directory_in: request.new_directory_in,
+            operation: request.operation.clone(),
+        };
+        let there = |node| {
+            let execute = &execute;
+            async move {
+                let sent = env.clock.now();
+                let answer = ask(env, node, execute, CALL).await?;
+                let took = env.clock.now().since(sent);
+                Ok((
+                    answer.result,
+                    Span(answer.ttl_us.saturating_sub(took.as_micros())),
+                ))
+            }
+        };
+        let container = container_of(&request.operation);
+        let (result, ttl) = at_owner(env, container, PATIENCE, here, there).await?;
+        Ok((result?, ttl))
+    }
+
+    /// A program of this host is served; the node's own questions are not counted.
+    fn note_asked(&self, session: SessionId, id: ContainerId, what: What, bytes: u64) {
+        if session != self.env.sessions.own() {
+            self.env.heats.of(id).note(Served::Asked, what, bytes);
+        }
+    }
+
+    fn route_later(&self, request: Request, done: Done<(Reply, Duration)>) {
+        let (id, what) = (
+            container_of(&request.operation),
+            what_of(&request.operation),
+        );
+        self.note_asked(request.session, id, what, 0);
+        let env = self.env.clone();
+        let me = self.me();
+        self.env.runtime.spawn(async move {
+            let result = Self::route(&env, &request).await;
+            // Members carry such a change out when they hear that it is committed, which may be after this.
+            if let Some(inode) = data_inode(&request.operation) {
+                env.sessions.ask_again(request.session, inode);
+            }
+            if let Some(me) = me {
+                me.answered(request.op);
+            }
+            let mut result = result;
+            if let Ok((reply, _)) = &mut result
+                && let Some(container) = env.container(container_of(&request.operation))
+            {
+                container.freshen_held(reply);
+            }
+            done(plain(result));
+        });
+    }
+
+    fn me(&self) -> Option<Arc<Self>> {
+        self.env.router()
+    }
+
+    /// Runs an operation; when a lookup leads into another container, goes on there.
+    fn execute_once(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>) {
+        let request = self.request(session, op);
+        let container = self.env.container(container_of(&request.operation));
+        let Some(container) = container.filter(|container| container.owned().is_some()) else {
+            return self.route_later(request, done);
+        };
+        let again = request.clone();
+        let (me, asked) = (self.me(), container.clone());
+        container.execute(
+            request,
+            Box::new(move |result| match (asked.or_elsewhere(result), me) {
+                (Err(Failed::Elsewhere(_)), Some(me)) => me.route_later(again, done),
+                (result, me) => {
+                    if let Some(me) = &me
+                        && again.session != me.env.sessions.own()
+                    {
+                        let what = what_of(&again.operation);
+                        asked.heat.note(Served::Here, what, 0);
+                    }
+                    if let Some(me) = me.filter(|_| changes(&again.operation)) {
+                        me.answered(again.op);
+                    }
+                    done(plain(result));
+                }
+            }),
+        );
+    }
+
+    /// Looks a name up, and what it leads to where that is another container's, so many times at most: the name may lead
+    /// elsewhere before that is asked about.
+    fn look_up(
+        &self,
+        session: SessionId,
+        parent: InodeId,
+        name: Vec<u8>,
+        times: u32,
+        done: Done<(Reply, Duration)>,
+    ) {
+        let Some(me) = self.me() else {
+            return done(Err(Errno::EIO));
+        };
+        let op = Op::Lookup {
+            parent,
+            name: name.clone(),
+        };
+        let found = move |result| {
+            let (inode, name_ttl) = match result {
+                Ok((Reply::Leads(inode), ttl)) => (inode, ttl),
+                result => return done(result),
+            };
+            let router = me.clone();
+            let asked = me.env.clock.now();
+            let known = move |result: Result<(Reply, Duration), Errno>| match result {
+                Ok((Reply::Attr(attr), ttl)) => {
+                    let took = router.env.clock.now().since(asked).as_duration();
+                    let ttl = ttl.min(name_ttl.saturating_sub(took));
+                    done(Ok((Reply::Entry(attr), ttl)));
+                }
+                Ok(_) => done(Err(Errno::EPROTO)),
+                Err(Errno::ESTALE) if times > 1 => {
+                    router.look_up(session, parent, name, times - 1, done);
+                }
+                Err(errno) => done(Err(errno)),
+            };
+            me.execute_once(session, Op::GetAttr { inode }, Box::new(known));
+        };
+        self.execute_once(session, op, Box::new(found));
+    }
+
+    async fn read_elsewhere(
+        env: &Arc<Env>,
+        session: SessionId,
+        inode: InodeId,
+        offset: u64,
+        len: u32,
+    ) -> Result<Bytes, Failed> {
+        let want_lease = env.container(inode.container()).is_some();
+        let request = file::Read {
+            session,
+            inode,
+            offset,
+            len,
+            want_lease,
+        };
+        let here = |container: Arc<Container>| async move {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            container.read(
+                session,
+                inode,
+                offset,
+                len,
+                false,
+                Box::new(move |result| _ = sender.send(result)),
+            );
+            let (bytes, _) = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
+            Ok(Ok(bytes))
+        };
+        let there = |node| {
+            let request = &request;
+            async move {
+                let sent = env.clock.now();
+                let revision = env.sessions.revision();
+                let (answer, payload) = env.ask(node, request, Bytes::new(), CALL).await?;
+                if answer.result.is_ok() && answer.read_ttl_us > 0 {
+                    let until = sent + Span(answer.read_ttl_us);
+                    env.sessions.lease_reads(session, inode, until, revision);
+                }
+                Ok(answer.result.map(|()| payload))
+            }
+        };
+        let read = at_owner(env, inode.container(), PATIENCE, here, there).await?;
+        read.map_err(Failed::Errno)
+    }
+
+    async fn write_elsewhere(
+        env: &Arc<Env>,
+        op: OpId,
+        write: WriteRequest,
+        data: Bytes,
+    ) -> Result<ByteRange, Failed> {
+        let write = WriteRequest {
+            op: Some(op),
+            ..write
+        };
+        let here = |container: Arc<Container>| {
+            let data = data.clone();
+            async move { container.write_in_turn(write, data).await.map(Ok) }
+        };
+        let request = file::Write {
+            session: write.session,
+            op,
+            inode: write.inode,
+            at: write.at,
+            kill_privileges: write.kill_privileges,
+        };
+        let there = |node| {
+            let (request, data) = (&request, data.clone());
+            async move { Ok(env.ask(node, request, data, CALL).await?.0.result) }
+        };
+        let wrote = at_owner(env, write.inode.container(), PATIENCE, here, there).await?;
+        wrote.map_err(Failed::Errno)
+    }
+}
+
+impl Router {
+    /// Writes as a holder, once the owner has given the right to; else the owner does it.
+    async fn write_with_right(
+        env: &Arc<Env>,
+        container: &Arc<Container>,
+        op: OpId,
+        write: WriteRequest,
+        data: Bytes,
+    ) -> Result<ByteRange, Failed> {
+        if let file::At::Offset(offset) = write.at
+            && container
+                .ask_right(write.inode, ByteRange::with_len(offset, data.len() as u64))
+                .await
+        {
+            let (here, bytes) = (container.clone(), data.clone());
+            let wrote = env
+                .runtime
+                .spawn_blocking(move || here.write_as_holder(&write, &bytes));
+            if let Ok(AsHolder::Done(result)) = wrote.await {
+                return result;
+            }
+        }
+        Self::write_elsewhere(env, op, write, data).await
+    }
+}
+
+/// What a session gets to see.
+fn plain(result: Result<(Reply, Span), Failed>) -> Result<(Reply, Duration), Errno> {
+    match result {
+        Ok((reply, ttl)) => Ok((reply, ttl.as_duration())),
+        Err(failed) => Err(errno(failed)),
+    }
+}
+
+fn errno(failed: Failed) -> Errno {
+    match failed {
+        Failed::Errno(errno) => errno,
+        Failed::Elsewhere(_) => Errno::EIO,
+    }
+}
