@@ -10,6 +10,8 @@ pub mod authority;
 pub mod codec;
 pub mod conformance;
 pub mod directory;
+#[cfg(test)]
+mod fixture;
 pub mod key;
 pub mod model;
 pub mod nearness;

@@ -83,34 +83,17 @@ pub fn makes_room(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::Known;
-    use crate::model::{Live, Move, NodeState, Role};
-    use crate::store::Revision;
-    use perigee_types::WallTime;
+    use crate::fixture::{known, node};
+    use crate::model::{Live, Move, NodeState};
 
     const C: ContainerId = ContainerId(7);
     const GIB: u64 = 1 << 30;
-
-    fn known<T>(record: T) -> Known<T> {
-        let revision = Revision::default();
-        Known { record, revision }
-    }
 
     /// Live nodes from 1 on: the last byte of the address, the site, and how much is free.
     fn cluster(nodes: &[(u8, Option<&str>, u64)]) -> Directory {
         let mut dir = Directory::default();
         for ((ip, site, free), id) in nodes.iter().zip(1_u32..) {
-            let node = Node {
-                id: NodeId(id),
-                name: format!("h{id}"),
-                address: ([10, 0, 0, *ip], 7000).into(),
-                site: site.map(str::to_owned),
-                role: Role::Stores,
-                joined: WallTime::default(),
-                cert_serial: Vec::new(),
-                state: NodeState::Active,
-                capacity: 0,
-            };
+            let node = node(id, *ip, *site);
             let live = Live {
                 node: NodeId(id),
                 free: *free,

@@ -158,24 +158,8 @@ fn other_machine(a: &Node, b: &Node) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::Known;
+    use crate::fixture::{known, node};
     use crate::model::{Live, Move, NodeState, Role};
-    use crate::store::Revision;
-    use perigee_types::WallTime;
-
-    fn node(id: u32, ip: u8, site: Option<&str>) -> Node {
-        Node {
-            id: NodeId(id),
-            name: format!("h{id}"),
-            address: ([10, 0, 0, ip], 7000).into(),
-            site: site.map(str::to_owned),
-            role: Role::Stores,
-            joined: WallTime::default(),
-            cert_serial: Vec::new(),
-            state: NodeState::Active,
-            capacity: 0,
-        }
-    }
 
     fn candidate(node: &Node, free: u64, containers: usize) -> Candidate<'_> {
         Candidate {
@@ -285,13 +269,6 @@ mod tests {
             dir.live.insert(NodeId(id), known(live));
         }
         dir
-    }
-
-    fn known<T>(record: T) -> Known<T> {
-        Known {
-            record,
-            revision: Revision::default(),
-        }
     }
 
     fn ids(numbers: &[u32]) -> Vec<NodeId> {

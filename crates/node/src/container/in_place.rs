@@ -6,8 +6,8 @@
 //! a member leaves out what is the same. The bytes that were hashed are then taken as if they had
 //! arrived: what happens to the range meanwhile does as much as to any others on their way.
 
-use super::{Container, State};
 use super::refill::piece;
+use super::{Container, State};
 use bytes::{Bytes, BytesMut};
 use perigee_proto::message::data::{InPlace, Region, Wanted};
 use perigee_replica::Fetch;
