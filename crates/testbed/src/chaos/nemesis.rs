@@ -363,6 +363,8 @@ fn kill(
 fn full(cluster: &Cluster, stage: &Stage, node: u32, away: Duration) -> Checked {
     let foreign = cluster.dir().join(format!("node-{node}/foreign"));
     stage.scarce(true);
+    // An owner whose log finds no room either leaves.
+    stage.leaves(node);
     disk::fill(&foreign)?;
     let watched = stage.watch(away);
     std::fs::remove_file(&foreign).call(|| "give the room back".to_owned())?;

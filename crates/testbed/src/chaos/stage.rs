@@ -26,6 +26,8 @@ struct Scene {
 struct Seat {
     /// Rises with each strike on this node: what was begun before and ended after may have failed rightly.
     strikes: u64,
+    /// Its node has had to leave with work that was not synced, though no program was stopped for it.
+    left: bool,
     struck: bool,
     doing: Option<(Instant, &'static str)>,
     /// The longest call that ended since the pauses were asked for, in which the node was not struck.
@@ -53,8 +55,8 @@ pub enum Excuse {
     Struck,
     /// There is no room, and that is the strike.
     NoRoom,
-    /// Its node slept before, and may have lost work that was not synced: `fsync` tells so once for each file, and
-    /// `msync`, with which a store into a map ends.
+    /// Its node slept before, or its disk was full, and it may have lost work that was not synced: `fsync` tells so once for
+    /// each file, and `msync`, with which a store into a map ends.
     Told,
     /// There is none: a promise is broken.
     None,
@@ -117,10 +119,12 @@ impl Stage {
     /// Why a step of this turn may have failed.
     pub fn excuse(&self, turn: Turn, call: &str, error: &std::io::Error) -> Excuse {
         let scene = self.scene();
-        let strikes = scene.nodes.get(&turn.node).map_or(0, |seat| seat.strikes);
+        let seat = scene.nodes.get(&turn.node);
+        let strikes = seat.map_or(0, |seat| seat.strikes);
+        let loses = strikes > 0 || seat.is_some_and(|seat| seat.left);
         if strikes != turn.strikes {
             Excuse::Struck
-        } else if strikes > 0
+        } else if loses
             && (call.starts_with("fsync") || call.starts_with("store"))
             && error.raw_os_error() == Some(libc::EIO)
         {
@@ -146,6 +150,11 @@ impl Stage {
             seat.struck = true;
             seat.strikes += 1;
         }
+    }
+
+    /// A node may have to leave with work of its programs that was not synced.
+    pub fn leaves(&self, node: u32) {
+        self.scene().nodes.entry(node).or_default().left = true;
     }
 
     /// Nodes can be used again.
@@ -246,6 +255,9 @@ mod tests {
         assert_eq!(stage.excuse(again, "write", &lost), Excuse::None);
         assert_eq!(stage.excuse(again, "fsync", &lost), Excuse::Told);
         assert_eq!(stage.excuse(two, "fsync", &lost), Excuse::None);
+        stage.leaves(2);
+        assert_eq!(stage.excuse(two, "fsync", &lost), Excuse::Told);
+        assert_eq!(stage.excuse(two, "write", &lost), Excuse::None);
     }
 
     #[test]
