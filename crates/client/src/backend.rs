@@ -2,6 +2,7 @@
 
 use crate::fs::{Done, Seek, Space};
 use bytes::Bytes;
+use perigee_meta::lock::kept::Life;
 use perigee_meta::{Attr, Op, Reply};
 use perigee_types::{
     ByteRange, CheckpointId, ContainerId, Epoch, Errno, InodeId, SessionId, WallTime,
@@ -94,6 +95,8 @@ pub trait Backend: Send + Sync + 'static {
         len: u32,
         done: Done<Bytes>,
     );
+    /// Whether this node's sign of life counts: locks that it keeps are its own then.
+    fn life(&self) -> Life;
     /// Space of the whole file system.
     fn space(&self, done: Done<Space>);
     /// Runs `then` after `delay`, on another thread.

@@ -26,7 +26,7 @@ pub struct Caller {
 }
 
 pub use perigee_meta::{
-    Allocate, Attr, FileLock, Kind, LockKind, Mode, NewNode, RenameMode, SetAttr,
+    Allocate, Attr, FileLock, Kind, LockKind, Mode, NewNode, RenameMode, SetAttr, Token,
 };
 
 /// An answer about an inode, and for how long the kernel may keep it.
@@ -223,8 +223,9 @@ pub trait FileSystem: Send + Sync {
     /// An open file became one whose maps go to the backing file, next to live passthrough opens:
     /// until its release the file may change unseen. Called before the program has it.
     fn maps_unseen(&self, inode: InodeId, handle: u64) -> Result<(), Errno>;
-    /// The last descriptor was closed. `flock_owner`: whose flock ends with it.
-    fn release(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>);
+    /// The last descriptor was closed: locks whose owner is the handle end with it ([`LockKind::Flock`],
+    /// [`LockKind::Service`]).
+    fn release(&self, inode: InodeId, handle: u64);
     /// Makes what was written durable on every current replica.
     fn fsync(&self, inode: InodeId, handle: u64, data_only: bool, done: Done<()>);
     /// `fallocate(2)`.
@@ -289,6 +290,8 @@ pub trait FileSystem: Send + Sync {
     /// Takes or drops a lock. `wait`: until it can be had; the request can be interrupted by
     /// [`FileSystem::interrupt`] with the same `request`.
     fn setlk(&self, inode: InodeId, lock: FileLock, wait: bool, request: u64, done: Done<()>);
+    /// The token of the lock of a kind that `owner` has.
+    fn lock_token(&self, inode: InodeId, kind: LockKind, owner: u64) -> Option<Token>;
     /// The program no longer waits for `request`; it is answered with EINTR if it was waiting.
     fn interrupt(&self, request: u64);
     /// The current time, for ids made by the gateway itself.

@@ -11,6 +11,8 @@ pub mod backend;
 mod copy;
 pub mod fs;
 mod handles;
+mod kept_locks;
+pub mod lock_ioctl;
 mod locks;
 mod past;
 mod session;

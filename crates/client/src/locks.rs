@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) struct Locks {
     /// Owners that have asked for a lock on an inode and not let go of all. An owner that is not
     /// here has nothing to drop at close, which spares an operation on each. With the token of its last grant.
-    owners: Mutex<BTreeMap<(InodeId, u64), Option<Token>>>,
+    owners: Mutex<BTreeMap<(InodeId, LockKind, u64), Option<Token>>>,
     waits: Mutex<HashMap<WaitId, Wait>>,
 }
 
@@ -39,17 +39,19 @@ struct Sleeper {
 
 impl Locks {
     /// Whether `owner` may hold locks of `inode`; it is taken off the record.
-    pub(crate) fn take_owner(&self, inode: InodeId, owner: u64) -> bool {
-        self.owners.lock().remove(&(inode, owner)).is_some()
+    pub(crate) fn take_owner(&self, inode: InodeId, kind: LockKind, owner: u64) -> bool {
+        self.owners.lock().remove(&(inode, kind, owner)).is_some()
     }
 
     /// The token of the last lock of `inode` that `owner` was granted and has not let go of with all others.
-    pub(crate) fn token(&self, inode: InodeId, owner: u64) -> Option<Token> {
-        self.owners.lock().get(&(inode, owner)).copied().flatten()
+    pub(crate) fn token(&self, inode: InodeId, kind: LockKind, owner: u64) -> Option<Token> {
+        let owners = self.owners.lock();
+        owners.get(&(inode, kind, owner)).copied().flatten()
     }
 
-    fn granted(&self, inode: InodeId, owner: u64, token: Token) {
-        if let Some(last) = self.owners.lock().get_mut(&(inode, owner)) {
+    fn granted(&self, inode: InodeId, lock: &FileLock, token: Token) {
+        let key = (inode, lock.kind, lock.owner);
+        if let Some(last) = self.owners.lock().get_mut(&key) {
             *last = Some(token);
         }
     }
@@ -124,7 +126,7 @@ impl Attempt {
     ) {
         if lock.mode.is_some() {
             let mut owners = session.locks.owners.lock();
-            owners.entry((inode, lock.owner)).or_default();
+            owners.entry((inode, lock.kind, lock.owner)).or_default();
         }
         if let Patience::Wait(wait) = patience {
             let asking = Wait::Asking { told: false };
@@ -155,8 +157,7 @@ impl Attempt {
             Box::new(move |result| match result {
                 Ok((Reply::Blocked(_), _)) => self.blocked(done),
                 Ok((Reply::Granted(token), _)) => {
-                    let (inode, owner) = (self.inode, self.lock.owner);
-                    self.session.locks.granted(inode, owner, token);
+                    self.session.locks.granted(self.inode, &self.lock, token);
                     self.finish(done, Ok(()));
                 }
                 Ok(_) => self.finish(done, Ok(())),
@@ -249,7 +250,7 @@ pub(crate) fn release(
     kind: LockKind,
     done: Done<()>,
 ) {
-    if !session.locks.take_owner(inode, owner) {
+    if !session.locks.take_owner(inode, kind, owner) {
         return done(Ok(()));
     }
     let op = Op::ReleaseLocks {

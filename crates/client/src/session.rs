@@ -3,8 +3,10 @@
 use crate::backend::{Backend, Found};
 use crate::fs::{Caller, Done, Entry, KernelCache, OpenFlags, OpenMode, Opened, SetAttr};
 use crate::handles::{Handle, Handles};
+use crate::kept_locks::KeptLocks;
 use crate::locks::Locks;
-use perigee_meta::{Credential, Op, Reply, Token, Touched, WaitId};
+use perigee_meta::lock::kept::{Fate, KeptId};
+use perigee_meta::{Credential, Op, Reply, Touched, WaitId};
 use perigee_types::{ByteRange, Errno, InodeId, SessionId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -21,6 +23,7 @@ pub struct Session {
     pub(crate) id: SessionId,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) locks: Locks,
+    pub(crate) kept_locks: KeptLocks,
     pub(crate) handles: Handles,
     kernel: OnceLock<Arc<dyn KernelCache>>,
     keeps_names: AtomicBool,
@@ -56,6 +59,7 @@ impl Session {
             id,
             backend,
             locks: Locks::default(),
+            kept_locks: KeptLocks::default(),
             handles: Handles::default(),
             kernel: OnceLock::new(),
             keeps_names: AtomicBool::new(true),
@@ -165,15 +169,20 @@ impl Session {
         self.locks.turn(wait);
     }
 
-    /// The token of the last lock on a file that was granted to `owner`, if it has not let go of all. Whatever is done
-    /// outside of the file system under that lock can be told from what a later holder does: tokens rise.
-    #[must_use]
-    pub fn lock_token(&self, inode: InodeId, owner: u64) -> Option<Token> {
-        self.locks.token(inode, owner)
+    /// A lock that this session has stands in somebody's way. `done` is told what becomes of it, once the owner has it back
+    /// or could not be told.
+    pub fn lock_called(self: &Arc<Self>, id: KeptId, done: Box<dyn FnOnce(Fate) + Send>) {
+        KeptLocks::called(self.clone(), id, done);
+    }
+
+    /// This node has shown no sign of life for so long that its locks may have been ended: it keeps none that nobody uses.
+    pub fn locks_lapsed(self: &Arc<Self>) {
+        KeptLocks::lapsed(self);
     }
 
     /// The mount is gone: nobody waits for a lock any more.
     pub fn stop_waiting(&self) {
+        self.kept_locks.end();
         self.locks.interrupt_all();
     }
 

@@ -4,8 +4,9 @@ use crate::backend::{At, Found, MapWriter};
 use crate::copy::Copy;
 use crate::fs::{
     Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, LockKind, Moved, NewNode,
-    OpenFlags, OpenMode, Opened, RenameMode, Seek, SetAttr, Space,
+    OpenFlags, OpenMode, Opened, RenameMode, Seek, SetAttr, Space, Token,
 };
+use crate::kept_locks;
 use crate::locks::{self, Attempt};
 use crate::session::{Session, credential, expect_attr, unexpected};
 use bytes::Bytes;
@@ -289,17 +290,16 @@ impl FileSystem for Session {
         Ok(())
     }
 
-    fn release(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
+    fn release(&self, inode: InodeId, handle: u64) {
         let closed = self.handles.remove(handle);
         if closed.is_some_and(|handle| handle.is_unseen())
             && let Err(errno) = self.backend.map_writer(self.id, inode, MapWriter::Goes)
         {
             tracing::error!(%inode, %errno, "stores through a map cannot be taken in");
         }
-        if let Some(owner) = flock_owner {
-            // The descriptor is gone: nobody is left to hear of an error, and the locks of a
-            // session end with it in any case.
-            locks::release(self, inode, owner, LockKind::Flock, Box::new(|_| ()));
+        // The descriptor is gone: nobody is left to hear of an error, and the locks of a session end with it in any case.
+        if let Some(session) = self.me.upgrade() {
+            kept_locks::released(&session, inode, handle);
         }
     }
 
@@ -518,7 +518,19 @@ impl FileSystem for Session {
         } else {
             Patience::Refuse
         };
-        Attempt::start(session, inode, lock, patience, done);
+        match lock.kind {
+            LockKind::Posix => Attempt::start(session, inode, lock, patience, done),
+            LockKind::Flock | LockKind::Service => {
+                kept_locks::set(session, inode, lock, patience, done);
+            }
+        }
+    }
+
+    fn lock_token(&self, inode: InodeId, kind: LockKind, owner: u64) -> Option<Token> {
+        match kind {
+            LockKind::Posix => self.locks.token(inode, kind, owner),
+            LockKind::Flock | LockKind::Service => self.kept_locks.token(inode, kind, owner),
+        }
     }
 
     fn interrupt(&self, request: u64) {

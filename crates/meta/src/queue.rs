@@ -85,10 +85,22 @@ pub enum Admission {
     Run,
     /// It may run now, and will find that others have what it wants: these are called back, who may only keep it.
     RunAndCall(Vec<LockOwner>),
+    /// The same, of a request that does not wait: it runs when they have answered, who may only keep it. Then it is
+    /// [`Asked::Called`].
+    CallFirst(Vec<LockOwner>),
     /// This is its answer; the locks on the inode stay as they are.
     Answered(Result<Reply, Errno>),
     /// The same; others may go on by it.
     Gone(Errno),
+}
+
+/// What was done before an operation asks for admission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing.
+    First,
+    /// Those who have what it wants were called back, and have answered or not.
+    Called,
 }
 
 /// Whether who waits has something of what he wants.
@@ -186,7 +198,7 @@ impl LockQueue {
         &mut self,
         now: Tick,
         session: SessionId,
-        operation: &Op,
+        (operation, asked): (&Op, Asked),
         held: impl FnOnce(InodeId) -> Result<HeldLocks, E>,
     ) -> Result<Admission, E> {
         let ask = match operation {
@@ -211,6 +223,20 @@ impl LockQueue {
             Op::SetLock { .. } if self.over.contains(&session) => {
                 return Ok(Admission::Answered(Err(Errno::EIO)));
             }
+            Op::SetLock {
+                inode,
+                lock,
+                patience: Patience::Refuse,
+                ..
+            } if asked == Asked::First && lock.mode.is_some() && is_kept(lock.kind) => {
+                let in_the_way = table::obstructors(&held(*inode)?, session, lock);
+                return Ok(
+                    match in_the_way.is_empty() || planted!(self, RefusedUncalled) {
+                        true => Admission::Run,
+                        false => Admission::CallFirst(in_the_way),
+                    },
+                );
+            }
             _ => return Ok(Admission::Run),
         };
         if self.over.contains(&session) {
@@ -218,7 +244,7 @@ impl LockQueue {
         }
         let held = held(ask.inode)?;
         Ok(match self.ask(now, &ask, &held) {
-            Turn::Blocked if ask.lock.kind == LockKind::Service => {
+            Turn::Blocked if is_kept(ask.lock.kind) => {
                 Admission::RunAndCall(table::obstructors(&held, session, &ask.lock))
             }
             Turn::Take | Turn::Blocked => Admission::Run,
@@ -457,6 +483,11 @@ impl LockQueue {
         }
         false
     }
+}
+
+/// Whether hosts may keep locks of a kind that they do not use.
+const fn is_kept(kind: LockKind) -> bool {
+    matches!(kind, LockKind::Flock | LockKind::Service)
 }
 
 /// The first who came before the one at `place` and goes before it.

@@ -3,7 +3,9 @@
 mod fixture;
 
 use fixture::{Fs, ROOT, in_mode, lock, session};
-use perigee_meta::queue::{ABSENT, ASK_AGAIN, Admission, Ask, HOLD, LockQueue, Ticket, Turn};
+use perigee_meta::queue::{
+    ABSENT, ASK_AGAIN, Admission, Ask, Asked, HOLD, LockQueue, Ticket, Turn,
+};
 use perigee_meta::{
     FileLock, LockKind, LockOwner, Mode, Op, Patience, Reply, Token, WaitId, held_locks,
 };
@@ -438,27 +440,39 @@ fn what_stands_in_the_way_of_a_service_lock_is_called_back() {
     world.begin(1, 0, service(1, Mode::ConcurrentRead));
     let inode = world.files[0];
     let held = held_locks(&mut world.fs.view, inode).expect("a table");
-    let ask = |lock| Op::SetLock {
-        inode,
-        session: session_of(2),
-        lock,
-        patience: Patience::Wait(WaitId(77)),
-    };
-    let mut admit = |lock| {
+    let mut admit = |lock, patience, asked| {
+        let operation = Op::SetLock {
+            inode,
+            session: session_of(2),
+            lock,
+            patience,
+        };
         let read = |_| Ok::<_, ()>(held.clone());
         let admitted = world
             .queue
-            .admit(world.now, session_of(2), &ask(lock), read);
+            .admit(world.now, session_of(2), (&operation, asked), read);
         admitted.expect("a table")
     };
+    let waits = Patience::Wait(WaitId(77));
     let reader = LockOwner {
         session: session_of(0),
         owner: 0,
     };
     let writer = service(2, Mode::ConcurrentWrite);
-    assert_eq!(admit(writer), Admission::RunAndCall(vec![reader]));
+    assert_eq!(
+        admit(writer, waits, Asked::First),
+        Admission::RunAndCall(vec![reader])
+    );
     let reads = service(2, Mode::ProtectedRead);
-    assert_eq!(admit(reads), Admission::Run);
+    assert_eq!(admit(reads, waits, Asked::First), Admission::Run);
+    // Who does not wait is answered when they have been asked.
+    let refuse = Patience::Refuse;
+    assert_eq!(
+        admit(writer, refuse, Asked::First),
+        Admission::CallFirst(vec![reader])
+    );
+    assert_eq!(admit(writer, refuse, Asked::Called), Admission::Run);
+    assert_eq!(admit(reads, refuse, Asked::First), Admission::Run);
 }
 
 #[test]

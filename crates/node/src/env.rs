@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::container::Container;
 use crate::heat::Heats;
+use crate::life::Shown;
 use crate::losses::Losses;
 use crate::migration::Migrations;
 use crate::pace::Pace;
@@ -50,6 +51,8 @@ pub(crate) struct Env {
     pub(crate) removals: Removals,
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
+    /// Until when this node's sign of life counts.
+    pub(crate) life: Shown,
     pub(crate) migrations: Migrations,
     pub(crate) retentions: Retentions,
     pub(crate) pace: Pace,
@@ -113,6 +116,7 @@ impl Env {
             removals: Removals::default(),
             rooms: Rooms::default(),
             losses: Losses::default(),
+            life: Shown::default(),
             migrations: Migrations::default(),
             retentions: Retentions::default(),
             pace: Pace::default(),

@@ -4,8 +4,10 @@ use crate::control_place::ControlPlaces;
 use crate::env::Env;
 use perigee_cluster::codec::Record as _;
 use perigee_cluster::{LeaseNumber, Live, StoreError, Txn, key};
-use perigee_types::Span;
+use perigee_meta::lock::kept;
+use perigee_types::{Span, Tick};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tracing::debug;
 
@@ -15,6 +17,29 @@ const TERM: Span = Span::from_millis(4_000);
 const RENEWAL: Duration = Duration::from_millis(1_000);
 /// What is free is told anew at most so often: every node hears of it.
 const TOLD: Duration = Duration::from_secs(20);
+
+/// The last sign of life that was given counts for so long from the moment when it was sent: less than its term by as much
+/// as clocks may differ, and more.
+const COUNTS: Span = Span::from_millis(TERM.as_micros() / 1_000 * 9 / 10);
+
+/// Until when this node's sign of life counts surely, by its own clock.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    until: AtomicU64,
+}
+
+impl Shown {
+    fn given(&self, sent: Tick) {
+        self.until.fetch_max((sent + COUNTS).0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn at(&self, now: Tick) -> kept::Life {
+        match now.0 < self.until.load(Ordering::Relaxed) {
+            true => kept::Life::Shown,
+            false => kept::Life::Unsure,
+        }
+    }
+}
 
 /// A sign of life.
 #[derive(Debug, Clone, Copy)]
@@ -60,10 +85,21 @@ pub(crate) async fn keep(
     mut life: Option<Life>,
 ) {
     loop {
+        let sent = env.clock.now();
         let renewed = match life {
             Some(life) => renew(&env, &version, life).await,
-            None => begin(&env, &version).await,
+            None => {
+                let begun = begin(&env, &version).await;
+                if begun.is_ok() {
+                    // There was none for a while: others may have taken this node for lost.
+                    env.sessions.lapsed();
+                }
+                begun
+            }
         };
+        if renewed.is_ok() {
+            env.life.given(sent);
+        }
         places.note(matches!(
             renewed,
             Ok(_) | Err(StoreError::Refused { .. } | StoreError::WentBack)

@@ -309,6 +309,11 @@ async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         }
         return reply::<session::LockTurn>(&session::LockTurnHeard);
     }
+    if method == session::CallLock::METHOD {
+        let request: session::CallLock = decode(body)?;
+        let fate = crate::sessions::call_lock(env, request.session, request.id).await;
+        return reply::<session::CallLock>(&session::LockCalled { fate });
+    }
     let request: session::StillOpen = decode(body)?;
     let inodes = env.sessions.open_among(&request.inodes);
     reply::<session::StillOpen>(&session::Open { inodes })
@@ -449,6 +454,7 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         session::Revoke::METHOD
         | session::StillOpen::METHOD
         | session::LockTurn::METHOD
+        | session::CallLock::METHOD
         | session::AskSessions::METHOD => sessions(env, method, &body).await,
         data::Fetch::METHOD
         | data::SyncData::METHOD

@@ -1,8 +1,10 @@
 //! The mounts of this node, and telling them what other hosts have changed.
 
+use crate::env::Env;
 use parking_lot::RwLock;
 use perigee_client::Session;
 use perigee_meta::Touched;
+use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_types::{ContainerId, InodeId, NodeId, SessionId, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,6 +79,15 @@ impl Sessions {
         let open = self.open.read();
         let known = sessions.iter().filter(|session| open.contains_key(session));
         known.copied().collect()
+    }
+
+    /// This node has shown no sign of life for so long that its locks may have been ended: no mount keeps any that it does
+    /// not use.
+    pub(crate) fn lapsed(&self) {
+        let open: Vec<_> = self.open.read().values().cloned().collect();
+        for session in open {
+            session.locks_lapsed();
+        }
     }
 
     /// Which of `inodes` any mount of this node has open.
@@ -200,4 +211,16 @@ impl Sessions {
         let open = self.open.read();
         open.len() > usize::from(open.contains_key(&except))
     }
+}
+
+/// A lock of a mount of this node stands in somebody's way. Of a session that is no more there is nothing to give back: its
+/// owner ends what it had.
+pub(crate) async fn call_lock(env: &Env, session: SessionId, id: KeptId) -> Fate {
+    let Some(session) = env.sessions.get(session) else {
+        return Fate::Stays;
+    };
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    // The receiver waits below.
+    session.lock_called(id, Box::new(move |fate| _ = sender.send(fate)));
+    receiver.await.unwrap_or(Fate::Stays)
 }

@@ -37,6 +37,6 @@ fn fuzz_every_message() {
     of!(data: Fetch, Region, Fetched, SyncData, DataSynced, AskRoom, Room, StatePage, StateRows, AskValid, Valid);
     of!(file: Read, ReadDone, At, Write, Written, Sync, Synced, Whence, Seek, Sought);
     of!(report: AskReport, NodeReport, ScrubWish, Scrub, Scrubbing, ScrubState, ScrubPass, ScrubFound, AskHolders, Hold, Holders, Heat, Rates, Thousandths);
-    of!(session: Execute, Executed, Revoke, Revoked, LockTurn, LockTurnHeard, AskSessions, OpenSessions, StillOpen, Open);
+    of!(session: Execute, Executed, Revoke, Revoked, LockTurn, LockTurnHeard, CallLock, LockCalled, AskSessions, OpenSessions, StillOpen, Open);
     of!(tx: ReadKeys, Keys, Prepare, Prepared, Resolve, Resolved, AskDecision, Decided);
 }

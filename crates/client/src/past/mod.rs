@@ -8,8 +8,8 @@ mod reads;
 mod table;
 
 use crate::fs::{
-    Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, Moved, NewNode, OpenFlags,
-    OpenMode, Opened, RenameMode, Seek, SetAttr, Space,
+    Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, LockKind, Moved, NewNode,
+    OpenFlags, OpenMode, Opened, RenameMode, Seek, SetAttr, Space, Token,
 };
 use crate::session::Session;
 use bytes::Bytes;
@@ -226,9 +226,9 @@ impl FileSystem for WithPast {
         self.now.maps_unseen(inode, handle)
     }
 
-    fn release(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
+    fn release(&self, inode: InodeId, handle: u64) {
         if !is_past(inode) {
-            self.now.release(inode, handle, flock_owner);
+            self.now.release(inode, handle);
         }
     }
 
@@ -359,6 +359,10 @@ impl FileSystem for WithPast {
             return done(Ok(()));
         }
         self.now.setlk(inode, lock, wait, request, done);
+    }
+
+    fn lock_token(&self, inode: InodeId, kind: LockKind, owner: u64) -> Option<Token> {
+        self.now.lock_token(inode, kind, owner)
     }
 
     fn interrupt(&self, request: u64) {

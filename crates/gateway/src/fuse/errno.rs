@@ -23,6 +23,7 @@ pub(crate) const fn number(errno: Errno) -> i32 {
         | Errno::ENOTDIR
         | Errno::EISDIR
         | Errno::EINVAL
+        | Errno::ENOTTY
         | Errno::ETXTBSY
         | Errno::EFBIG
         | Errno::ENOSPC

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use locks::Locks;
 use parking_lot::Mutex;
 use perigee_client::fs::{
-    Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, Moved, NewNode, OpenFlags,
-    OpenMode, Opened, RenameMode, Seek, SetAttr, Space,
+    Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, LockKind, Moved, NewNode,
+    OpenFlags, OpenMode, Opened, RenameMode, Seek, SetAttr, Space, Token,
 };
 use perigee_types::{ByteRange, Errno, InodeId, WallTime};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -364,10 +364,8 @@ impl FileSystem for MemoryFs {
         Ok(())
     }
 
-    fn release(&self, inode: InodeId, handle: u64, flock_owner: Option<u64>) {
-        if let Some(owner) = flock_owner {
-            self.locks.drop_flock(inode, owner);
-        }
+    fn release(&self, inode: InodeId, handle: u64) {
+        self.locks.drop_flock(inode, handle);
         self.tree.lock().release(inode, handle);
         bump(&self.seen.released);
     }
@@ -501,6 +499,10 @@ impl FileSystem for MemoryFs {
 
     fn setlk(&self, inode: InodeId, lock: FileLock, wait: bool, request: u64, done: Done<()>) {
         self.locks.set(inode, lock, wait, request, done);
+    }
+
+    fn lock_token(&self, _inode: InodeId, _kind: LockKind, _owner: u64) -> Option<Token> {
+        None
     }
 
     fn interrupt(&self, request: u64) {

@@ -1,19 +1,32 @@
-//! Locks of the service that a host keeps: used many times after one grant, and given back when they are called for.
+//! Locks that a host keeps: used many times after one grant, and given back when they are called for.
 //!
 //! The owner of a container knows no difference between a lock that is used and one that is only kept. It calls back
-//! whatever stands in the way of somebody who waits; the host answers by giving the lock back, at once or when its last
+//! whatever stands in the way of somebody else; the host answers by giving the lock back, at once or when its last
 //! use ends. A call that is lost comes again when the waiter asks again. What is called for serves no new use: so a host
 //! cannot keep others out for ever by using a lock again and again.
+//!
+//! A lock is kept from its second use in a row on; each call for a lock on a file doubles that number there, so that hosts
+//! who take turns pay for few calls.
 
-use super::{Mode, Token, planted};
+use super::{LockKind, Mode, Token, planted};
 use perigee_types::{ByteRange, InodeId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// Uses in a row after which a lock is kept: of a file whose locks were never called for, and at most.
+const USES: (u32, u32) = (2, 64);
+/// Files whose uses are counted; with one more all are forgotten, and count from the beginning.
+const HABITS_MAX: usize = 4_096;
+/// The most locks that are kept without a use.
+const IDLE_MAX: usize = 1_024;
+
 /// Names one lock that a host keeps: its owner, as the container's owner knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeptId {
     /// The file.
     pub inode: InodeId,
+    /// Not [`LockKind::Posix`]: that is by process, and shows whose it is.
+    pub kind: LockKind,
     /// The name of the owner inside its session; of each grant another one.
     pub owner: u64,
 }
@@ -23,10 +36,30 @@ pub struct KeptId {
 pub struct Wanted {
     /// The file.
     pub inode: InodeId,
+    /// As in [`KeptId::kind`].
+    pub kind: LockKind,
     /// The bytes.
     pub range: ByteRange,
     /// For what.
     pub mode: Mode,
+}
+
+/// Whether this host's sign of life counts, by its own clock: else its locks may have been ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It does.
+    Shown,
+    /// It may not.
+    Unsure,
+}
+
+/// What becomes of a lock whose use has ended, or that is called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fate {
+    /// It is given back: the owner is to be told so.
+    GivenBack,
+    /// It stays: it is used, or kept.
+    Stays,
 }
 
 /// Whether the owner wants a lock back.
@@ -45,6 +78,38 @@ struct Lock {
     call: Call,
     /// What it is used for at present.
     uses: Vec<Wanted>,
+    /// Counts its uses.
+    begun: u64,
+}
+
+impl Lock {
+    fn serves(&self, wanted: Wanted) -> bool {
+        let range = self.wanted.range;
+        self.call == Call::None
+            && self.wanted.kind == wanted.kind
+            && self.wanted.mode.covers(wanted.mode)
+            && range.start <= wanted.range.start
+            && wanted.range.end <= range.end
+            && self.uses.iter().all(|other| go_together(*other, wanted))
+    }
+}
+
+/// How a file's locks are used here.
+#[derive(Debug, Clone, Copy)]
+struct Habit {
+    /// Uses since the last call.
+    uses: u32,
+    /// So many before a lock is kept.
+    needs: u32,
+}
+
+impl Default for Habit {
+    fn default() -> Self {
+        Self {
+            uses: 0,
+            needs: USES.0,
+        }
+    }
 }
 
 /// The locks that a host keeps.
@@ -53,6 +118,7 @@ pub struct Kept {
     locks: BTreeMap<KeptId, Lock>,
     /// Those that were asked for and may have been granted. The owner may call for one before its grant is here.
     asked: BTreeMap<KeptId, Call>,
+    habits: BTreeMap<InodeId, Habit>,
     #[cfg(feature = "plant")]
     plant: Option<super::plant::Plant>,
 }
@@ -83,59 +149,121 @@ impl Kept {
             token,
             call: self.asked.remove(&id).unwrap_or(Call::None),
             uses: vec![wanted],
+            begun: 1,
         };
         self.locks.insert(id, lock);
+        self.note_use(id.inode);
+    }
+
+    fn note_use(&mut self, inode: InodeId) {
+        if self.habits.len() >= HABITS_MAX && !self.habits.contains_key(&inode) {
+            self.habits.clear();
+        }
+        let habit = self.habits.entry(inode).or_default();
+        habit.uses = habit.uses.saturating_add(1);
     }
 
     /// A use begins, if a lock that is kept here serves it; else the owner is to be asked.
-    pub fn begin(&mut self, wanted: Wanted) -> Option<(KeptId, Token)> {
-        let serves = |(id, lock): &(&KeptId, &mut Lock)| {
-            id.inode == wanted.inode
-                && lock.call == Call::None
-                && lock.wanted.mode.covers(wanted.mode)
-                && lock.wanted.range.start <= wanted.range.start
-                && wanted.range.end <= lock.wanted.range.end
-                && lock.uses.iter().all(|other| go_together(*other, wanted))
-        };
-        let (id, lock) = self.locks.iter_mut().find(serves)?;
+    pub fn begin(&mut self, wanted: Wanted, life: Life) -> Option<(KeptId, Token)> {
+        if life == Life::Unsure && !planted!(self, KeptBeyondLife) {
+            return None;
+        }
+        let mut of_file = self.of_file(wanted.inode);
+        let (id, lock) = of_file.find(|(_, lock)| lock.serves(wanted))?;
         lock.uses.push(wanted);
-        Some((*id, lock.token))
+        lock.begun += 1;
+        let served = (*id, lock.token);
+        drop(of_file);
+        self.note_use(wanted.inode);
+        Some(served)
     }
 
-    /// A use is over. True: the lock is given back now.
-    pub fn end(&mut self, id: KeptId, wanted: Wanted) -> bool {
+    /// Before the owner is asked: the locks that nobody uses and that would stand in the way are given back.
+    pub fn make_way(&mut self, wanted: Wanted) -> Vec<KeptId> {
+        let of_file = self.of_file(wanted.inode);
+        let in_the_way = of_file.filter(|(id, lock)| {
+            id.kind == wanted.kind && lock.uses.is_empty() && !go_together(lock.wanted, wanted)
+        });
+        let ids: Vec<KeptId> = in_the_way.map(|(id, _)| *id).collect();
+        for id in &ids {
+            self.locks.remove(id);
+        }
+        ids
+    }
+
+    /// A use is over.
+    pub fn end(&mut self, id: KeptId, wanted: Wanted, life: Life) -> Fate {
         let Some(lock) = self.locks.get_mut(&id) else {
-            return false;
+            return Fate::Stays;
         };
         if let Some(place) = lock.uses.iter().position(|other| *other == wanted) {
             lock.uses.swap_remove(place);
         }
+        let habit = self.habits.get(&id.inode).copied().unwrap_or_default();
+        let kept = habit.uses >= habit.needs && self.locks.len() <= IDLE_MAX;
+        let kept = kept && life == Life::Shown;
+        if !kept && let Some(lock) = self.locks.get_mut(&id) {
+            // As if it were called for, where nobody uses it any more.
+            if lock.uses.is_empty() {
+                lock.call = Call::Heard;
+            }
+        }
         self.give_back(id)
     }
 
-    /// The owner wants a lock back. True: it is given back now; else when its last use ends. Harmless to repeat, also when
-    /// the lock is gone.
-    pub fn called(&mut self, id: KeptId) -> bool {
+    /// The owner wants a lock back: it is given back now, or when its last use ends. Harmless to repeat, also when the lock
+    /// is gone.
+    pub fn called(&mut self, id: KeptId) -> Fate {
+        let habit = self.habits.entry(id.inode).or_default();
+        if habit.uses > 0 {
+            habit.uses = 0;
+            habit.needs = (habit.needs * 2).min(USES.1);
+        }
+        self.call(id)
+    }
+
+    fn call(&mut self, id: KeptId) -> Fate {
         if let Some(asked) = self.asked.get_mut(&id)
             && !planted!(self, EarlyCallForgotten)
         {
             *asked = Call::Heard;
-            return false;
+            return Fate::Stays;
         }
         match self.locks.get_mut(&id) {
             Some(lock) => {
                 lock.call = Call::Heard;
                 self.give_back(id)
             }
-            None => true,
+            None => Fate::GivenBack,
         }
     }
 
     /// This host has shown no sign of life for so long that its locks may have been ended: what is used is as good as
-    /// called for, and what is not goes back now. Those are named.
+    /// called for, and what is not goes back now. Those are named. A grant that is on its way may have been ended, too.
     pub fn lapsed(&mut self) -> Vec<KeptId> {
+        if !planted!(self, GrantOutlivesLapse) {
+            self.asked
+                .values_mut()
+                .for_each(|asked| *asked = Call::Heard);
+        }
         let ids: Vec<KeptId> = self.locks.keys().copied().collect();
-        ids.into_iter().filter(|id| self.called(*id)).collect()
+        let goes = |id: &KeptId| self.call(*id) == Fate::GivenBack;
+        ids.into_iter().filter(goes).collect()
+    }
+
+    /// How often a lock was used until now, while nobody uses it.
+    #[must_use]
+    pub fn rests_since(&self, id: KeptId) -> Option<u64> {
+        let lock = self.locks.get(&id)?;
+        lock.uses.is_empty().then_some(lock.begun)
+    }
+
+    /// Time has passed: a lock that nobody has used since is given back.
+    pub fn rested(&mut self, id: KeptId, since: u64) -> Fate {
+        match self.rests_since(id) == Some(since) {
+            true => self.call(id),
+            false => Fate::Stays,
+        }
     }
 
     /// Whether a lock is kept here, used or not.
@@ -144,20 +272,29 @@ impl Kept {
         self.locks.contains_key(&id)
     }
 
-    /// The session's locks were ended: it keeps nothing, and tells the owner so of each. Only when no change is under way
-    /// that counts on one of them: from then on the owner takes changes again.
-    pub fn ended(&mut self) -> Vec<KeptId> {
-        let locks = std::mem::take(&mut self.locks);
-        locks.into_keys().collect()
+    /// Of a lock that is kept here.
+    #[must_use]
+    pub fn token(&self, id: KeptId) -> Option<Token> {
+        self.locks.get(&id).map(|lock| lock.token)
     }
 
-    fn give_back(&mut self, id: KeptId) -> bool {
+    fn of_file(&mut self, inode: InodeId) -> impl Iterator<Item = (&KeptId, &mut Lock)> {
+        let first = |inode| KeptId {
+            inode,
+            kind: LockKind::Posix,
+            owner: 0,
+        };
+        let all = first(inode)..first(InodeId(inode.0.saturating_add(1)));
+        self.locks.range_mut(all)
+    }
+
+    fn give_back(&mut self, id: KeptId) -> Fate {
         let idle = |lock: &Lock| lock.call == Call::Heard && lock.uses.is_empty();
         if planted!(self, KeptOverCall) || !self.locks.get(&id).is_some_and(idle) {
-            return false;
+            return Fate::Stays;
         }
         self.locks.remove(&id);
-        true
+        Fate::GivenBack
     }
 }
 
@@ -174,69 +311,137 @@ mod tests {
         epoch: Epoch(3),
         number: 8,
     };
+    const ID: KeptId = KeptId {
+        inode: InodeId(9),
+        kind: LockKind::Service,
+        owner: 4,
+    };
 
     fn wanted(start: u64, end: u64, mode: Mode) -> Wanted {
         Wanted {
-            inode: InodeId(9),
+            inode: ID.inode,
+            kind: ID.kind,
             range: ByteRange::new(start, end),
             mode,
         }
     }
 
-    fn kept(mode: Mode) -> (Kept, KeptId) {
-        let id = KeptId {
-            inode: InodeId(9),
-            owner: 1,
-        };
+    /// One that is kept, since it was used twice.
+    fn kept(mode: Mode) -> Kept {
         let mut kept = Kept::default();
-        kept.granted(id, wanted(0, 100, mode), TOKEN);
-        assert!(!kept.end(id, wanted(0, 100, mode)), "it is kept");
-        (kept, id)
+        let use_of_it = wanted(0, 100, mode);
+        kept.granted(ID, use_of_it, TOKEN);
+        assert_eq!(end(&mut kept, ID, use_of_it), Fate::GivenBack, "used once");
+        kept.granted(ID, use_of_it, TOKEN);
+        assert_eq!(end(&mut kept, ID, use_of_it), Fate::Stays, "it is kept");
+        kept
+    }
+
+    fn end(kept: &mut Kept, id: KeptId, wanted: Wanted) -> Fate {
+        kept.end(id, wanted, Life::Shown)
+    }
+
+    fn begin(kept: &mut Kept, wanted: Wanted) -> Option<(KeptId, Token)> {
+        kept.begin(wanted, Life::Shown)
     }
 
     #[test]
-    fn a_lock_serves_what_it_covers_and_nothing_else() {
-        let (mut kept, id) = kept(Mode::ProtectedWrite);
-        let read = wanted(10, 20, Mode::ProtectedRead);
-        assert_eq!(kept.begin(read), Some((id, TOKEN)));
-        assert_eq!(kept.begin(wanted(0, 50, Mode::ProtectedWrite)), None);
-        assert!(kept.begin(wanted(20, 50, Mode::ProtectedWrite)).is_some());
-        assert_eq!(kept.begin(wanted(60, 101, Mode::ProtectedRead)), None);
-        assert_eq!(kept.begin(wanted(60, 70, Mode::Exclusive)), None);
+    fn a_kept_lock_serves_what_it_covers_and_what_goes_together() {
+        let mut kept = kept(Mode::ProtectedWrite);
+        let read = wanted(10, 20, Mode::ConcurrentRead);
+        assert_eq!(kept.begin(read, Life::Unsure), None);
+        assert_eq!(begin(&mut kept, read), Some((ID, TOKEN)));
+        assert_eq!(begin(&mut kept, wanted(60, 101, Mode::ProtectedRead)), None);
+        assert_eq!(begin(&mut kept, wanted(60, 70, Mode::Exclusive)), None);
+        assert!(begin(&mut kept, wanted(0, 50, Mode::ProtectedWrite)).is_some());
+        assert_eq!(begin(&mut kept, wanted(20, 50, Mode::ProtectedWrite)), None);
+        let other = Wanted {
+            kind: LockKind::Flock,
+            ..read
+        };
+        assert_eq!(begin(&mut kept, other), None, "of another kind");
     }
 
     #[test]
-    fn what_is_called_for_goes_with_its_last_use_and_serves_no_new_one() {
-        let (mut kept, id) = kept(Mode::Exclusive);
+    fn what_is_called_for_serves_nothing_new_and_goes_with_its_last_use() {
+        let mut kept = kept(Mode::Exclusive);
         let one = wanted(0, 10, Mode::Exclusive);
-        let two = wanted(10, 20, Mode::ProtectedRead);
-        assert!(kept.begin(one).is_some() && kept.begin(two).is_some());
-        assert!(!kept.called(id));
-        assert_eq!(kept.begin(wanted(30, 40, Mode::ProtectedRead)), None);
-        assert!(!kept.end(id, one));
-        assert!(kept.end(id, two));
-        assert!(kept.called(id), "who has it no more says so again");
+        let two = wanted(20, 30, Mode::ProtectedRead);
+        assert!(begin(&mut kept, one).is_some() && begin(&mut kept, two).is_some());
+        assert_eq!(kept.called(ID), Fate::Stays);
+        assert_eq!(begin(&mut kept, wanted(30, 40, Mode::ProtectedRead)), None);
+        assert_eq!(end(&mut kept, ID, one), Fate::Stays);
+        assert_eq!(end(&mut kept, ID, two), Fate::GivenBack);
+        assert_eq!(
+            kept.called(ID),
+            Fate::GivenBack,
+            "who has it no more says so again"
+        );
     }
 
     #[test]
-    fn a_call_that_comes_before_the_grant_is_heeded_when_its_use_ends() {
-        let id = KeptId {
-            inode: InodeId(9),
-            owner: 1,
-        };
-        let mut kept = Kept::default();
+    fn a_call_that_comes_before_the_grant_is_heard() {
+        let mut kept = kept(Mode::Exclusive);
+        let id = KeptId { owner: 5, ..ID };
         kept.asks(id);
-        assert!(!kept.called(id));
-        let wanted = wanted(0, 10, Mode::Exclusive);
-        kept.granted(id, wanted, TOKEN);
-        assert_eq!(kept.begin(wanted), None);
-        assert!(kept.end(id, wanted));
+        assert_eq!(kept.called(id), Fate::Stays);
+        let all = wanted(200, 300, Mode::Exclusive);
+        kept.granted(id, all, TOKEN);
+        assert_eq!(begin(&mut kept, all), None);
+        assert_eq!(end(&mut kept, id, all), Fate::GivenBack);
     }
 
     #[test]
-    fn what_nobody_uses_is_given_back_at_once() {
-        let (mut kept, id) = kept(Mode::ConcurrentWrite);
-        assert!(kept.called(id));
-        assert_eq!(kept.begin(wanted(0, 1, Mode::ConcurrentRead)), None);
+    fn who_is_called_often_keeps_seldom() {
+        let mut kept = Kept::default();
+        let all = wanted(0, 100, Mode::Exclusive);
+        let mut uses = Vec::new();
+        for _ in 0..8 {
+            let mut count = 1;
+            kept.granted(ID, all, TOKEN);
+            while end(&mut kept, ID, all) == Fate::GivenBack {
+                kept.granted(ID, all, TOKEN);
+                count += 1;
+            }
+            assert_eq!(kept.called(ID), Fate::GivenBack);
+            uses.push(count);
+        }
+        assert_eq!(uses, [2, 4, 8, 16, 32, 64, 64, 64]);
+    }
+
+    #[test]
+    fn what_nobody_uses_makes_way_and_does_not_stay_for_ever() {
+        let mut kept = kept(Mode::ProtectedRead);
+        assert_eq!(kept.make_way(wanted(0, 9, Mode::ProtectedRead)), []);
+        assert_eq!(kept.make_way(wanted(100, 109, Mode::Exclusive)), []);
+        let since = kept.rests_since(ID).unwrap();
+        let read = wanted(0, 9, Mode::ProtectedRead);
+        assert!(begin(&mut kept, read).is_some());
+        assert_eq!(
+            kept.make_way(wanted(0, 9, Mode::Exclusive)),
+            [],
+            "it is used"
+        );
+        assert_eq!(end(&mut kept, ID, read), Fate::Stays);
+        assert_eq!(kept.rested(ID, since), Fate::Stays, "it was used since");
+        let since = kept.rests_since(ID).unwrap();
+        assert_eq!(kept.clone().rested(ID, since), Fate::GivenBack);
+        assert_eq!(kept.make_way(wanted(0, 9, Mode::Exclusive)), [ID]);
+    }
+
+    #[test]
+    fn a_host_that_was_silent_for_too_long_keeps_nothing() {
+        let mut kept = kept(Mode::ConcurrentWrite);
+        let used = KeptId { owner: 5, ..ID };
+        let write = wanted(0, 9, Mode::ConcurrentWrite);
+        kept.granted(used, write, TOKEN);
+        assert_eq!(kept.lapsed(), [ID]);
+        assert!(kept.keeps(used) && begin(&mut kept, write).is_none());
+        assert_eq!(end(&mut kept, used, write), Fate::GivenBack);
+        let late = KeptId { owner: 6, ..ID };
+        kept.asks(late);
+        kept.lapsed();
+        kept.granted(late, write, TOKEN);
+        assert_eq!(begin(&mut kept, write), None);
     }
 }

@@ -24,10 +24,10 @@ use serde::{Deserialize, Serialize};
 pub enum LockKind {
     /// `fcntl`: by process and byte range.
     Posix,
-    /// `flock`: by open file, the whole file.
+    /// `flock`: by open file, the whole file. A host may keep it when nobody uses it there, until it is called back
+    /// ([`kept`]).
     Flock,
-    /// The lock service's own: by byte range, in any mode. A host may keep it when nobody uses it there, until it is
-    /// called back.
+    /// The lock service's own: by open file and byte range, in any mode. It may be kept as a flock is.
     Service,
 }
 

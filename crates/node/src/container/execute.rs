@@ -1,14 +1,15 @@
 //! Operations of the name space at the owner.
 
-use super::locks::Admitted;
+use super::locks::{Admitted, call_for};
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, File, State};
 use crate::sessions::Whom;
 use parking_lot::MutexGuard;
 use perigee_meta::lease::{Holder, leased_by};
+use perigee_meta::queue::Asked;
 use perigee_meta::tx::Turn;
 use perigee_meta::{Attr, Op, Outcome, Reply, RunId, Seen, Touched};
-use perigee_proto::message::session::Revoke;
+use perigee_proto::message::session::{CallLock, Revoke};
 use perigee_replica::work::Done;
 use perigee_types::{
     Batch, ByteRange, ContainerId, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
@@ -124,6 +125,16 @@ impl Container {
     /// Runs an operation of a session, of this node or another, and answers when what it shows and
     /// does is safe to tell that session.
     pub(crate) fn execute(self: &Arc<Self>, request: Request, answer: Answer<(Reply, Span)>) {
+        self.execute_called(request, None, answer);
+    }
+
+    /// The same; `called`: an execution that has called for locks first.
+    fn execute_called(
+        self: &Arc<Self>,
+        request: Request,
+        called: Option<RunId>,
+        answer: Answer<(Reply, Span)>,
+    ) {
         let local = request.session.node() == self.env.me;
         let mut after = After::default();
         let mut foreign = Foreign::default();
@@ -144,7 +155,20 @@ impl Container {
                 Ok(st) => st,
                 Err(failed) => return answer(Err(failed)),
             };
-            self.run(&mut st, &request, local, &mut foreign, &mut after)
+            let asked = match called {
+                None => Asked::First,
+                Some(run) if st.answers.is_running(run) => {
+                    // From here on it is executed, and repeats wait for it as for any.
+                    st.answers.end(run);
+                    Asked::Called
+                }
+                // Its reign is over: whoever asks again asks the next.
+                Some(_) => {
+                    drop(st);
+                    return answer(Err(Elsewhere::NotReady.into()));
+                }
+            };
+            self.run(&mut st, (&request, asked), local, &mut foreign, &mut after)
         };
         drop(still);
         match ran {
@@ -157,6 +181,15 @@ impl Container {
                 let me = self.clone();
                 self.env.runtime.spawn(async move {
                     me.execute_spanning(request, run, foreign, answer).await;
+                });
+            }
+            Ok(Ran::Calls(calls, run)) => {
+                after.run();
+                let me = self.clone();
+                self.env.runtime.spawn(async move {
+                    let calls = calls.into_iter().map(|call| call_for(&me.env, call));
+                    futures_util::future::join_all(calls).await;
+                    me.execute_called(request, Some(run), answer);
                 });
             }
             Err(elsewhere) => {
@@ -187,7 +220,7 @@ impl Container {
     fn run(
         self: &Arc<Self>,
         st: &mut State,
-        request: &Request,
+        (request, asked): (&Request, Asked),
         local: bool,
         foreign: &mut Foreign,
         after: &mut After,
@@ -220,9 +253,15 @@ impl Container {
         if mutates || !local {
             self.record_all_writes(st);
         }
-        let admitted = self.admit(st, now, request.session, &request.operation, after);
-        if let Admitted::Answered(result, owed) = admitted {
-            return Ok(Ran::Done(result, Span::ZERO, owed));
+        match self.admit(st, now, request.session, (&request.operation, asked), after) {
+            Admitted::Run => {}
+            Admitted::CallFirst(calls) => {
+                let run = st.answers.begin(request.session, request.op);
+                return Ok(Ran::Calls(calls, run));
+            }
+            Admitted::Answered(result, owed) => {
+                return Ok(Ran::Done(result, Span::ZERO, owed));
+            }
         }
         let Ok(context) = self.context(st, (epoch, now), request) else {
             let run = mutates.then(|| st.answers.begin(request.session, request.op));
@@ -622,4 +661,6 @@ enum Ran {
     Done(Result<Reply, Errno>, Span, Owed),
     /// Other containers are part of it, or may be in its way, or leases are. Of a change: this execution's name.
     Spans(Option<RunId>),
+    /// Locks are to be called for first, that hosts may only keep; and this execution's name.
+    Calls(Vec<CallLock>, RunId),
 }

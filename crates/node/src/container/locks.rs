@@ -5,13 +5,14 @@ use super::view::{Foreign, owner_view};
 use super::{After, Container, Failed, Request, State, data_inode};
 use crate::env::Env;
 use perigee_cluster::NodeState;
-use perigee_meta::lock::{Presence, SessionEnd, lost};
-use perigee_meta::queue::{Admission, Ticket};
+use perigee_meta::lock::kept::{Fate, KeptId};
+use perigee_meta::lock::{LockOwner, Presence, SessionEnd, lost};
+use perigee_meta::queue::{Admission, Asked, Ticket};
 use perigee_meta::{
     HeldLocks, LockKind, LockSessions, Op, Overlay, Refusal, Reply, held_locks, lock_sessions,
 };
 use perigee_proto::message::report::Hold;
-use perigee_proto::message::session::{AskSessions, LockTurn};
+use perigee_proto::message::session::{AskSessions, CallLock, LockTurn};
 use perigee_replica::chunk::Access;
 use perigee_types::{Errno, InodeId, NodeId, OpId, Seq, SessionId, Tick};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,8 +34,26 @@ const SESSIONS_MAX: usize = 1_000;
 pub(super) enum Admitted {
     /// Run it.
     Run,
+    /// Run it when these have answered, who may only keep what it wants.
+    CallFirst(Vec<CallLock>),
     /// This is its answer; the state is as it was.
     Answered(Result<Reply, Errno>, Owed),
+}
+
+/// The calls for what stands in the way of a request.
+fn calls(operation: &Op, owners: Vec<LockOwner>) -> Vec<CallLock> {
+    let Op::SetLock { inode, lock, .. } = operation else {
+        return Vec::new();
+    };
+    let call = |LockOwner { session, owner }| CallLock {
+        session,
+        id: KeptId {
+            inode: *inode,
+            kind: lock.kind,
+            owner,
+        },
+    };
+    owners.into_iter().map(call).collect()
 }
 
 impl Container {
@@ -44,7 +63,7 @@ impl Container {
         st: &mut State,
         now: Tick,
         session: SessionId,
-        operation: &Op,
+        (operation, asked): (&Op, Asked),
         after: &mut After,
     ) -> Admitted {
         let mut shown = None;
@@ -54,15 +73,28 @@ impl Container {
                 overlay,
                 ..
             } = st;
-            lock_queue.admit(now, session, operation, |inode| {
+            lock_queue.admit(now, session, (operation, asked), |inode| {
                 let (held, latest) = self.held(overlay, inode)?;
                 shown = Some(latest);
                 Ok(held)
             })
         };
         let result = match admitted {
-            // No host of this version keeps a lock that it does not use: each call would find it used.
-            Ok(Admission::Run | Admission::RunAndCall(_)) => return Admitted::Run,
+            Ok(Admission::Run) => return Admitted::Run,
+            Ok(Admission::RunAndCall(owners)) => {
+                for call in calls(operation, owners) {
+                    let env = self.env.clone();
+                    // Who waits asks again, and calls again.
+                    after.push(move || {
+                        let runtime = env.runtime.clone();
+                        runtime.spawn(async move { _ = call_for(&env, call).await });
+                    });
+                }
+                return Admitted::Run;
+            }
+            Ok(Admission::CallFirst(owners)) => {
+                return Admitted::CallFirst(calls(operation, owners));
+            }
             Ok(Admission::Answered(result)) => result,
             Ok(Admission::Gone(errno)) => {
                 if let Ok(inode) = crate::router::place_of(operation) {
@@ -298,6 +330,23 @@ impl Container {
                 error!(container = %self.id, %inode, %refusal, "locks cannot be read");
                 Err(Errno::EIO)
             }
+        }
+    }
+}
+
+/// Calls for a lock that a session, here or elsewhere, may only keep. Returns when that has answered, or took too long: then
+/// the lock counts as used.
+pub(super) async fn call_for(env: &Arc<Env>, call: CallLock) -> Fate {
+    let (session, node) = (call.session, call.session.node());
+    if node == env.me {
+        return crate::sessions::call_lock(env, session, call.id).await;
+    }
+    let called = env.ask(node, &call, bytes::Bytes::new(), WORD).await;
+    match called {
+        Ok((called, _)) => called.fate,
+        Err(error) => {
+            debug!(%session, %error, "a lock is called for in vain");
+            Fate::Stays
         }
     }
 }

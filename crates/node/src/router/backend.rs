@@ -9,6 +9,7 @@ use bytes::Bytes;
 use perigee_client::Backend;
 use perigee_client::backend::{At, Found, MapWriter};
 use perigee_client::fs::{Done, Seek, Space};
+use perigee_meta::lock::kept::Life;
 use perigee_meta::{Op, Reply};
 use perigee_proto::message::{file, past};
 use perigee_replica::work::Done as What;
@@ -336,6 +337,10 @@ impl Backend for Router {
             let read = at_owner(&env, inode.container(), PATIENCE, here, there).await;
             done(read.map_err(errno).flatten());
         });
+    }
+
+    fn life(&self) -> Life {
+        self.env.life.at(self.env.clock.now())
     }
 
     fn space(&self, done: Done<Space>) {

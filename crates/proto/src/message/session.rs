@@ -1,5 +1,6 @@
 //! A session's operations on names and attributes, and the leases that it holds.
 
+use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::{Op, Reply, Touched, WaitId};
 use perigee_types::{ContainerId, Errno, InodeId, OpId, SessionId};
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,22 @@ pub struct LockTurn {
 /// It has heard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockTurnHeard;
+
+/// A lock of this session stands in somebody's way: it is given back, now or when its last use ends. Harmless to repeat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallLock {
+    /// The mount that has it.
+    pub session: SessionId,
+    /// The lock.
+    pub id: KeptId,
+}
+
+/// What becomes of it. Where it is given back the owner has been told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockCalled {
+    /// Given back, or still in use.
+    pub fate: Fate,
+}
 
 /// Which of these sessions of the node are open? Reading only: a repeat is harmless.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,11 +6,13 @@ use crate::locks::world::Locks;
 use crate::world::host_of;
 use perigee_meta::lock::SessionEnd;
 use perigee_meta::lock::kept::KeptId;
+use perigee_meta::memory::MemView;
 use perigee_meta::queue::{ABSENT, Admission, HOLD};
 use perigee_meta::{
-    FileLock, HeldLocks, LockKind, LockOwner, Op, Patience, Refusal, Token, WaitId, held_locks,
+    FileLock, HeldLocks, LockKind, LockOwner, Op, Patience, Refusal, Reply, Token, WaitId,
+    held_locks,
 };
-use perigee_types::{ByteRange, InodeId, SessionId, Tick};
+use perigee_types::{ByteRange, Errno, InodeId, SessionId, Tick};
 use std::collections::BTreeSet;
 
 /// Somebody who waits, as the law knows him.
@@ -164,6 +166,68 @@ pub(crate) fn on_write(world: &mut Locks, session: SessionId, inode: InodeId, lo
     }
 }
 
+/// A use of a lock that its host keeps begins: it counts still.
+pub(crate) fn on_kept_use(world: &mut Locks, token: Token) {
+    if world.ended.contains(&token) {
+        let what = format!("{token:?} was ended, and serves a use");
+        world.accuse("kept while it counts", what);
+    }
+}
+
+/// Whether a session has a lock.
+pub(crate) fn has(view: &MemView, session: SessionId, id: KeptId) -> bool {
+    let held = held_locks(&mut view.clone(), id.inode).unwrap_or_default();
+    let same =
+        |(of, lock, _): (SessionId, FileLock, Token)| of == session && lock.owner == id.owner;
+    held.held().any(same)
+}
+
+/// Somebody who does not wait is answered: he is not refused for a lock that a host which can be asked only keeps.
+pub(crate) fn on_refused(
+    world: &mut Locks,
+    session: SessionId,
+    operation: &Op,
+    result: &Result<Reply, Errno>,
+) {
+    let Op::SetLock {
+        inode,
+        lock,
+        patience: Patience::Refuse,
+        ..
+    } = operation
+    else {
+        return;
+    };
+    let Ok(Reply::Blocked(_)) = result else {
+        return;
+    };
+    let held = table(world, *inode);
+    let wanted = LockOwner {
+        session,
+        owner: lock.owner,
+    };
+    for (of, other, _) in held.held() {
+        let owner = LockOwner {
+            session: of,
+            owner: other.owner,
+        };
+        if owner == wanted || !exclude(&other, lock) {
+            continue;
+        }
+        let host = host_of(of.node());
+        let id = KeptId {
+            inode: *inode,
+            kind: other.kind,
+            owner: other.owner,
+        };
+        let in_vain = world.is_kept_in_vain(host, of, id);
+        if in_vain && world.reach(world.reign.owner, host) {
+            let what = format!("{wanted:?} is refused for {other:?}, which {of} only keeps");
+            return world.accuse("not refused for nothing", what);
+        }
+    }
+}
+
 /// A program has got a lock: nobody else has one that excludes it.
 pub(crate) fn exclusion(world: &mut Locks, host: usize, place: usize) {
     let mut clash = None;
@@ -269,12 +333,13 @@ pub(crate) fn at_the_end(world: &mut Locks) {
         for (session, lock, _) in table(world, inode).held().collect::<Vec<_>>() {
             let id = KeptId {
                 inode,
+                kind: lock.kind,
                 owner: lock.owner,
             };
             let host = &world.hosts[host_of(session.node())];
             let kept = host.session.as_ref().filter(|there| there.id == session);
             let kept = kept.is_some_and(|there| there.kept.keeps(id));
-            if !kept || lock.kind != LockKind::Service {
+            if !kept || lock.kind == LockKind::Posix {
                 let what = format!("{session} has {lock:?} of {inode}, and does not know");
                 return world.accuse("ends with its holder", what);
             }

@@ -4,9 +4,9 @@ use super::Mark;
 use super::owner::{Answer, Request, Sent, What};
 use super::program::{Program, State};
 use super::world::{Event, Locks, Word};
-use perigee_meta::lock::kept::{Kept, KeptId};
+use perigee_meta::lock::kept::{Fate, Kept, KeptId, Life};
 use perigee_meta::lock::plant::Plant;
-use perigee_meta::{FileLock, LockKind, Op, Patience, WaitId};
+use perigee_meta::{FileLock, Op, Patience, WaitId};
 use perigee_types::{ByteRange, OpId, SessionId};
 use std::collections::BTreeMap;
 
@@ -48,8 +48,10 @@ pub struct Session {
     next: u64,
     /// Who runs here.
     pub programs: Vec<Program>,
-    /// Locks of the service.
+    /// Locks that it keeps.
     pub kept: Kept,
+    /// Since when nobody uses them.
+    pub idle_since: BTreeMap<KeptId, u64>,
     calls: BTreeMap<OpId, Call>,
 }
 
@@ -72,6 +74,7 @@ impl Session {
             next: 1,
             programs: programs.collect(),
             kept: Kept::default().with_plant(plant),
+            idle_since: BTreeMap::new(),
             calls: BTreeMap::new(),
         }
     }
@@ -174,10 +177,18 @@ impl Locks {
                 let Some(session) = self.session(host, life) else {
                     return;
                 };
-                if session.kept.called(id) {
+                if session.kept.called(id) == Fate::GivenBack {
                     self.give_back(host, life, id);
                 }
             }
+        }
+    }
+
+    /// Whether a host's sign of life counts, as it knows.
+    pub(super) fn life_of(&self, host: usize) -> Life {
+        match self.lives(host) {
+            true => Life::Shown,
+            false => Life::Unsure,
         }
     }
 
@@ -191,7 +202,7 @@ impl Locks {
             inode: id.inode,
             session: session.id,
             lock: FileLock {
-                kind: LockKind::Service,
+                kind: id.kind,
                 owner: id.owner,
                 range: ByteRange::new(0, u64::MAX),
                 mode: None,

@@ -8,10 +8,10 @@ use perigee_meta::lock::kept::KeptId;
 use perigee_meta::lock::plant::Plant;
 use perigee_meta::lock::{Presence, SessionEnd, lost};
 use perigee_meta::memory::MemView;
-use perigee_meta::queue::{Admission, LockQueue};
+use perigee_meta::queue::{Admission, Asked, LockQueue};
 use perigee_meta::{
-    Answers, Context, FileLock, LockOwner, LockSessions, Op, Refusal, Reply, Seen, held_locks,
-    lock_sessions,
+    Answers, Context, FileLock, LockOwner, LockSessions, Op, Refusal, Reply, RunId, Seen,
+    held_locks, lock_sessions,
 };
 use perigee_types::{Batch, Epoch, Errno, InodeId, OpId, SessionId};
 use std::collections::BTreeMap;
@@ -69,6 +69,38 @@ pub enum Answer {
 
 /// Where an answer goes.
 type Caller = (usize, u32);
+
+/// How long who is called may take to answer.
+const ANSWER_US: u64 = 1_000_000;
+/// How often it is looked whether they have.
+const LOOK_US: u64 = 40_000;
+
+/// A request that waits for those who were called.
+#[derive(Debug)]
+pub struct Called {
+    epoch: Epoch,
+    caller: Caller,
+    request: Box<Request>,
+    run: RunId,
+    calls: Vec<(SessionId, KeptId)>,
+    until: u64,
+}
+
+/// The locks of these owners, as their hosts know them.
+pub(crate) fn kept_by(operation: &Op, owners: &[LockOwner]) -> Vec<(SessionId, KeptId)> {
+    let Op::SetLock { inode, lock, .. } = operation else {
+        return Vec::new();
+    };
+    let kept = |owner: &LockOwner| {
+        let id = KeptId {
+            inode: *inode,
+            kind: lock.kind,
+            owner: owner.owner,
+        };
+        (owner.session, id)
+    };
+    owners.iter().map(kept).collect()
+}
 
 /// One owner's time.
 #[derive(Debug)]
@@ -135,7 +167,7 @@ impl Locks {
             Ok(Seen::Running | Seen::TooLate) | Err(_) => return,
         }
         match &request.what {
-            What::Locks(operation) => self.lock(caller, &request, operation),
+            What::Locks(operation) => self.lock(caller, &request, (operation, Asked::First)),
             What::Write(inode, lock) => self.write(caller, &request, *inode, *lock),
         }
     }
@@ -152,13 +184,15 @@ impl Locks {
         self.owe(caller, request.sent(), Answer::Done(Ok(Reply::Done)));
     }
 
-    fn lock(&mut self, caller: Caller, request: &Request, operation: &Op) {
+    fn lock(&mut self, caller: Caller, request: &Request, (operation, asked): (&Op, Asked)) {
         let (now, session) = (self.tick(), request.session);
         let reign = &mut self.reign;
         let view = &mut reign.view;
         let admitted = reign
             .queue
-            .admit(now, session, operation, |inode| held_locks(view, inode));
+            .admit(now, session, (operation, asked), |inode| {
+                held_locks(view, inode)
+            });
         self.log(6, self.reign.owner, || {
             format!("{session} {}: {operation:?}: {admitted:?}", request.op)
         });
@@ -166,9 +200,12 @@ impl Locks {
         let result = match admitted {
             Ok(Admission::Run) => return self.run(caller, request, operation),
             Ok(Admission::RunAndCall(owners)) => {
-                self.call_back(operation, owners);
+                for (session, id) in kept_by(operation, &owners) {
+                    self.call_for(session, id);
+                }
                 return self.run(caller, request, operation);
             }
+            Ok(Admission::CallFirst(owners)) => return self.call_first(caller, request, &owners),
             Ok(Admission::Answered(result)) => {
                 self.note(Mark::Behind);
                 result
@@ -183,22 +220,58 @@ impl Locks {
         self.owe(caller, request.sent(), Answer::Done(result));
     }
 
-    /// Asks hosts for locks that they may only keep.
-    fn call_back(&mut self, operation: &Op, owners: Vec<LockOwner>) {
-        let Op::SetLock { inode, .. } = operation else {
+    /// Asks hosts for locks that they may only keep, before somebody who does not wait is answered.
+    fn call_first(&mut self, caller: Caller, request: &Request, owners: &[LockOwner]) {
+        let What::Locks(operation) = &request.what else {
             return;
         };
-        for LockOwner { session, owner } in owners {
-            let id = KeptId {
-                inode: *inode,
-                owner,
-            };
-            self.tell(self.reign.owner, session, Word::Call(id));
+        let calls = kept_by(operation, owners);
+        for (session, id) in &calls {
+            self.call_for(*session, *id);
+        }
+        let called = Called {
+            epoch: self.reign.epoch,
+            caller,
+            request: Box::new(request.clone()),
+            run: self.reign.answers.begin(request.session, request.op),
+            calls,
+            until: self.now + ANSWER_US,
+        };
+        self.after(LOOK_US, Event::Called(called));
+    }
+
+    fn call_for(&mut self, session: SessionId, id: KeptId) {
+        self.called_at.insert((session, id), self.now);
+        self.tell(self.reign.owner, session, Word::Call(id));
+    }
+
+    /// Whether those who were called have answered: what they gave back is gone, and the rest they use. After a while they
+    /// count as if they did.
+    pub(super) fn called(&mut self, called: Called) {
+        let owner = self.reign.owner;
+        let serves = self.is_up(owner) && self.life(owner) == self.reign.life;
+        if called.epoch != self.reign.epoch || !serves {
+            return;
+        }
+        let silent = called.calls.iter().any(|(session, id)| {
+            let host = &self.hosts[host_of(session.node())];
+            let kept = host.session.as_ref().filter(|there| there.id == *session);
+            kept.is_some_and(|there| there.kept.rests_since(*id).is_some())
+                || law::locks::has(&self.reign.view, *session, *id) && kept.is_none()
+        });
+        if silent && self.now < called.until {
+            return self.after(LOOK_US, Event::Called(called));
+        }
+        let request = called.request;
+        self.reign.answers.end(called.run);
+        if let What::Locks(operation) = &request.what {
+            self.lock(called.caller, &request, (operation, Asked::Called));
         }
     }
 
     fn run(&mut self, caller: Caller, request: &Request, operation: &Op) {
         let result = self.execute(operation, Some(request));
+        law::locks::on_refused(self, request.session, operation, &result);
         let early = self.planted(Plant::GrantNotReplicated);
         let granted = matches!(result, Ok(Reply::Granted(_)));
         let answer = Answer::Done(result);

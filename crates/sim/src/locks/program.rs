@@ -6,7 +6,7 @@ use super::owner::{Answer, What};
 use super::world::{Event, Locks};
 use crate::law;
 use crate::numbered::Kind;
-use perigee_meta::lock::kept::{KeptId, Wanted};
+use perigee_meta::lock::kept::{Fate, KeptId, Wanted};
 use perigee_meta::queue::ASK_AGAIN;
 use perigee_meta::{FileLock, LockKind, Mode, Op, Patience, Reply, Token, WaitId};
 use perigee_types::{ByteRange, Errno, InodeId, Rng};
@@ -33,6 +33,7 @@ impl Asked {
     const fn kept(&self) -> KeptId {
         KeptId {
             inode: self.inode,
+            kind: self.lock.kind,
             owner: self.lock.owner,
         }
     }
@@ -165,28 +166,37 @@ impl Locks {
         let end = start + 1 + rng.below(BYTES - start);
         let kind = self.kind;
         let mode = match kind {
-            LockKind::Posix => [Mode::ProtectedRead, Mode::Exclusive][rng.below(2) as usize],
-            _ => Mode::ALL[rng.below(5) as usize],
+            LockKind::Service => Mode::ALL[rng.below(5) as usize],
+            _ => [Mode::ProtectedRead, Mode::Exclusive][rng.below(2) as usize],
         };
         let wanted = Wanted {
             inode,
-            range: ByteRange::new(start, end),
+            kind,
+            range: match kind {
+                LockKind::Flock => ByteRange::new(0, u64::MAX),
+                _ => ByteRange::new(start, end),
+            },
             mode,
         };
+        let alive = self.life_of(host);
         let Some(session) = self.session(host, life) else {
             return;
         };
-        if kind == LockKind::Service
-            && let Some((id, token)) = session.kept.begin(wanted)
-        {
+        let is_kept = kind != LockKind::Posix;
+        if is_kept && let Some((id, token)) = session.kept.begin(wanted, alive) {
             self.note(Mark::Kept);
+            law::locks::on_kept_use(self, token);
             return self.uses(host, life, place, (id, wanted), token);
         }
+        let way = match is_kept {
+            true => session.kept.make_way(wanted),
+            false => Vec::new(),
+        };
         let fresh = session.fresh();
         let wait = rng.chance(4, 5).then_some(WaitId(fresh));
-        let owner = match kind {
-            LockKind::Service => fresh,
-            _ => session.programs[place].owner,
+        let owner = match is_kept {
+            true => fresh,
+            false => session.programs[place].owner,
         };
         let lock = FileLock {
             kind,
@@ -201,12 +211,15 @@ impl Locks {
             wait,
             round: 0,
         };
-        if kind == LockKind::Service {
-            session.kept.asks(KeptId { inode, owner });
+        if is_kept {
+            session.kept.asks(asked.kept());
         }
         let program = &mut session.programs[place];
         program.weaken(&asked);
         program.state = State::Sleeping(asked);
+        for id in way {
+            self.give_back(host, life, id);
+        }
         self.ask(host, life, place);
     }
 
@@ -271,7 +284,21 @@ impl Locks {
             return self.let_go_of(host, life, place, inode);
         };
         program.cells.clear();
-        if session.kept.end(kept, wanted) {
+        self.end_use(host, life, kept, wanted);
+    }
+
+    fn end_use(&mut self, host: usize, life: u32, kept: KeptId, wanted: Wanted) {
+        let alive = self.life_of(host);
+        let Some(session) = self.session(host, life) else {
+            return;
+        };
+        let fate = session.kept.end(kept, wanted, alive);
+        if session.kept.rests_since(kept).is_some() {
+            let now = self.now;
+            let session = self.session(host, life);
+            session.map(|session| session.idle_since.insert(kept, now));
+        }
+        if fate == Fate::GivenBack {
             self.give_back(host, life, kept);
         }
     }
@@ -363,9 +390,15 @@ impl Locks {
             return;
         };
         let (inode, range, owner) = (asked.inode, asked.lock.range, asked.lock.owner);
-        if asked.lock.kind == LockKind::Service {
-            let wanted = Wanted { inode, range, mode };
-            let id = KeptId { inode, owner };
+        if asked.lock.kind != LockKind::Posix {
+            let kind = asked.lock.kind;
+            let wanted = Wanted {
+                inode,
+                kind,
+                range,
+                mode,
+            };
+            let id = asked.kept();
             session.kept.granted(id, wanted, token);
             return self.uses(host, life, place, (id, wanted), token);
         }
@@ -402,8 +435,7 @@ impl Locks {
         law::locks::exclusion(self, host, place);
     }
 
-    /// A program learns from a write that it has no lock any more: it closes the file; of the service's, all that the host
-    /// keeps is gone.
+    /// A program learns from a write that it has no lock any more: it closes the file.
     fn lost_lock(&mut self, host: usize, life: u32, place: usize, inode: InodeId) {
         if self.kind == LockKind::Posix {
             return self.let_go_of(host, life, place, inode);
@@ -413,25 +445,8 @@ impl Locks {
         };
         let me = &mut session.programs[place];
         me.cells.clear();
-        if let Some((kept, wanted)) = me.using.take()
-            && session.kept.end(kept, wanted)
-        {
-            self.give_back(host, life, kept);
-        }
-        let Some(session) = self.session(host, life) else {
-            return;
-        };
-        let at_work = |other: &Program| matches!(other.state, State::Busy | State::Asking(_));
-        if session.programs.iter().any(at_work) {
-            // Who writes at this moment hears of it himself; until then the fence must stand.
-            return;
-        }
-        for program in &mut session.programs {
-            program.cells.clear();
-            program.using = None;
-        }
-        for id in session.kept.ended() {
-            self.give_back(host, life, id);
+        if let Some((kept, wanted)) = me.using.take() {
+            self.end_use(host, life, kept, wanted);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Time, hosts, the network, the chain's contract, and the loop that lets one thing happen after another.
 
 use super::host::{Host, Session};
-use super::owner::{Answer, Reign, Request, Sent};
+use super::owner::{Answer, Called, Reign, Request, Sent};
 use super::{Mark, Marks};
 use crate::law;
 use crate::network::Network;
@@ -31,6 +31,8 @@ const TAKEOVER_US: u64 = 2_500_000;
 const LIFE_US: u64 = 4 * SECOND;
 /// How often owners look for sessions that are no more, and hosts show that they live.
 const ROUND_US: u64 = SECOND;
+/// Longer than calls for a lock take.
+const IDLE_US: u64 = 1_300_000;
 /// A request that is on its way for longer than its caller waits is not executed.
 const CALL_US: u64 = SECOND;
 
@@ -114,6 +116,7 @@ pub enum Event {
         epoch: Epoch,
         seq: u64,
     },
+    Called(Called),
     Round,
     Life {
         host: usize,
@@ -152,6 +155,8 @@ pub struct Locks {
     /// Grants that were ended without a word.
     pub(crate) ended: BTreeSet<Token>,
     pub(crate) violation: Option<Violation>,
+    /// When an owner last called for a lock.
+    pub(super) called_at: BTreeMap<(SessionId, KeptId), u64>,
     cut_since: Option<u64>,
     /// When the last request arrives that was sent from one host to another.
     last_request: BTreeMap<(usize, usize), u64>,
@@ -223,7 +228,8 @@ impl Locks {
         net.loss = [0, 10, 50][rng.below(3) as usize];
         net.tail = [0, 20, 80][rng.below(3) as usize];
         net.tail_us = [200_000, 2_000_000][rng.below(2) as usize];
-        let kind = [LockKind::Posix, LockKind::Service][rng.below(2) as usize];
+        let kinds = [LockKind::Posix, LockKind::Service, LockKind::Flock];
+        let kind = kinds[rng.below(3) as usize];
         let numbered = Numbered::new(options.seed, options.left_out, options.detail);
         Self {
             now: 0,
@@ -243,6 +249,7 @@ impl Locks {
             granted: Token::default(),
             ended: BTreeSet::new(),
             violation: None,
+            called_at: BTreeMap::new(),
             cut_since: None,
             last_request: BTreeMap::new(),
             sessions: 0,
@@ -316,8 +323,19 @@ impl Locks {
     }
 
     /// Whether two hosts can speak to each other.
-    pub(super) fn reach(&self, from: usize, to: usize) -> bool {
+    pub(crate) fn reach(&self, from: usize, to: usize) -> bool {
         from == to || !(self.net.cut[from][to] || self.net.cut[to][from])
+    }
+
+    /// Whether nobody has used a lock for long that a host keeps, and nobody has called for it since.
+    pub(crate) fn is_kept_in_vain(&self, host: usize, session: SessionId, id: KeptId) -> bool {
+        let there = self.hosts[host].session.as_ref();
+        let Some(there) = there.filter(|there| there.id == session) else {
+            return false;
+        };
+        let since = there.idle_since.get(&id).copied().unwrap_or(self.now);
+        let called = self.called_at.get(&(session, id)).copied().unwrap_or(0);
+        there.kept.rests_since(id).is_some() && since + IDLE_US < self.now && called < since
     }
 
     /// Whether a host shows signs of life.
@@ -433,6 +451,7 @@ impl Locks {
                 program,
             } => self.program_turn(host, life, program),
             Event::Commit { epoch, seq } => self.commit(epoch, seq),
+            Event::Called(called) => self.called(called),
             Event::Round => self.round(),
             Event::Life { host } => self.show_life(host),
             Event::Strike => self.strike(),

@@ -93,12 +93,10 @@ impl Call<'_> {
     }
 
     /// Nobody waits for the answer but, sometimes, close(2): so it comes first.
-    pub(super) fn release(self, handle: u64, flags: u32) {
+    pub(super) fn release(self, handle: u64) {
         self.session.files.close(self.inode, handle);
         self.session.end_locks(self.inode, handle);
-        // As in what `setlk` was told.
-        let flock_owner = (flags & wire::RELEASE_FLOCK_UNLOCK != 0).then_some(handle);
-        self.session.fs.release(self.inode, handle, flock_owner);
+        self.session.fs.release(self.inode, handle);
         self.reply.ok();
     }
 
@@ -254,7 +252,7 @@ impl Session {
     /// The kernel no longer wanted the file that was opened for it, and will not release it.
     fn take_back(&self, inode: InodeId, handle: u64) {
         self.files.close(inode, handle);
-        self.fs.release(inode, handle, None);
+        self.fs.release(inode, handle);
     }
 }
 

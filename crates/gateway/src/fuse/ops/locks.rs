@@ -1,10 +1,9 @@
 //! fcntl and flock locks, and the signals that call off waiting for one.
 
 use super::Call;
-use crate::fuse::reply::Reply;
 use crate::fuse::session::Session;
 use crate::fuse::wire::{self, Body, LockRequest};
-use perigee_client::fs::{FileLock, LockKind, Mode};
+use perigee_client::fs::{Done, FileLock, LockKind, Mode};
 use perigee_types::{ByteRange, Errno, InodeId};
 use std::sync::Arc;
 
@@ -47,7 +46,8 @@ impl Call<'_> {
             return reply.error(Errno::EINTR);
         }
         let session = Arc::clone(self.session);
-        let ask = move || session.ask_lock(inode, lock, wait.then_some(unique), reply);
+        let done: Done<()> = Box::new(move |result| reply.done(result));
+        let ask = move || session.ask_lock(inode, lock, wait.then_some(unique), done);
         match lock.kind {
             LockKind::Posix => self.session.lock_owners.in_turn(inode, lock.owner, ask),
             LockKind::Flock | LockKind::Service => ask(),
@@ -57,15 +57,20 @@ impl Call<'_> {
 
 impl Session {
     /// Asks for a lock; `wait`: the request that waits for it.
-    fn ask_lock(self: Arc<Self>, inode: InodeId, lock: FileLock, wait: Option<u64>, reply: Reply) {
+    pub(super) fn ask_lock(
+        self: Arc<Self>,
+        inode: InodeId,
+        lock: FileLock,
+        wait: Option<u64>,
+        done: Done<()>,
+    ) {
         let Some(unique) = wait else {
-            let done = Box::new(move |result| reply.done(result));
             return self.fs.setlk(inode, lock, false, 0, done);
         };
         let session = self.clone();
         let done = Box::new(move |result| {
             session.waiting.end(unique);
-            reply.done(result);
+            done(result);
         });
         self.fs.setlk(inode, lock, true, unique, done);
         if self.waiting.entered(unique) {

@@ -3,6 +3,7 @@
 
 mod attributes;
 mod content;
+mod ioctl;
 mod listing;
 mod locks;
 mod names;
@@ -116,7 +117,7 @@ impl Call<'_> {
                 self.write(handle, offset, flags, data);
             }
             Request::Flush { handle, owner } => self.flush(handle, owner),
-            Request::Release { handle, flags } => self.release(handle, flags),
+            Request::Release { handle } => self.release(handle),
             Request::Fsync { handle, flags } => self.fsync(handle, flags),
             Request::Opendir => self.opendir(),
             Request::Readdir {
@@ -133,6 +134,7 @@ impl Call<'_> {
             Request::Fsyncdir { handle } => self.fsyncdir(handle),
             Request::Getlk(lock) => self.getlk(&lock),
             Request::Setlk { lock, wait } => self.setlk(&lock, wait),
+            Request::Ioctl(request) => self.ioctl(&request),
             Request::Fallocate {
                 handle,
                 offset,

@@ -12,7 +12,9 @@ mod reply;
 mod request;
 
 pub(crate) use reply::{Body, InitReply, Listing, NodeAttr, OpenReply, StatfsReply};
-pub(crate) use request::{Header, InitRequest, LockRequest, Request, SetattrRequest, parse};
+pub(crate) use request::{
+    Header, InitRequest, IoctlRequest, LockRequest, Request, SetattrRequest, parse,
+};
 
 /// Major version of the protocol.
 pub(crate) const MAJOR: u32 = 7;
@@ -63,8 +65,6 @@ pub(crate) mod notice {
 
 /// `WRITE`: the set-id bits shall go.
 pub(crate) const WRITE_KILL_PRIVILEGES: u32 = 1 << 2;
-/// `RELEASE`: a flock of this open file ends with it.
-pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// `SETLK`: it is flock, not fcntl.
 pub(crate) const LK_FLOCK: u32 = 1 << 0;
 /// `FSYNC`: data only.

@@ -148,6 +148,13 @@ impl Body {
             .zeros(28)
     }
 
+    /// An ioctl's return value, and what it writes back.
+    pub(crate) fn ioctl(result: i32, data: &[u8]) -> Self {
+        let mut body = Self::default().u32(result.cast_unsigned()).zeros(12);
+        body.0.extend_from_slice(data);
+        body
+    }
+
     pub(crate) fn lock(first: u64, last: u64, kind: u32, pid: u32) -> Self {
         Self::default().u64(first).u64(last).u32(kind).u32(pid)
     }

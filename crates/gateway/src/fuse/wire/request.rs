@@ -120,7 +120,6 @@ pub(crate) enum Request<'a> {
     },
     Release {
         handle: u64,
-        flags: u32,
     },
     Fsync {
         handle: u64,
@@ -164,6 +163,7 @@ pub(crate) enum Request<'a> {
         lock: LockRequest,
         wait: bool,
     },
+    Ioctl(IoctlRequest<'a>),
     Fallocate {
         handle: u64,
         offset: u64,
@@ -191,6 +191,16 @@ pub(crate) enum Request<'a> {
     Destroy,
     /// Anything that Perigee does not serve.
     Unknown,
+}
+
+/// `IOCTL` whose number says how many bytes go in and come out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IoctlRequest<'a> {
+    pub(crate) handle: u64,
+    pub(crate) command: u32,
+    pub(crate) data: &'a [u8],
+    /// Bytes that may come back.
+    pub(crate) room: u32,
 }
 
 /// `GETLK`, `SETLK` and `SETLKW`; both ends of the range belong to it.
@@ -239,7 +249,9 @@ fn parse_header(fields: &mut Fields<'_>) -> Option<(Header, usize)> {
 fn parse_request<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> {
     match opcode {
         3 | 4 | 17 | 21 | 22 | 23 | 24 | 52 => parse_attributes(opcode, f),
-        14..=16 | 18 | 20 | 25 | 27..=35 | 43 | 44 | 46 | 47 | 53 => parse_open_files(opcode, f),
+        14..=16 | 18 | 20 | 25 | 27..=35 | 39 | 43 | 44 | 46 | 47 | 53 => {
+            parse_open_files(opcode, f)
+        }
         _ => parse_names(opcode, f),
     }
 }
@@ -332,8 +344,8 @@ fn parse_open_files<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> 
         })?,
         16 => write(f)?,
         18 => {
-            let (handle, _open_flags, flags) = (f.u64()?, f.u32()?, f.u32()?);
-            Request::Release { handle, flags }
+            let (handle, _open_flags, _flags) = (f.u64()?, f.u32()?, f.u32()?);
+            Request::Release { handle }
         }
         20 => Request::Fsync {
             handle: f.u64()?,
@@ -364,6 +376,16 @@ fn parse_open_files<'a>(opcode: u32, f: &mut Fields<'a>) -> Option<Request<'a>> 
             wait: true,
         },
         35 => create(f)?,
+        39 => {
+            let (handle, _flags, command) = (f.u64()?, f.u32()?, f.u32()?);
+            let (_arg, len, room) = (f.u64()?, f.u32()? as usize, f.u32()?);
+            Request::Ioctl(IoctlRequest {
+                handle,
+                command,
+                data: f.bytes(len)?,
+                room,
+            })
+        }
         43 => {
             let (handle, offset, len) = (f.u64()?, f.u64()?, f.u64()?);
             Request::Fallocate {
