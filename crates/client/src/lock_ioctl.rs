@@ -8,7 +8,7 @@
 //! | 16..20 | mode: 1 CR, 2 CW, 3 PR, 4 PW, 5 EX; 0: lets the lock go |
 //! | 20..24 | 1: it is refused (EAGAIN) where others have what excludes it; 0: it waits |
 //! | 24..32 | comes back: the epoch of the grant's token |
-//! | 32..40 | comes back: its number; tokens rise, first by epoch |
+//! | 32..40 | comes back: its number; who excludes an earlier holder has a greater token, first by epoch |
 //!
 //! An open file has one such lock at a time: another request gives the first one up before it asks. It ends with the last
 //! descriptor of the open file.

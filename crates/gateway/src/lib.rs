@@ -9,3 +9,4 @@
 )]
 
 pub mod fuse;
+pub mod lock_call;

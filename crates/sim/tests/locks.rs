@@ -38,16 +38,19 @@ fn one_seed_is_one_history_of_locks() {
 /// Each deliberate fault, and the first seed that finds it. After a change of the simulator: `sim --locks --plants`.
 const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::LockOvertakes, 1),
-    (Plant::LongCycleMissed, 373),
+    (Plant::LongCycleMissed, 378),
     (Plant::CycleOverFilesMissed, 28),
-    (Plant::GrantNotReplicated, 27),
+    (Plant::GrantNotReplicated, 33),
     (Plant::LocksEndWithOwner, 2),
     (Plant::SilentSessionEnds, 1),
     (Plant::FenceNotChecked, 46),
-    (Plant::FencesNotRestored, 577),
+    (Plant::FencesNotRestored, 171),
     (Plant::EndedLockForgotten, 77),
     (Plant::TokenUsedAgain, 1),
     (Plant::KeptOverCall, 1),
+    (Plant::RefusedUncalled, 1),
+    (Plant::KeptBeyondLife, 640),
+    (Plant::GrantOutlivesLapse, 2979),
     (Plant::EarlyCallForgotten, 1),
 ];
 

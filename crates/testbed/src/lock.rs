@@ -122,3 +122,49 @@ pub fn flock(file: impl AsFd, mode: Mode, patience: Patience) -> io::Result<()> 
     };
     Ok(rustix::fs::flock(file, operation)?)
 }
+
+/// The modes of the lock service: CR, CW, PR, PW, EX.
+pub const FIVE_MODES: [&str; 5] = ["cr", "cw", "pr", "pw", "ex"];
+
+/// The ioctl `_IOWR('P', 1, 40 bytes)`.
+const SERVICE: u32 = 0xc028_5001;
+
+/// What the lock service says to a request: the token of the grant, by epoch and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Token {
+    /// The owner's time.
+    pub epoch: u64,
+    /// Counts its grants.
+    pub number: u64,
+}
+
+/// Takes a lock of the lock service in the mode at this place of [`FIVE_MODES`], or lets it go, as the mount's ioctl has it.
+///
+/// Errors: `EAGAIN` for a refused lock, `ENOTTY` for a file of another file system.
+pub fn service(
+    file: impl AsFd,
+    mode: Option<usize>,
+    range: std::ops::Range<u64>,
+    patience: Patience,
+) -> io::Result<Token> {
+    let mut words = [
+        range.start,
+        range.end - range.start,
+        mode.map_or(0, |place| place as u64 + 1) | u64::from(patience == Patience::Refuse) << 32,
+        0,
+        0,
+    ];
+    if cfg!(target_endian = "big") {
+        words[2] = words[2].rotate_left(32);
+    }
+    let fd = file.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open for the call and the argument is as long as the ioctl's number says.
+    let code = unsafe { libc::ioctl(fd, SERVICE as libc::Ioctl, words.as_mut_ptr()) };
+    if code != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Token {
+        epoch: words[3],
+        number: words[4],
+    })
+}

@@ -10,6 +10,7 @@ pub mod explain;
 pub mod init;
 pub mod inventory;
 pub mod join;
+pub mod lock;
 pub mod man;
 pub mod mount;
 pub mod mount_watchdog;
@@ -68,6 +69,7 @@ pub enum Command {
     Status(status::StatusArgs),
     Where(where_is::Where),
     Explain(explain::Explain),
+    Lock(lock::Lock),
     #[command(subcommand)]
     Policy(policy::Policy),
     #[command(subcommand)]
@@ -107,6 +109,7 @@ impl Command {
             Self::Status(command) => command.run(),
             Self::Where(command) => command.run(),
             Self::Explain(command) => command.run(),
+            Self::Lock(command) => command.run(),
             Self::Policy(command) => command.run(),
             Self::Snapshot(command) => command.run(),
             Self::Undelete(command) => command.run(),

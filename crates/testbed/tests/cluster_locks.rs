@@ -1,0 +1,251 @@
+//! Locks that hosts keep, and locks in five modes.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::lock::{FIVE_MODES, Mode, Patience, Token, flock, service};
+use perigee_testbed::{Cluster, program, wait};
+use rustix::process::Signal;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// A call for a lock that a host keeps takes a few round trips.
+const CALL_MAX: Duration = Duration::from_millis(900);
+
+struct Stage {
+    cluster: Cluster,
+    mounts: [PathBuf; 3],
+}
+
+impl Stage {
+    /// A cluster in which node 1 owns a file.
+    fn set() -> Self {
+        let mut cluster = Cluster::start(3).unwrap();
+        let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
+        let path = mounts[0].join("file");
+        std::fs::write(&path, "content").unwrap();
+        assert_eq!(cluster.owner(&path).unwrap(), 1);
+        Self { cluster, mounts }
+    }
+
+    fn path(&self, host: usize) -> PathBuf {
+        self.mounts[host - 1].join("file")
+    }
+
+    fn open(&self, host: usize) -> File {
+        let mut options = File::options();
+        let path = self.path(host);
+        options.read(true).write(true).open(path).unwrap()
+    }
+
+    fn signal(&mut self, nodes: &[u32], signal: Signal) {
+        for node in nodes {
+            self.cluster.kill(*node, signal).unwrap();
+        }
+    }
+
+    fn end(mut self) {
+        for node in [1, 2, 3] {
+            self.cluster.umount(node).unwrap();
+        }
+    }
+}
+
+fn use_it(file: &File, mode: Mode) {
+    flock(file, mode, Patience::Refuse).unwrap();
+    flock(file, Mode::Free, Patience::Wait).unwrap();
+}
+
+fn is_refused(result: io::Result<()>) -> bool {
+    result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+#[test]
+fn a_host_locks_again_and_again_without_a_word_until_another_one_wants_the_lock() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut stage = Stage::set();
+    let (two, three) = (stage.open(2), stage.open(3));
+    for _ in 0..3 {
+        use_it(&two, Mode::Exclusive);
+    }
+    // Its own sign of life counts for longer than this takes.
+    stage.signal(&[1, 3], Signal::STOP);
+    let begun = Instant::now();
+    for _ in 0..1_000 {
+        use_it(&two, Mode::Exclusive);
+        use_it(&two, Mode::Shared);
+    }
+    let took = begun.elapsed();
+    stage.signal(&[1, 3], Signal::CONT);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    println!("2,000 flocks while nobody answers: {took:?}");
+    // Who does not wait is not refused for what nobody uses, and is for what somebody does.
+    let begun = Instant::now();
+    flock(&three, Mode::Exclusive, Patience::Refuse).unwrap();
+    let took = begun.elapsed();
+    assert!(is_refused(flock(&two, Mode::Shared, Patience::Refuse)));
+    let one = stage.open(1);
+    assert!(is_refused(flock(&one, Mode::Exclusive, Patience::Refuse)));
+    flock(&three, Mode::Free, Patience::Wait).unwrap();
+    flock(&one, Mode::Exclusive, Patience::Refuse).unwrap();
+    assert!(took < CALL_MAX, "{took:?}");
+    drop(one);
+    flock(&two, Mode::Exclusive, Patience::Refuse).unwrap();
+    // Who waits has its turn when the last use ends.
+    let (sender, receiver) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let waits = &three;
+        scope.spawn(move || {
+            flock(waits, Mode::Exclusive, Patience::Wait).unwrap();
+            sender.send(Instant::now()).unwrap();
+        });
+        let early = receiver.recv_timeout(Duration::from_millis(300));
+        assert!(early.is_err(), "it is used");
+        let freed = Instant::now();
+        flock(&two, Mode::Free, Patience::Wait).unwrap();
+        let had = receiver.recv_timeout(LIMIT).unwrap();
+        assert!(had - freed < CALL_MAX, "{:?}", had - freed);
+    });
+    drop((two, three));
+    stage.end();
+}
+
+#[test]
+fn what_a_dead_host_kept_is_free_for_others_and_hosts_in_turns_count_right() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut stage = Stage::set();
+    // Each adds one under the lock, as often as it can.
+    let count = stage.mounts[0].join("count");
+    std::fs::write(&count, "0").unwrap();
+    let added: u64 = std::thread::scope(|scope| {
+        let adders: Vec<_> = (1..=3)
+            .map(|host| {
+                let (file, mount) = (stage.open(host), stage.mounts[host - 1].clone());
+                scope.spawn(move || add(&file, &mount.join("count"), Duration::from_secs(5)))
+            })
+            .collect();
+        adders.into_iter().map(|adder| adder.join().unwrap()).sum()
+    });
+    let counted: u64 = std::fs::read_to_string(&count).unwrap().parse().unwrap();
+    assert_eq!(counted, added);
+    println!("{added} counted under the lock by three hosts");
+    let two = stage.open(2);
+    for _ in 0..200 {
+        use_it(&two, Mode::Exclusive);
+    }
+    stage.signal(&[2], Signal::KILL);
+    let three = stage.open(3);
+    let begun = Instant::now();
+    wait::until("the lock of the dead host is free", LIMIT, || {
+        let had = flock(&three, Mode::Exclusive, Patience::Refuse);
+        Ok(had.is_ok().then_some(()))
+    })
+    .unwrap();
+    println!(
+        "after the death of its host it is had in {:?}",
+        begun.elapsed()
+    );
+    drop((two, three));
+    for node in [1, 3] {
+        stage.cluster.umount(node).unwrap();
+    }
+}
+
+fn add(lock: &File, count: &std::path::Path, time: Duration) -> u64 {
+    let until = Instant::now() + time;
+    let mut added = 0;
+    while Instant::now() < until {
+        flock(lock, Mode::Exclusive, Patience::Wait).unwrap();
+        // Some times in a row, so that hosts begin to keep it.
+        for _ in 0..20 {
+            let before: u64 = std::fs::read_to_string(count).unwrap().parse().unwrap();
+            std::fs::write(count, (before + 1).to_string()).unwrap();
+            added += 1;
+            flock(lock, Mode::Free, Patience::Wait).unwrap();
+            flock(lock, Mode::Exclusive, Patience::Wait).unwrap();
+        }
+        flock(lock, Mode::Free, Patience::Wait).unwrap();
+    }
+    added
+}
+
+/// Whether two hosts can have these at a time: the published matrix, CR CW PR PW EX.
+const TOGETHER: [[u8; 5]; 5] = [
+    [1, 1, 1, 1, 0],
+    [1, 1, 0, 0, 0],
+    [1, 0, 1, 0, 0],
+    [1, 0, 0, 0, 0],
+    [0, 0, 0, 0, 0],
+];
+
+fn take(file: &File, mode: Option<usize>, range: std::ops::Range<u64>) -> io::Result<Token> {
+    service(file, mode, range, Patience::Refuse)
+}
+
+#[test]
+fn locks_have_five_modes_by_range_and_rising_tokens_and_a_command_runs_under_one() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let stage = Stage::set();
+    let (two, three) = (stage.open(2), stage.open(3));
+    for (first, row) in TOGETHER.iter().enumerate() {
+        for (second, together) in row.iter().enumerate() {
+            for range in [50..200, 100..200] {
+                let modes = [FIVE_MODES[second], FIVE_MODES[first]];
+                let token = take(&two, Some(first), 0..100).unwrap();
+                let beside = take(&three, Some(second), range.clone());
+                let goes = range.start == 100 || *together == 1;
+                assert_eq!(beside.is_ok(), goes, "{modes:?} at {range:?}");
+                take(&two, None, 0..100).unwrap();
+                let after = take(&three, Some(second), range.clone()).unwrap();
+                assert!(
+                    goes || after > token,
+                    "{modes:?}: {after:?} after {token:?}"
+                );
+                take(&three, None, range).unwrap();
+            }
+        }
+    }
+    let exclusive = Some(FIVE_MODES.len() - 1);
+    let last = take(&two, exclusive, 0..10).unwrap();
+    take(&two, None, 0..10).unwrap();
+    let other = take(&File::open("/proc/self/exe").unwrap(), None, 0..1);
+    assert_eq!(other.unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+
+    let perigee = perigee_testbed::program::perigee().unwrap();
+    let path = stage.path(1);
+    let command = |words: &[&str]| {
+        let mut command = Command::new(&perigee);
+        command.arg("lock").args(&words[..words.len() - 1]);
+        command
+            .arg(&path)
+            .args(["--", "sh", "-c", words[words.len() - 1]]);
+        command.output().unwrap()
+    };
+    let ran = command(&["--mode", "pw", "echo $PERIGEE_LOCK_TOKEN; exit 7"]);
+    assert_eq!(ran.status.code(), Some(7));
+    let token = String::from_utf8(ran.stdout).unwrap();
+    let (epoch, number) = token.trim().split_once('.').unwrap();
+    let token = Token {
+        epoch: epoch.parse().unwrap(),
+        number: number.parse().unwrap(),
+    };
+    assert!(token > last, "{token:?} after {last:?}");
+    take(&two, exclusive, 0..10).unwrap();
+    let refused = command(&["--no-wait", "echo never"]);
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(1), 0));
+    let late = command(&["--timeout", "1", "--mode", "cr", "echo never"]);
+    assert_eq!((late.status.code(), late.stdout.len()), (Some(1), 0));
+    let beside = command(&["--no-wait", "--range", "10:5", "exit 0"]);
+    assert!(beside.status.success(), "{beside:?}");
+    drop((two, three));
+    stage.end();
+}
