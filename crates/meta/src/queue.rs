@@ -85,8 +85,8 @@ pub enum Admission {
     Run,
     /// It may run now, and will find that others have what it wants: these are called back, who may only keep it.
     RunAndCall(Vec<LockOwner>),
-    /// The same, of a request that does not wait: it runs when they have answered, who may only keep it. Then it is
-    /// [`Asked::Called`].
+    /// The same, of a request that does not wait: it is [`Asked::Called`] when they have been called, who may only keep it. It
+    /// runs when nobody has it any more, or one of them has said that a program uses it.
     CallFirst(Vec<LockOwner>),
     /// This is its answer; the locks on the inode stay as they are.
     Answered(Result<Reply, Errno>),
@@ -95,12 +95,23 @@ pub enum Admission {
 }
 
 /// What was done before an operation asks for admission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// Nothing.
     First,
-    /// Those who have what it wants were called back, and have answered or not.
-    Called,
+    /// Those who have what it wants were called back, and these have answered that a program uses it. Of the others
+    /// nobody knows: they did not answer, or what they gave back has not come, or their session has ended.
+    Called(BTreeSet<LockOwner>),
+}
+
+impl Asked {
+    /// Whether somebody is known to use what he has.
+    fn is_used(&self, in_the_way: &[LockOwner]) -> bool {
+        match self {
+            Self::First => false,
+            Self::Called(users) => in_the_way.iter().any(|owner| users.contains(owner)),
+        }
+    }
 }
 
 /// Whether who waits has something of what he wants.
@@ -198,7 +209,7 @@ impl LockQueue {
         &mut self,
         now: Tick,
         session: SessionId,
-        (operation, asked): (&Op, Asked),
+        (operation, asked): (&Op, &Asked),
         held: impl FnOnce(InodeId) -> Result<HeldLocks, E>,
     ) -> Result<Admission, E> {
         let ask = match operation {
@@ -228,14 +239,16 @@ impl LockQueue {
                 lock,
                 patience: Patience::Refuse,
                 ..
-            } if asked == Asked::First && lock.mode.is_some() && is_kept(lock.kind) => {
+            } if lock.mode.is_some() && is_kept(lock.kind) => {
                 let in_the_way = table::obstructors(&held(*inode)?, session, lock);
-                return Ok(
-                    match in_the_way.is_empty() || planted!(self, RefusedUncalled) {
-                        true => Admission::Run,
-                        false => Admission::CallFirst(in_the_way),
-                    },
-                );
+                let decided = in_the_way.is_empty()
+                    || asked.is_used(&in_the_way)
+                    || planted!(self, RefusedUncalled)
+                    || *asked != Asked::First && planted!(self, RefusedForSilence);
+                return Ok(match decided {
+                    true => Admission::Run,
+                    false => Admission::CallFirst(in_the_way),
+                });
             }
             _ => return Ok(Admission::Run),
         };

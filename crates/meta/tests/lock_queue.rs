@@ -450,7 +450,7 @@ fn what_stands_in_the_way_of_a_service_lock_is_called_back() {
         let read = |_| Ok::<_, ()>(held.clone());
         let admitted = world
             .queue
-            .admit(world.now, session_of(2), (&operation, asked), read);
+            .admit(world.now, session_of(2), (&operation, &asked), read);
         admitted.expect("a table")
     };
     let waits = Patience::Wait(WaitId(77));
@@ -471,7 +471,13 @@ fn what_stands_in_the_way_of_a_service_lock_is_called_back() {
         admit(writer, refuse, Asked::First),
         Admission::CallFirst(vec![reader])
     );
-    assert_eq!(admit(writer, refuse, Asked::Called), Admission::Run);
+    let silent = Asked::Called(BTreeSet::new());
+    assert_eq!(
+        admit(writer, refuse, silent),
+        Admission::CallFirst(vec![reader])
+    );
+    let used = Asked::Called(BTreeSet::from([reader]));
+    assert_eq!(admit(writer, refuse, used), Admission::Run);
     assert_eq!(admit(reads, refuse, Asked::First), Admission::Run);
 }
 

@@ -311,7 +311,7 @@ async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
     }
     if method == session::CallLock::METHOD {
         let request: session::CallLock = decode(body)?;
-        let fate = crate::sessions::call_lock(env, request.session, request.id).await;
+        let fate = crate::sessions::call_lock(env, request.session, request.id).await?;
         return reply::<session::CallLock>(&session::LockCalled { fate });
     }
     let request: session::StillOpen = decode(body)?;

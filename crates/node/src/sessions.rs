@@ -1,5 +1,6 @@
 //! The mounts of this node, and telling them what other hosts have changed.
 
+use crate::container::{Elsewhere, Failed};
 use crate::env::Env;
 use parking_lot::RwLock;
 use perigee_client::Session;
@@ -213,14 +214,15 @@ impl Sessions {
     }
 }
 
-/// A lock of a mount of this node stands in somebody's way. Of a session that is no more there is nothing to give back: its
-/// owner ends what it had.
-pub(crate) async fn call_lock(env: &Env, session: SessionId, id: KeptId) -> Fate {
+/// A lock of a mount of this node stands in somebody's way.
+///
+/// Errors: the session is no more, and nobody can say of its locks what became of them: the owner ends them.
+pub(crate) async fn call_lock(env: &Env, session: SessionId, id: KeptId) -> Result<Fate, Failed> {
     let Some(session) = env.sessions.get(session) else {
-        return Fate::Stays;
+        return Err(Elsewhere::NotReady.into());
     };
     let (sender, receiver) = tokio::sync::oneshot::channel();
     // The receiver waits below.
     session.lock_called(id, Box::new(move |fate| _ = sender.send(fate)));
-    receiver.await.unwrap_or(Fate::Stays)
+    receiver.await.map_err(|_| Elsewhere::NotReady.into())
 }

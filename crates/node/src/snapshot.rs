@@ -12,10 +12,8 @@ use futures_util::future::join_all;
 use perigee_meta::schedule::Schedule;
 use perigee_meta::{Attr, Kind, Op, Origin, Reply, Snapshot, SnapshotPart, is_snapshot_name};
 use perigee_proto::admin::AdminPath;
-use perigee_proto::message::past::{PartOfSnapshot, Step};
-use perigee_types::{
-    CheckpointId, ContainerId, Errno, InodeId, NodeId, SnapshotId, Tick, WallTime,
-};
+use perigee_proto::message::past::{Part, PartOfSnapshot, Step};
+use perigee_types::{ContainerId, Errno, InodeId, NodeId, SnapshotId, Tick, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,6 +131,12 @@ async fn list(env: &Env) -> Result<Vec<Snapshot>, Errno> {
     }
 }
 
+/// What a container answered to a step.
+struct Answered {
+    container: ContainerId,
+    part: Result<Part, Errno>,
+}
+
 /// Has all containers do a step; gives what they answered.
 async fn all_do(
     env: &Arc<Env>,
@@ -140,28 +144,38 @@ async fn all_do(
     snapshot: SnapshotId,
     step: Step,
     patience: Duration,
-) -> Vec<(ContainerId, Result<Option<CheckpointId>, Errno>)> {
-    let parts = containers.iter().map(|container| async move {
+) -> Vec<Answered> {
+    let steps = containers.iter().map(|container| (*container, step));
+    each_does(env, steps, snapshot, patience).await
+}
+
+/// The same, where each does a step of its own.
+async fn each_does(
+    env: &Arc<Env>,
+    steps: impl Iterator<Item = (ContainerId, Step)>,
+    snapshot: SnapshotId,
+    patience: Duration,
+) -> Vec<Answered> {
+    let parts = steps.map(|(container, step)| async move {
         let request = PartOfSnapshot {
-            container: *container,
+            container,
             snapshot,
             step,
         };
         let done = router::part_of_snapshot(env, &request, patience).await;
-        (*container, done.map_err(errno_of))
+        let part = done.map_err(errno_of);
+        Answered { container, part }
     });
     join_all(parts).await
 }
 
-fn first_failure(
-    done: &[(ContainerId, Result<Option<CheckpointId>, Errno>)],
-) -> Option<SnapshotError> {
+fn first_failure(done: &[Answered]) -> Option<SnapshotError> {
     let mut failed = done.iter();
-    failed.find_map(|(container, result)| match result {
+    failed.find_map(|answered| match answered.part {
         Err(Errno::ENOSPC) => Some(SnapshotError::TooMany),
         Err(why) => Some(SnapshotError::Busy {
-            container: *container,
-            why: *why,
+            container: answered.container,
+            why,
         }),
         Ok(_) => None,
     })
@@ -180,7 +194,13 @@ async fn take_parts(
     let stopped = all_do(env, containers, id, stop, STOP).await;
     let rested = env.clock.now();
     let taken = match first_failure(&stopped) {
-        None => Ok(all_do(env, containers, id, Step::Take, STOP).await),
+        None => {
+            let takes = stopped.iter().filter_map(|answered| match answered.part {
+                Ok(Part::Stopped(stop)) => Some((answered.container, Step::Take { stop })),
+                _ => None,
+            });
+            Ok(each_does(env, takes, id, STOP).await)
+        }
         Some(failure) => Err(failure),
     };
     let took = env.clock.now();
@@ -196,14 +216,21 @@ async fn take_parts(
     if let Some(failure) = first_failure(&taken) {
         return Err(failure);
     }
-    let parts = taken.into_iter().filter_map(|(container, result)| {
-        let checkpoint = result.ok().flatten()?;
-        Some(SnapshotPart {
-            container,
-            checkpoint,
+    let parts: Vec<SnapshotPart> = taken
+        .into_iter()
+        .filter_map(|Answered { container, part }| match part {
+            Ok(Part::Taken(checkpoint)) => Some(SnapshotPart {
+                container,
+                checkpoint,
+            }),
+            _ => None,
         })
-    });
-    Ok(parts.collect())
+        .collect();
+    match parts.len() == containers.len() {
+        true => Ok(parts),
+        // An owner of another mind: nothing of it may count as whole.
+        false => Err(Errno::EPROTO.into()),
+    }
 }
 
 /// Makes a snapshot of a directory.

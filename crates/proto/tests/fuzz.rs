@@ -1,7 +1,7 @@
 //! Whatever a peer sends as a message is a message or an error.
 
 use perigee_fuzz::{Verdict, assault_plain};
-use perigee_proto::message::{chain, data, file, report, session, tx};
+use perigee_proto::message::{chain, data, file, hold, past, report, session, tx};
 use perigee_proto::{decode, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -38,5 +38,7 @@ fn fuzz_every_message() {
     of!(file: Read, ReadDone, At, Write, Written, Sync, Synced, Whence, Seek, Sought);
     of!(report: AskReport, NodeReport, ScrubWish, Scrub, Scrubbing, ScrubState, ScrubPass, ScrubFound, AskHolders, Hold, Holders, Heat, Rates, Thousandths);
     of!(session: Execute, Executed, Revoke, Revoked, LockTurn, LockTurnHeard, CallLock, LockCalled, AskSessions, OpenSessions, StillOpen, Open);
+    of!(hold: AskRight, Right, SendWritten, WrittenTaken, CallHolder, HolderReport);
+    of!(past: Query, Queried, ReadPast, PastRead, PartOfSnapshot, PartDone, AskPastUse, PastUses);
     of!(tx: ReadKeys, Keys, Prepare, Prepared, Resolve, Resolved, AskDecision, Decided);
 }

@@ -414,7 +414,7 @@ mod tests {
         let mut kept = kept(Mode::ProtectedRead);
         assert_eq!(kept.make_way(wanted(0, 9, Mode::ProtectedRead)), []);
         assert_eq!(kept.make_way(wanted(100, 109, Mode::Exclusive)), []);
-        let since = kept.rests_since(ID).unwrap();
+        let since = kept.rests_since(ID).expect("it rests");
         let read = wanted(0, 9, Mode::ProtectedRead);
         assert!(begin(&mut kept, read).is_some());
         assert_eq!(
@@ -424,7 +424,7 @@ mod tests {
         );
         assert_eq!(end(&mut kept, ID, read), Fate::Stays);
         assert_eq!(kept.rested(ID, since), Fate::Stays, "it was used since");
-        let since = kept.rests_since(ID).unwrap();
+        let since = kept.rests_since(ID).expect("it rests");
         assert_eq!(kept.clone().rested(ID, since), Fate::GivenBack);
         assert_eq!(kept.make_way(wanted(0, 9, Mode::Exclusive)), [ID]);
     }

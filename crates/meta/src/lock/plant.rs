@@ -13,6 +13,7 @@ perigee_types::plants! {
     TokenUsedAgain = "a new owner numbers its grants as the one before did";
     KeptOverCall = "a host that is called back keeps the lock when its last use ends";
     RefusedUncalled = "a request that does not wait is refused for a lock that its host only keeps";
+    RefusedForSilence = "a request that does not wait is refused for a lock whose host does not answer";
     KeptBeyondLife = "a host that shows no sign of life serves uses by locks that it keeps";
     GrantOutlivesLapse = "a host keeps a lock whose grant came after its sign of life had lapsed";
     EarlyCallForgotten = "a host gives back a lock that is called for before its grant has come, and uses it all the same";

@@ -12,7 +12,7 @@ use perigee_meta::past::{
     Checkpoint, Checkpoints, Fate, Left, Outdated, UNIT, end_kept_file, kept_units, leave_rows,
     units_of,
 };
-use perigee_proto::message::past::{PastUse, Step};
+use perigee_proto::message::past::{Part, PastUse, Step, StopId};
 use perigee_replica::chunk::Access;
 use perigee_types::{
     Batch, ByteRange, CheckpointId, Errno, InodeId, InodeIndex, Mutation, Seq, SnapshotId, Span,
@@ -40,6 +40,7 @@ const STOP_MAX: Span = Span::from_millis(5_000);
 /// No changes are taken: a checkpoint is being made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stopped {
+    stop: StopId,
     snapshot: SnapshotId,
     until: Tick,
 }
@@ -50,32 +51,36 @@ impl Container {
         self: &Arc<Self>,
         snapshot: SnapshotId,
         step: Step,
-    ) -> Result<Option<CheckpointId>, Failed> {
+    ) -> Result<Part, Failed> {
         match step {
             Step::Stop { for_us } => {
                 let span = Span(for_us).min(STOP_MAX);
-                self.stop_for(snapshot, span).await.map(|()| None)
+                self.stop_for(snapshot, span).await.map(Part::Stopped)
             }
-            Step::Take => self.take_checkpoint(snapshot).await.map(Some),
+            Step::Take { stop } => self.take_checkpoint(snapshot, stop).await.map(Part::Taken),
             Step::Release => {
                 self.release(snapshot);
-                Ok(None)
+                Ok(Part::Done)
             }
-            Step::Settle => self.settle_past().await.map(|()| None),
+            Step::Settle => self.settle_past().await.map(|()| Part::Done),
             Step::Forget => {
                 self.state.lock().unlisted.insert(snapshot);
-                Ok(None)
+                Ok(Part::Done)
             }
         }
     }
 
     /// Takes no changes until it is released, for at most `span`; returns when all that was under way has ended.
-    async fn stop_for(self: &Arc<Self>, snapshot: SnapshotId, span: Span) -> Result<(), Failed> {
+    async fn stop_for(
+        self: &Arc<Self>,
+        snapshot: SnapshotId,
+        span: Span,
+    ) -> Result<StopId, Failed> {
         self.call_holders_in().await?;
-        let until = {
+        let (stop, until) = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
-            Self::reign(&st, now)?;
+            let (epoch, _) = Self::reign(&st, now)?;
             if now < st.changes_from || st.moving {
                 return Err(Elsewhere::NotReady.into());
             }
@@ -84,15 +89,22 @@ impl Container {
             }
             let until = now + span;
             st.changes_from = until;
-            st.stopped = Some(Stopped { snapshot, until });
-            until
+            st.stops += 1;
+            let number = st.stops;
+            let stop = StopId { epoch, number };
+            st.stopped = Some(Stopped {
+                stop,
+                snapshot,
+                until,
+            });
+            (stop, until)
         };
         loop {
             let quiet = {
                 let mut st = self.state.lock();
                 let now = self.env.clock.now();
                 Self::reign(&st, now)?;
-                if now >= until || !st.is_stopped_for(snapshot) {
+                if now >= until || !st.is_stopped_by(stop) {
                     let (changing, idle) = (st.leases.has_any_changes(), st.transactions.is_idle());
                     let (held, dirty) = (!st.away.holds.is_empty(), st.dirty.inodes().len());
                     info!(container = %self.id, changing, idle, held, dirty, "did not come to rest");
@@ -102,7 +114,7 @@ impl Container {
                 st.is_quiet()
             };
             if quiet {
-                return Ok(());
+                return Ok(stop);
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -125,13 +137,14 @@ impl Container {
     async fn take_checkpoint(
         self: &Arc<Self>,
         snapshot: SnapshotId,
+        stop: StopId,
     ) -> Result<CheckpointId, Failed> {
         let record = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
-            // Something else may have stopped it again since that stop ended.
-            let stopped = st.stopped.filter(|stopped| stopped.snapshot == snapshot);
+            // That stop may have ended, and a repeat of the request for it have come since.
+            let stopped = st.stopped.filter(|stopped| stopped.stop == stop);
             let in_time = stopped.is_some_and(|stopped| now < stopped.until);
             if !in_time || now >= st.changes_from {
                 return Err(Errno::ETIMEDOUT.into());
@@ -477,9 +490,8 @@ impl Container {
 }
 
 impl State {
-    fn is_stopped_for(&self, snapshot: SnapshotId) -> bool {
-        self.stopped
-            .is_some_and(|stopped| stopped.snapshot == snapshot)
+    fn is_stopped_by(&self, stop: StopId) -> bool {
+        self.stopped.is_some_and(|stopped| stopped.stop == stop)
     }
 
     /// Whether nothing is half done: no write on its way to the file, no transaction, no chunk elsewhere, all recorded.

@@ -1,6 +1,6 @@
 //! Operations of the name space at the owner.
 
-use super::locks::{Admitted, call_for};
+use super::locks::{Admitted, call_for_all};
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, File, State};
 use crate::sessions::Whom;
@@ -18,6 +18,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, warn};
+
+/// For so long an execution calls for locks of hosts that do not answer. They answer by then, or are gone, unless the owner
+/// alone does not reach them: no answer to its client is right then.
+const CALLS: Span = Span::from_millis(20_000);
 
 /// One session's operation.
 #[derive(Clone)]
@@ -132,7 +136,7 @@ impl Container {
     fn execute_called(
         self: &Arc<Self>,
         request: Request,
-        called: Option<RunId>,
+        called: Option<Called>,
         answer: Answer<(Reply, Span)>,
     ) {
         let local = request.session.node() == self.env.me;
@@ -155,12 +159,12 @@ impl Container {
                 Ok(st) => st,
                 Err(failed) => return answer(Err(failed)),
             };
-            let asked = match called {
-                None => Asked::First,
-                Some(run) if st.answers.is_running(run) => {
+            let asked = match &called {
+                None => &Asked::First,
+                Some(called) if st.answers.is_running(called.run) => {
                     // From here on it is executed, and repeats wait for it as for any.
-                    st.answers.end(run);
-                    Asked::Called
+                    st.answers.end(called.run);
+                    &called.asked
                 }
                 // Its reign is over: whoever asks again asks the next.
                 Some(_) => {
@@ -185,11 +189,17 @@ impl Container {
             }
             Ok(Ran::Calls(calls, run)) => {
                 after.run();
+                let now = self.env.clock.now();
+                let since = called.map_or(now, |called| called.since);
+                if now.since(since) > CALLS {
+                    self.state.lock().answers.end(run);
+                    return answer(Err(Elsewhere::NotReady.into()));
+                }
                 let me = self.clone();
                 self.env.runtime.spawn(async move {
-                    let calls = calls.into_iter().map(|call| call_for(&me.env, call));
-                    futures_util::future::join_all(calls).await;
-                    me.execute_called(request, Some(run), answer);
+                    let asked = call_for_all(&me.env, calls).await;
+                    let called = Called { run, asked, since };
+                    me.execute_called(request, Some(called), answer);
                 });
             }
             Err(elsewhere) => {
@@ -220,7 +230,7 @@ impl Container {
     fn run(
         self: &Arc<Self>,
         st: &mut State,
-        (request, asked): (&Request, Asked),
+        (request, asked): (&Request, &Asked),
         local: bool,
         foreign: &mut Foreign,
         after: &mut After,
@@ -649,6 +659,15 @@ impl Concluded {
             owed: Owed::default(),
         }
     }
+}
+
+/// An execution that has called for locks.
+struct Called {
+    run: RunId,
+    /// What came of it.
+    asked: Asked,
+    /// When it first did.
+    since: Tick,
 }
 
 /// How far an operation came under the lock.

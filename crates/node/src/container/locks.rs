@@ -23,18 +23,17 @@ use tracing::{debug, error, info, warn};
 /// How long a word to a waiter is tried to be sent: it asks by itself before that.
 const WORD: Duration = Duration::from_secs(1);
 
+/// Before somebody is called again who has not answered.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// The most sessions of one node that are asked about at a time.
 const SESSIONS_MAX: usize = 1_000;
 
 /// What a request for a lock may do.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "made and taken apart at once, by one caller"
-)]
 pub(super) enum Admitted {
     /// Run it.
     Run,
-    /// Run it when these have answered, who may only keep what it wants.
+    /// Ask once more when these have been called, who may only keep what it wants.
     CallFirst(Vec<CallLock>),
     /// This is its answer; the state is as it was.
     Answered(Result<Reply, Errno>, Owed),
@@ -63,7 +62,7 @@ impl Container {
         st: &mut State,
         now: Tick,
         session: SessionId,
-        (operation, asked): (&Op, Asked),
+        (operation, asked): (&Op, &Asked),
         after: &mut After,
     ) -> Admitted {
         let mut shown = None;
@@ -87,7 +86,7 @@ impl Container {
                     // Who waits asks again, and calls again.
                     after.push(move || {
                         let runtime = env.runtime.clone();
-                        runtime.spawn(async move { _ = call_for(&env, call).await });
+                        runtime.spawn(async move { _ = call_for(&env, &call).await });
                     });
                 }
                 return Admitted::Run;
@@ -334,21 +333,42 @@ impl Container {
     }
 }
 
-/// Calls for a lock that a session, here or elsewhere, may only keep. Returns when that has answered, or took too long: then
-/// the lock counts as used.
-pub(super) async fn call_for(env: &Arc<Env>, call: CallLock) -> Fate {
+/// Calls for a lock that a session, here or elsewhere, may only keep. `None`: nobody says what became of it.
+async fn call_for(env: &Arc<Env>, call: &CallLock) -> Option<Fate> {
     let (session, node) = (call.session, call.session.node());
-    if node == env.me {
-        return crate::sessions::call_lock(env, session, call.id).await;
+    let called = match node == env.me {
+        true => crate::sessions::call_lock(env, session, call.id)
+            .await
+            .map_err(|failed| format!("{failed:?}")),
+        false => env
+            .ask(node, call, bytes::Bytes::new(), WORD)
+            .await
+            .map(|(called, _)| called.fate)
+            .map_err(|error| error.to_string()),
+    };
+    called
+        .inspect_err(|error| debug!(%session, %error, "a lock is called for in vain"))
+        .ok()
+}
+
+/// Calls for all of them, and tells who has said that a program uses it. Not at once where somebody is silent: he is called
+/// again.
+pub(super) async fn call_for_all(env: &Arc<Env>, calls: Vec<CallLock>) -> Asked {
+    let answers = calls.iter().map(|call| call_for(env, call));
+    let answers = futures_util::future::join_all(answers).await;
+    let silent = answers.iter().any(Option::is_none);
+    let used = calls.iter().zip(answers);
+    let used = used.filter(|(_, fate)| *fate == Some(Fate::Stays));
+    let users: BTreeSet<LockOwner> = used
+        .map(|(call, _)| LockOwner {
+            session: call.session,
+            owner: call.id.owner,
+        })
+        .collect();
+    if users.is_empty() && silent {
+        tokio::time::sleep(PAUSE).await;
     }
-    let called = env.ask(node, &call, bytes::Bytes::new(), WORD).await;
-    match called {
-        Ok((called, _)) => called.fate,
-        Err(error) => {
-            debug!(%session, %error, "a lock is called for in vain");
-            Fate::Stays
-        }
-    }
+    Asked::Called(users)
 }
 
 /// Tells a session, here or elsewhere, that a wait's turn has come.

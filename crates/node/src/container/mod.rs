@@ -238,6 +238,8 @@ pub(crate) struct State {
     keeping: past::Keeping,
     /// No changes are taken: a checkpoint is being made.
     stopped: Option<checkpoint::Stopped>,
+    /// Counts the stops of this process.
+    stops: u64,
     /// Snapshots that were deleted.
     unlisted: BTreeSet<SnapshotId>,
 }

@@ -131,6 +131,7 @@ impl Container {
             checkpoints: perigee_meta::past::Checkpoints::default(),
             keeping: super::past::Keeping::default(),
             stopped: None,
+            stops: 0,
             unlisted: BTreeSet::new(),
         };
         let container = Arc::new(Self {

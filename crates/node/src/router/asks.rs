@@ -13,7 +13,7 @@ use perigee_proto::message::report::{AskHolders, Holders};
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
-use perigee_types::{CheckpointId, ContainerId, Errno, InodeId, NodeId, SessionId};
+use perigee_types::{ContainerId, Errno, InodeId, NodeId, SessionId};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::warn;
@@ -88,7 +88,7 @@ pub(crate) async fn part_of_snapshot(
     env: &Arc<Env>,
     request: &past::PartOfSnapshot,
     patience: Duration,
-) -> Result<Option<CheckpointId>, Failed> {
+) -> Result<past::Part, Failed> {
     let here = |container: Arc<Container>| async move {
         let done = container.do_part(request.snapshot, request.step).await?;
         Ok(Ok(done))

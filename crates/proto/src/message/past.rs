@@ -1,7 +1,7 @@
 //! Checkpoints of containers: making, reading and removing them, at their owners.
 
 use perigee_meta::{Op, Reply};
-use perigee_types::{CheckpointId, ContainerId, Errno, InodeId, SnapshotId};
+use perigee_types::{CheckpointId, ContainerId, Epoch, Errno, InodeId, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 /// Runs an operation that changes nothing on a container as of a checkpoint.
@@ -42,6 +42,15 @@ pub struct PastRead {
     pub result: Result<(), Errno>,
 }
 
+/// Names one stop of a container's changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopId {
+    /// Of the owner that stopped.
+    pub epoch: Epoch,
+    /// Counts its stops.
+    pub number: u64,
+}
+
 /// A step of making or removing a container's part of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
@@ -50,14 +59,28 @@ pub enum Step {
         /// For how long.
         for_us: u64,
     },
-    /// The checkpoint is made, if changes are stopped for it still.
-    Take,
+    /// The checkpoint is made, if changes are stopped still by that stop, and by no later one.
+    Take {
+        /// As [`Part::Stopped`] named it.
+        stop: StopId,
+    },
     /// Changes go on.
     Release,
     /// All content of now goes to every member's disk.
     Settle,
     /// The snapshot is deleted.
     Forget,
+}
+
+/// What came of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// Nothing to tell.
+    Done,
+    /// [`Step::Stop`]: nothing is under way any more.
+    Stopped(StopId),
+    /// [`Step::Take`]: the checkpoint is on every member.
+    Taken(CheckpointId),
 }
 
 /// Has an owner do its part of a snapshot. A repeat is harmless, but of [`Step::Take`], which makes another checkpoint: one
@@ -75,8 +98,8 @@ pub struct PartOfSnapshot {
 /// It is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartDone {
-    /// To [`Step::Take`] the checkpoint.
-    pub result: Result<Option<CheckpointId>, Errno>,
+    /// What came of it.
+    pub result: Result<Part, Errno>,
 }
 
 /// Asks what content of checkpoints takes.

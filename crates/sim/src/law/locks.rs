@@ -6,7 +6,6 @@ use crate::locks::world::Locks;
 use crate::world::host_of;
 use perigee_meta::lock::SessionEnd;
 use perigee_meta::lock::kept::KeptId;
-use perigee_meta::memory::MemView;
 use perigee_meta::queue::{ABSENT, Admission, HOLD};
 use perigee_meta::{
     FileLock, HeldLocks, LockKind, LockOwner, Op, Patience, Refusal, Reply, Token, WaitId,
@@ -174,20 +173,13 @@ pub(crate) fn on_kept_use(world: &mut Locks, token: Token) {
     }
 }
 
-/// Whether a session has a lock.
-pub(crate) fn has(view: &MemView, session: SessionId, id: KeptId) -> bool {
-    let held = held_locks(&mut view.clone(), id.inode).unwrap_or_default();
-    let same =
-        |(of, lock, _): (SessionId, FileLock, Token)| of == session && lock.owner == id.owner;
-    held.held().any(same)
-}
-
-/// Somebody who does not wait is answered: he is not refused for a lock that a host which can be asked only keeps.
+/// Somebody who does not wait is answered: he is not refused for a lock that a host has only kept since before he came, at
+/// `since`.
 pub(crate) fn on_refused(
     world: &mut Locks,
-    session: SessionId,
-    operation: &Op,
+    (session, operation): (SessionId, &Op),
     result: &Result<Reply, Errno>,
+    since: u64,
 ) {
     let Op::SetLock {
         inode,
@@ -206,25 +198,25 @@ pub(crate) fn on_refused(
         session,
         owner: lock.owner,
     };
-    for (of, other, _) in held.held() {
+    let in_the_way = |(of, other, _): &(SessionId, FileLock, Token)| {
         let owner = LockOwner {
-            session: of,
+            session: *of,
             owner: other.owner,
         };
-        if owner == wanted || !exclude(&other, lock) {
-            continue;
-        }
-        let host = host_of(of.node());
+        owner != wanted && exclude(other, lock)
+    };
+    let in_vain = |(of, other, _): &(SessionId, FileLock, Token)| {
         let id = KeptId {
             inode: *inode,
             kind: other.kind,
             owner: other.owner,
         };
-        let in_vain = world.is_kept_in_vain(host, of, id);
-        if in_vain && world.reach(world.reign.owner, host) {
-            let what = format!("{wanted:?} is refused for {other:?}, which {of} only keeps");
-            return world.accuse("not refused for nothing", what);
-        }
+        world.is_kept_in_vain((*of, id), since)
+    };
+    let obstacles: Vec<_> = held.held().filter(in_the_way).collect();
+    if !obstacles.is_empty() && obstacles.iter().all(in_vain) {
+        let what = format!("{wanted:?} is refused for {obstacles:?}, which are only kept");
+        world.accuse("not refused for nothing", what);
     }
 }
 

@@ -173,12 +173,16 @@ impl Locks {
     pub(super) fn heard(&mut self, host: usize, life: u32, word: Word) {
         match word {
             Word::Turn(wait) => self.ask_again(host, life, wait, None),
-            Word::Call(id) => {
+            Word::Call(id, call) => {
                 let Some(session) = self.session(host, life) else {
                     return;
                 };
-                if session.kept.called(id) == Fate::GivenBack {
+                let (fate, of) = (session.kept.called(id), (session.id, id));
+                if fate == Fate::GivenBack {
                     self.give_back(host, life, id);
+                }
+                if let Some(call) = call {
+                    self.tell_fate(host, call, of, fate);
                 }
             }
         }

@@ -33,5 +33,6 @@ marks! {
     Wrote = "a program wrote under its lock";
     Repeated = "a request was answered again";
     Kept = "a use was served by a lock that the host keeps";
+    Silent = "a host did not answer a call for a lock in time";
     Called = "a host gave back a lock that was called for";
 }

@@ -1,10 +1,10 @@
 //! What an owner is asked: as `perigee_node` does it, without its locks and waiting.
 
 use super::Mark;
-use super::world::{Event, HERE, Locks, Word};
+use super::world::{CallId, Event, HERE, Locks, Word};
 use crate::law;
 use crate::world::host_of;
-use perigee_meta::lock::kept::KeptId;
+use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::lock::plant::Plant;
 use perigee_meta::lock::{Presence, SessionEnd, lost};
 use perigee_meta::memory::MemView;
@@ -14,7 +14,7 @@ use perigee_meta::{
     held_locks, lock_sessions,
 };
 use perigee_types::{Batch, Epoch, Errno, InodeId, OpId, SessionId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a session asks.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,18 +72,30 @@ type Caller = (usize, u32);
 
 /// How long who is called may take to answer.
 const ANSWER_US: u64 = 1_000_000;
-/// How often it is looked whether they have.
-const LOOK_US: u64 = 40_000;
+/// For so long those are called who do not answer: as `perigee_node` does it.
+const CALLS_US: u64 = 20_000_000;
 
 /// A request that waits for those who were called.
 #[derive(Debug)]
-pub struct Called {
-    epoch: Epoch,
+pub(super) struct Calling {
+    name: CallId,
     caller: Caller,
     request: Box<Request>,
     run: RunId,
-    calls: Vec<(SessionId, KeptId)>,
-    until: u64,
+    /// Who has not answered.
+    awaited: BTreeSet<(SessionId, KeptId)>,
+    /// Who has said that a program uses it.
+    users: BTreeSet<LockOwner>,
+    /// When the first were called.
+    since: u64,
+}
+
+/// What was done for a request before.
+#[derive(Debug, Clone)]
+struct Before {
+    asked: Asked,
+    /// When it came, or the first were called for it.
+    since: u64,
 }
 
 /// The locks of these owners, as their hosts know them.
@@ -119,6 +131,10 @@ pub struct Reign {
     pub(super) last: u64,
     /// Answers that wait for records.
     owed: Vec<(u64, Caller, Sent, Answer)>,
+    /// Requests that wait for those who were called.
+    calling: Vec<Calling>,
+    /// Names those.
+    rounds: u64,
     /// Who waits, in the order in which they came: what the law of fairness knows.
     pub(crate) arrivals: Vec<law::locks::Arrival>,
 }
@@ -136,6 +152,8 @@ impl Reign {
             answers: Answers::default(),
             last: 0,
             owed: Vec::new(),
+            calling: Vec::new(),
+            rounds: 0,
             arrivals: Vec::new(),
         }
     }
@@ -167,7 +185,13 @@ impl Locks {
             Ok(Seen::Running | Seen::TooLate) | Err(_) => return,
         }
         match &request.what {
-            What::Locks(operation) => self.lock(caller, &request, (operation, Asked::First)),
+            What::Locks(operation) => {
+                let before = Before {
+                    asked: Asked::First,
+                    since: self.now,
+                };
+                self.lock(caller, &request, operation, &before);
+            }
             What::Write(inode, lock) => self.write(caller, &request, *inode, *lock),
         }
     }
@@ -184,13 +208,13 @@ impl Locks {
         self.owe(caller, request.sent(), Answer::Done(Ok(Reply::Done)));
     }
 
-    fn lock(&mut self, caller: Caller, request: &Request, (operation, asked): (&Op, Asked)) {
+    fn lock(&mut self, caller: Caller, request: &Request, operation: &Op, before: &Before) {
         let (now, session) = (self.tick(), request.session);
         let reign = &mut self.reign;
         let view = &mut reign.view;
         let admitted = reign
             .queue
-            .admit(now, session, (operation, asked), |inode| {
+            .admit(now, session, (operation, &before.asked), |inode| {
                 held_locks(view, inode)
             });
         self.log(6, self.reign.owner, || {
@@ -198,14 +222,16 @@ impl Locks {
         });
         law::locks::on_asked(self, session, operation, &admitted);
         let result = match admitted {
-            Ok(Admission::Run) => return self.run(caller, request, operation),
+            Ok(Admission::Run) => return self.run(caller, request, operation, before.since),
             Ok(Admission::RunAndCall(owners)) => {
                 for (session, id) in kept_by(operation, &owners) {
-                    self.call_for(session, id);
+                    self.call_for(session, id, None);
                 }
-                return self.run(caller, request, operation);
+                return self.run(caller, request, operation, before.since);
             }
-            Ok(Admission::CallFirst(owners)) => return self.call_first(caller, request, &owners),
+            Ok(Admission::CallFirst(owners)) => {
+                return self.call_first(caller, request, &owners, before.since);
+            }
             Ok(Admission::Answered(result)) => {
                 self.note(Mark::Behind);
                 result
@@ -221,57 +247,95 @@ impl Locks {
     }
 
     /// Asks hosts for locks that they may only keep, before somebody who does not wait is answered.
-    fn call_first(&mut self, caller: Caller, request: &Request, owners: &[LockOwner]) {
+    fn call_first(&mut self, caller: Caller, request: &Request, owners: &[LockOwner], since: u64) {
         let What::Locks(operation) = &request.what else {
             return;
         };
-        let calls = kept_by(operation, owners);
-        for (session, id) in &calls {
-            self.call_for(*session, *id);
+        if self.now > since + CALLS_US {
+            return self.reply(caller, request.sent(), Answer::Elsewhere);
         }
-        let called = Called {
-            epoch: self.reign.epoch,
+        let calls = kept_by(operation, owners);
+        let reign = &mut self.reign;
+        reign.rounds += 1;
+        let name = CallId {
+            epoch: reign.epoch,
+            round: reign.rounds,
+        };
+        reign.calling.push(Calling {
+            name,
             caller,
             request: Box::new(request.clone()),
-            run: self.reign.answers.begin(request.session, request.op),
-            calls,
-            until: self.now + ANSWER_US,
-        };
-        self.after(LOOK_US, Event::Called(called));
-    }
-
-    fn call_for(&mut self, session: SessionId, id: KeptId) {
-        self.called_at.insert((session, id), self.now);
-        self.tell(self.reign.owner, session, Word::Call(id));
-    }
-
-    /// Whether those who were called have answered: what they gave back is gone, and the rest they use. After a while they
-    /// count as if they did.
-    pub(super) fn called(&mut self, called: Called) {
-        let owner = self.reign.owner;
-        let serves = self.is_up(owner) && self.life(owner) == self.reign.life;
-        if called.epoch != self.reign.epoch || !serves {
-            return;
-        }
-        let silent = called.calls.iter().any(|(session, id)| {
-            let host = &self.hosts[host_of(session.node())];
-            let kept = host.session.as_ref().filter(|there| there.id == *session);
-            kept.is_some_and(|there| there.kept.rests_since(*id).is_some())
-                || law::locks::has(&self.reign.view, *session, *id) && kept.is_none()
+            run: reign.answers.begin(request.session, request.op),
+            awaited: calls.iter().copied().collect(),
+            users: BTreeSet::new(),
+            since,
         });
-        if silent && self.now < called.until {
-            return self.after(LOOK_US, Event::Called(called));
+        for (session, id) in calls {
+            self.call_for(session, id, Some(name));
         }
-        let request = called.request;
-        self.reign.answers.end(called.run);
-        if let What::Locks(operation) = &request.what {
-            self.lock(called.caller, &request, (operation, Asked::Called));
+        self.after(ANSWER_US, Event::Silence(name));
+    }
+
+    fn call_for(&mut self, session: SessionId, id: KeptId, name: Option<CallId>) {
+        self.tell(self.reign.owner, session, Word::Call(id, name));
+    }
+
+    fn serves(&self, epoch: Epoch) -> bool {
+        let owner = self.reign.owner;
+        epoch == self.reign.epoch && self.is_up(owner) && self.life(owner) == self.reign.life
+    }
+
+    fn place_of(&self, call: CallId) -> Option<usize> {
+        let mut calling = self.reign.calling.iter();
+        let place = calling.position(|calling| calling.name == call);
+        place.filter(|_| self.serves(call.epoch))
+    }
+
+    /// A host says what becomes of a lock that was called for.
+    pub(super) fn fate_told(&mut self, call: CallId, of: (SessionId, KeptId), fate: Fate) {
+        let Some(place) = self.place_of(call) else {
+            return;
+        };
+        let calling = &mut self.reign.calling[place];
+        if calling.awaited.remove(&of) && fate == Fate::Stays {
+            let (session, KeptId { owner, .. }) = of;
+            calling.users.insert(LockOwner { session, owner });
+        }
+        if calling.awaited.is_empty() {
+            self.go_on(place);
         }
     }
 
-    fn run(&mut self, caller: Caller, request: &Request, operation: &Op) {
+    /// Somebody who was called has not answered: what the others say counts.
+    pub(super) fn silent(&mut self, call: CallId) {
+        if let Some(place) = self.place_of(call) {
+            self.note(Mark::Silent);
+            self.go_on(place);
+        }
+    }
+
+    fn go_on(&mut self, place: usize) {
+        let Calling {
+            caller,
+            request,
+            run,
+            users,
+            since,
+            ..
+        } = self.reign.calling.remove(place);
+        self.reign.answers.end(run);
+        let before = Before {
+            asked: Asked::Called(users),
+            since,
+        };
+        if let What::Locks(operation) = &request.what {
+            self.lock(caller, &request, operation, &before);
+        }
+    }
+
+    fn run(&mut self, caller: Caller, request: &Request, operation: &Op, since: u64) {
         let result = self.execute(operation, Some(request));
-        law::locks::on_refused(self, request.session, operation, &result);
+        law::locks::on_refused(self, (request.session, operation), &result, since);
         let early = self.planted(Plant::GrantNotReplicated);
         let granted = matches!(result, Ok(Reply::Granted(_)));
         let answer = Answer::Done(result);

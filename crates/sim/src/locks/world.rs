@@ -1,7 +1,7 @@
 //! Time, hosts, the network, the chain's contract, and the loop that lets one thing happen after another.
 
 use super::host::{Host, Session};
-use super::owner::{Answer, Called, Reign, Request, Sent};
+use super::owner::{Answer, Reign, Request, Sent};
 use super::{Mark, Marks};
 use crate::law;
 use crate::network::Network;
@@ -10,7 +10,7 @@ use crate::oracle::Violation;
 use crate::queue::Queue;
 use crate::strike::ControlStore;
 use crate::world::{SECOND, print_line};
-use perigee_meta::lock::kept::KeptId;
+use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::lock::plant::Plant;
 use perigee_meta::memory::MemView;
 use perigee_meta::{LockKind, NewNode, Op, Reply, Token, WaitId, format_container};
@@ -31,8 +31,6 @@ const TAKEOVER_US: u64 = 2_500_000;
 const LIFE_US: u64 = 4 * SECOND;
 /// How often owners look for sessions that are no more, and hosts show that they live.
 const ROUND_US: u64 = SECOND;
-/// Longer than calls for a lock take.
-const IDLE_US: u64 = 1_300_000;
 /// A request that is on its way for longer than its caller waits is not executed.
 const CALL_US: u64 = SECOND;
 
@@ -69,8 +67,17 @@ pub struct Report {
 pub enum Word {
     /// A wait's turn has come.
     Turn(WaitId),
-    /// A lock that the host keeps is wanted back.
-    Call(KeptId),
+    /// A lock that the host keeps is wanted back. With a name, it is to say what becomes of it.
+    Call(KeptId, Option<CallId>),
+}
+
+/// Names a call for locks, over all reigns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallId {
+    /// The owner's.
+    pub epoch: Epoch,
+    /// Rises.
+    pub round: u64,
 }
 
 /// Something that happens. Those with a life happen to one process alone.
@@ -116,7 +123,13 @@ pub enum Event {
         epoch: Epoch,
         seq: u64,
     },
-    Called(Called),
+    /// A host says what becomes of a lock that was called for.
+    Fate {
+        call: CallId,
+        of: (SessionId, KeptId),
+        fate: Fate,
+    },
+    Silence(CallId),
     Round,
     Life {
         host: usize,
@@ -155,8 +168,6 @@ pub struct Locks {
     /// Grants that were ended without a word.
     pub(crate) ended: BTreeSet<Token>,
     pub(crate) violation: Option<Violation>,
-    /// When an owner last called for a lock.
-    pub(super) called_at: BTreeMap<(SessionId, KeptId), u64>,
     cut_since: Option<u64>,
     /// When the last request arrives that was sent from one host to another.
     last_request: BTreeMap<(usize, usize), u64>,
@@ -249,7 +260,6 @@ impl Locks {
             granted: Token::default(),
             ended: BTreeSet::new(),
             violation: None,
-            called_at: BTreeMap::new(),
             cut_since: None,
             last_request: BTreeMap::new(),
             sessions: 0,
@@ -327,15 +337,16 @@ impl Locks {
         from == to || !(self.net.cut[from][to] || self.net.cut[to][from])
     }
 
-    /// Whether nobody has used a lock for long that a host keeps, and nobody has called for it since.
-    pub(crate) fn is_kept_in_vain(&self, host: usize, session: SessionId, id: KeptId) -> bool {
-        let there = self.hosts[host].session.as_ref();
-        let Some(there) = there.filter(|there| there.id == session) else {
-            return false;
-        };
-        let since = there.idle_since.get(&id).copied().unwrap_or(self.now);
-        let called = self.called_at.get(&(session, id)).copied().unwrap_or(0);
-        there.kept.rests_since(id).is_some() && since + IDLE_US < self.now && called < since
+    /// Whether nobody has used a lock since before `from` that a host keeps.
+    pub(crate) fn is_kept_in_vain(&self, (session, id): (SessionId, KeptId), from: u64) -> bool {
+        let there = self.hosts[crate::world::host_of(session.node())]
+            .session
+            .as_ref();
+        let there = there.filter(|there| there.id == session);
+        there.is_some_and(|there| {
+            let since = there.idle_since.get(&id).copied().unwrap_or(self.now);
+            there.kept.rests_since(id).is_some() && since < from
+        })
     }
 
     /// Whether a host shows signs of life.
@@ -412,6 +423,24 @@ impl Locks {
         }
     }
 
+    /// A host answers a call for a lock.
+    pub(super) fn tell_fate(
+        &mut self,
+        from: usize,
+        call: CallId,
+        of: (SessionId, KeptId),
+        fate: Fate,
+    ) {
+        let to = self.reign.owner;
+        let told = Event::Fate { call, of, fate };
+        if from == to {
+            return self.after(1, told);
+        }
+        if let [Some(delay), _] = self.net.deliveries(from, to, &mut self.rng) {
+            self.after(delay, told);
+        }
+    }
+
     fn handle(&mut self, event: Event) {
         match event {
             Event::Ask {
@@ -451,7 +480,8 @@ impl Locks {
                 program,
             } => self.program_turn(host, life, program),
             Event::Commit { epoch, seq } => self.commit(epoch, seq),
-            Event::Called(called) => self.called(called),
+            Event::Fate { call, of, fate } => self.fate_told(call, of, fate),
+            Event::Silence(call) => self.silent(call),
             Event::Round => self.round(),
             Event::Life { host } => self.show_life(host),
             Event::Strike => self.strike(),

@@ -161,6 +161,7 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         holds: Holds::default(),
         habits: [Habit::default(); FILES],
         gatherings: Vec::new(),
+        turns: BTreeMap::new(),
         holding: Holding::default().with_plant(plant),
         alone: BTreeMap::new(),
         calls: Vec::new(),

@@ -310,6 +310,8 @@ pub struct Running {
     pub(crate) habits: [Habit; FILES],
     /// Operations that wait for a holder.
     pub(crate) gatherings: Vec<Gathering>,
+    /// What holders have sent, of turns that have not ended: by block, its token.
+    pub(crate) turns: BTreeMap<Chunk, BTreeMap<usize, u64>>,
     /// What this node holds.
     pub(crate) holding: Holding,
     /// What it has in place there, and no record that is applied here covers.

@@ -1,7 +1,7 @@
 //! The side of the container's owner: it gives chunks away, calls their holders, takes what they send, and takes chunks back.
 
 use super::super::{Gathering, HoldPacket, Packet, Waiter, Waiting};
-use super::{Asks, blocks_in, blocks_of, file_wanted, wanted};
+use super::{Asks, blocks_of, file_wanted, wanted};
 use crate::model::{
     FILES, Op, Outcome, Record, blocks_of_file, chunk, file_of, inode, number_of, range_of,
 };
@@ -31,6 +31,7 @@ impl World {
         let given = (0..FILES).filter_map(|file| Some((chunk(file), rows[file]?)));
         run.holds = Holds::new(given, local, terms).with_plant(plant);
         run.habits = [fresh; FILES];
+        run.turns.clear();
         let stands = |chunk: Chunk, hold| rows[number_of(chunk.inode)] == Some(hold);
         let (kept, lost) = run.holding.on_reign(stands);
         for unsent in kept {
@@ -312,16 +313,17 @@ impl World {
         if early {
             return self.answer(node, who, 0, Outcome::Ok(0));
         }
-        let id = self.running(node).fresh_id();
+        let run = self.running(node);
+        let id = run.fresh_id();
+        let of_turn = run.turns.entry(chunk).or_default();
+        of_turn.extend(tokens.iter().copied());
         let (inode, content) = match flush.part {
             Part::More => (None, Vec::new()),
-            // All that was sent before in the same turn, too.
-            Part::Last => {
-                let blocks = blocks_in(chunk.inode, chunk.range());
-                let blocks = blocks.filter(|block| !self.is_lost(node, *block));
-                let content = blocks.map(|b| (b, self.written(node, b))).collect();
-                (Some(chunk.inode), content)
-            }
+            // All that was sent before in the same turn, too. What else there is of the chunk nobody promises here.
+            Part::Last => (
+                Some(chunk.inode),
+                std::mem::take(of_turn).into_iter().collect(),
+            ),
         };
         let block = tokens.first().map_or(0, |(block, _)| *block) as u8;
         self.running(node).waiters.push(Waiter {
