@@ -99,6 +99,8 @@ pub enum Key {
     KeptFile(InodeIndex, CheckpointId),
     /// Which units of a chunk such a file has.
     KeptUnits(InodeIndex, u64),
+    /// What a unit of such a file is known by.
+    KeptSum(InodeIndex, u64),
     /// A snapshot; all of them lie in [`ContainerId::ROOT`].
     Snapshot(SnapshotId),
     /// What was removed and is kept until this moment, in milliseconds since 1970.
@@ -127,6 +129,7 @@ mod tag {
     pub(super) const KEPT: u8 = b'k';
     pub(super) const KEPT_FILE: u8 = b'f';
     pub(super) const KEPT_UNITS: u8 = b'm';
+    pub(super) const KEPT_SUM: u8 = b'j';
     pub(super) const SNAPSHOT: u8 = b'v';
     pub(super) const TRASH: u8 = b'r';
     pub(super) const DEDUP: u8 = b'q';
@@ -166,6 +169,7 @@ impl Key {
             Self::KeptUnits(index, chunk) => {
                 numbers(&mut out, tag::KEPT_UNITS, &[index.0, *chunk]);
             }
+            Self::KeptSum(index, unit) => numbers(&mut out, tag::KEPT_SUM, &[index.0, *unit]),
             Self::Snapshot(id) => numbers(&mut out, tag::SNAPSHOT, &[id.0]),
             Self::Trash(until_ms, index) => numbers(&mut out, tag::TRASH, &[*until_ms, index.0]),
             Self::Dedup(session, op) => numbers(&mut out, tag::DEDUP, &[session.0, op.0]),
@@ -194,6 +198,7 @@ impl Key {
             | Self::Kept(..)
             | Self::KeptFile(..)
             | Self::KeptUnits(..)
+            | Self::KeptSum(..)
             | Self::Snapshot(_)
             | Self::Dedup(..)
             | Self::Intent(_)
@@ -257,6 +262,10 @@ impl Key {
             tag::KEPT_UNITS => {
                 let [index, chunk] = two(rest)?;
                 Self::KeptUnits(InodeIndex(index), chunk)
+            }
+            tag::KEPT_SUM => {
+                let [index, unit] = two(rest)?;
+                Self::KeptSum(InodeIndex(index), unit)
             }
             tag::SNAPSHOT => Self::Snapshot(SnapshotId(one(rest)?.0)),
             tag::TRASH => {
@@ -444,6 +453,12 @@ pub fn kept_units(index: InodeIndex) -> KeyRange {
     under(tag::KEPT_UNITS, index.0)
 }
 
+/// What its units are known by.
+#[must_use]
+pub fn kept_sums(index: InodeIndex) -> KeyRange {
+    under(tag::KEPT_SUM, index.0)
+}
+
 /// What was removed and is kept, from this key on: by the end of its time.
 #[must_use]
 pub fn trash(from: Vec<u8>) -> KeyRange {
@@ -504,6 +519,7 @@ mod tests {
             (of_past, at.clone()).prop_map(|(key, at)| Key::Kept(Box::new(key), at)),
             (index.clone(), at).prop_map(|(i, at)| Key::KeptFile(i, at)),
             (index.clone(), any::<u64>()).prop_map(|(i, c)| Key::KeptUnits(i, c)),
+            (index.clone(), any::<u64>()).prop_map(|(i, u)| Key::KeptSum(i, u)),
             any::<u64>().prop_map(|id| Key::Snapshot(SnapshotId(id))),
             index.clone().prop_map(Key::Inode),
             prop_oneof![Just(Lane::Home), Just(Lane::Away), Just(Lane::Past)]

@@ -63,5 +63,17 @@ perigee_types::plants! {
     OwnRecordFetchedOver = "a holder fetches what it has sent over what it has written since";
     CallUnheeded = "a holder says that it has stopped, and writes on";
     FirstPartReported = "a holder answers a call when the first part of what it had written has arrived";
+    CheckpointUnrecorded = "a checkpoint is made while writes have no record";
+    CheckpointLacks = "a checkpoint is made while its owner lacks bytes that it may have to give up";
+    CheckpointBesideHolder = "a checkpoint is made while other hosts hold chunks";
+    ReplacedUnkept = "an owner replaces what a checkpoint has without keeping it";
+    KeptUnrecorded = "the record of a change does not tell what was kept before it";
+    KeptNotSettled = "an fsync brings a file to every disk, and not what was kept of it";
+    KeptHoleIsContent = "an owner takes for content what is in place where nobody has what was kept";
+    KeptUnproven = "an owner does not look whether what was kept is in place where nobody has it for sure";
+    AnySumFits = "an owner takes what is in place for what was kept, whatever that is known by";
+    RevertUnkept = "an owner falls back to older bytes, and does not say that what a checkpoint has of them is lost";
+    LostIsOwn = "where an owner says that what a checkpoint has is lost, it takes what is in place for that content";
+    GivenUnkept = "a chunk is given away whose content a checkpoint has";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

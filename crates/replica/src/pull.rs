@@ -307,6 +307,25 @@ impl Pull {
         });
     }
 
+    /// This owner has ordered a record, the last one, of whose bytes nobody has any: they are lost before they were there.
+    /// What is in place of it here is no more its content than at a member.
+    pub fn on_ordered_lost(&mut self, version: Version) {
+        for pending in self.pending.iter_mut().rev() {
+            if pending.version != version {
+                break;
+            }
+            if pending.origin == Origin::Own {
+                pending.origin = Origin::Remote;
+                self.own -= 1;
+                if let DataCommand::Written { inode, range } = pending.command {
+                    let object = self.objects.entry(inode).or_default();
+                    let never = Version::default();
+                    object.invalid.invalidate_since(range, version, never);
+                }
+            }
+        }
+    }
+
     /// Everything up to `through` is committed, on a node that holds no chunk.
     pub fn on_committed(&mut self, through: Seq) {
         self.on_committed_beside(through, &Holding::default());

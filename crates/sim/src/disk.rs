@@ -4,7 +4,9 @@
 //! find a block that rotted or was torn, one that another one's write went to, and one whose write went elsewhere. What
 //! stands for a checksum is the content that it is of.
 
-use crate::model::{BLOCKS, BLOCKS_PER_FILE, Blocks, FILES, Record, State, blocks_of_file};
+use crate::model::{
+    ALL_BLOCKS, ALL_FILES, BLOCKS_PER_FILE, Blocks, PastRow, Record, State, blocks_of_file,
+};
 use perigee_replica::{HardState, LogWrite, Note, PersistId, RegionMap};
 use perigee_types::{ByteRange, InodeId, Rng, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -68,7 +70,7 @@ pub struct Disk {
     /// The files, as reads see them.
     pub cache: Blocks,
     /// Whether the cache is newer.
-    pub dirty: [bool; BLOCKS],
+    pub dirty: [bool; ALL_BLOCKS],
     /// The checksums, with those of the cache.
     pub sums: Blocks,
     /// The checksums, as a power failure leaves them.
@@ -76,7 +78,7 @@ pub struct Disk {
     /// Where there may be bytes without a record.
     pub notes: BTreeSet<Note>,
     /// Files that may be newer than their saved checksums.
-    pub touched: [bool; FILES],
+    pub touched: [bool; ALL_FILES],
     /// A block of the next sync is written to another one's place.
     pub misdirects: bool,
     /// Not yet done.
@@ -98,7 +100,7 @@ impl Disk {
             DiskOp::Sums { sums, objects, .. } => {
                 self.saved_sums = *sums;
                 self.objects = objects.clone().unwrap_or(std::mem::take(&mut self.objects));
-                for file in 0..FILES {
+                for file in 0..ALL_FILES {
                     self.touched[file] = blocks_of_file(file).any(|block| self.dirty[block]);
                 }
             }
@@ -212,13 +214,13 @@ impl Disk {
     /// those of what is there.
     pub fn settle(&mut self) -> Vec<usize> {
         let touched = |block: &usize| self.touched[block / BLOCKS_PER_FILE];
-        let blocks = (0..BLOCKS).filter(touched);
+        let blocks = (0..ALL_BLOCKS).filter(touched);
         let differing: Vec<usize> = blocks.filter(|block| !self.fits(*block)).collect();
         for &block in &differing {
             self.sums[block] = self.cache[block];
             self.saved_sums[block] = self.cache[block];
         }
-        self.touched = [false; FILES];
+        self.touched = [false; ALL_FILES];
         differing
     }
 
@@ -239,12 +241,12 @@ impl Disk {
         }
         self.cache = self.files;
         self.sums = self.saved_sums;
-        self.dirty = [false; BLOCKS];
+        self.dirty = [false; ALL_BLOCKS];
     }
 }
 
 /// What a power failure may leave of each block that it tears.
-pub type Torn = [Option<u64>; BLOCKS];
+pub type Torn = [Option<u64>; ALL_BLOCKS];
 
 /// Contents from here on are no write's.
 pub const NOISE_FROM: u64 = 1 << 63;
@@ -267,5 +269,11 @@ pub fn apply(state: &mut State, record: &Record) {
     }
     for (file, hold) in &record.rows {
         state.rows[usize::from(*file)] = *hold;
+    }
+    for row in &record.past {
+        match row {
+            PastRow::Checkpoint => state.checkpoint = true,
+            PastRow::Kept(block, token) => state.kept[usize::from(*block)] = Some(*token),
+        }
     }
 }

@@ -7,12 +7,16 @@ use serde::{Deserialize, Serialize};
 
 /// Registers of the replicated state.
 pub const KEYS: usize = 4;
-/// Files.
+/// Files of programs.
 pub const FILES: usize = 2;
+/// The same, and for each the file that has what a checkpoint has of it.
+pub const ALL_FILES: usize = 2 * FILES;
 /// Blocks of each file.
 pub const BLOCKS_PER_FILE: usize = 3;
-/// Blocks of all files.
+/// Blocks of the files of programs.
 pub const BLOCKS: usize = FILES * BLOCKS_PER_FILE;
+/// Blocks of all files.
+pub const ALL_BLOCKS: usize = ALL_FILES * BLOCKS_PER_FILE;
 
 const BLOCK_LEN: u64 = 4096;
 
@@ -23,9 +27,30 @@ pub struct State {
     pub registers: [u64; KEYS],
     /// Who holds each file: it is one chunk.
     pub rows: [Option<Hold>; FILES],
+    /// Whether there is a checkpoint.
+    pub checkpoint: bool,
+    /// What each block that is kept for it is known by: what is kept then.
+    pub kept: [Option<u64>; BLOCKS],
 }
+
+impl State {
+    /// The files that there are.
+    pub fn files(&self) -> std::ops::Range<usize> {
+        0..if self.checkpoint { ALL_FILES } else { FILES }
+    }
+}
+
+/// A row about the checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PastRow {
+    /// It is made: what the files have by now is what it has of them.
+    Checkpoint,
+    /// A block is kept, and this is what it is known by.
+    Kept(u8, u64),
+}
+
 /// What each block holds: the token of the write that made it; 0 before the first.
-pub type Blocks = [u64; BLOCKS];
+pub type Blocks = [u64; ALL_BLOCKS];
 
 /// The payload of a simulated record. The tokens stand in for bytes that travel apart from the log: only the
 /// oracle reads them here.
@@ -42,6 +67,9 @@ pub struct Record {
     /// Files that get another holder, or none. It follows the rest of the payload, if there is any.
     #[serde(skip)]
     pub rows: Vec<(u8, Option<Hold>)>,
+    /// What changes about the checkpoint; after that.
+    #[serde(skip)]
+    pub past: Vec<PastRow>,
 }
 
 impl Record {
@@ -52,9 +80,13 @@ impl Record {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut bytes = postcard::to_stdvec(self).expect("a record is plain numbers");
-        if !self.rows.is_empty() {
+        if !self.rows.is_empty() || !self.past.is_empty() {
             let rows = postcard::to_stdvec(&self.rows).expect("rows are plain numbers");
             bytes.extend(rows);
+        }
+        if !self.past.is_empty() {
+            let past = postcard::to_stdvec(&self.past).expect("rows are plain numbers");
+            bytes.extend(past);
         }
         Bytes::from(bytes)
     }
@@ -63,7 +95,9 @@ impl Record {
     #[must_use]
     pub fn decode(payload: &Bytes) -> Self {
         let (mut record, rows) = postcard::take_from_bytes::<Self>(payload).unwrap_or_default();
-        record.rows = postcard::from_bytes(rows).unwrap_or_default();
+        let (rows, past) = postcard::take_from_bytes(rows).unwrap_or_default();
+        record.rows = rows;
+        record.past = postcard::from_bytes(past).unwrap_or_default();
         record
     }
 
@@ -137,6 +171,8 @@ pub enum Op {
         /// Which.
         file: u8,
     },
+    /// Make the checkpoint, and all that it has durable.
+    Checkpoint,
 }
 
 /// How an operation ended.
@@ -192,9 +228,33 @@ pub const fn range_of(block: usize) -> ByteRange {
     ByteRange::with_len((block % BLOCKS_PER_FILE) as u64 * BLOCK_LEN, BLOCK_LEN)
 }
 
+/// The file in which the checkpoint's content of a file is kept, and the other way round.
+#[must_use]
+pub const fn kept_inode(file: usize) -> InodeId {
+    inode(file + FILES)
+}
+
+/// Whether a file is the checkpoint's.
+#[must_use]
+pub const fn is_kept_file(inode: InodeId) -> bool {
+    number_of(inode) >= FILES
+}
+
+/// Where a block of a program's file is kept.
+#[must_use]
+pub const fn kept_block(block: usize) -> usize {
+    block + BLOCKS
+}
+
+/// What is there then: as if it were a write of its own.
+#[must_use]
+pub const fn kept_token(block: usize, token: u64) -> u64 {
+    (1 << 52) + (token << 3) + block as u64
+}
+
 /// The blocks of `inode` that lie wholly in `range`.
 pub fn blocks_in(inode: InodeId, range: ByteRange) -> impl Iterator<Item = usize> {
-    (0..BLOCKS).filter(move |&block| {
+    (0..ALL_BLOCKS).filter(move |&block| {
         let at = range_of(block);
         file_of(block) == inode && at.start >= range.start && at.end <= range.end
     })

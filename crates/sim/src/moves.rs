@@ -1,7 +1,7 @@
 //! Ownership that moves often, from one member to another, in the histories that are meant for it.
 
 use crate::law;
-use crate::model::{FILES, inode};
+use crate::model::inode;
 use crate::node::{Packet, SyncWait};
 use crate::oracle::Mark;
 use crate::strike::Strike;
@@ -100,7 +100,7 @@ impl World {
         let members: Vec<usize> = run.chain.counted().map(host_of).collect();
         // Nobody waits for these answers.
         let id = (u64::MAX, self.nodes[node].incarnation);
-        for file in (0..FILES).map(inode) {
+        for file in self.running_ref(node).newest.files().map(inode) {
             for member in &members {
                 let packet = Packet::Sync {
                     id,

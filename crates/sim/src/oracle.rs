@@ -2,7 +2,7 @@
 
 use crate::law::Laws;
 use crate::marks::marks;
-use crate::model::{BLOCKS, Committed, Record};
+use crate::model::{ALL_BLOCKS, Committed, Record};
 use perigee_types::{Epoch, Seq, Version};
 use std::collections::BTreeMap;
 
@@ -25,19 +25,21 @@ pub struct Oracle {
     /// Everything up to here was shown to another host, or acknowledged by an fsync.
     pub acked: Seq,
     /// The content of each block that must not be lost, by the place of the write that made it.
-    pub acked_block: [Seq; BLOCKS],
+    pub acked_block: [Seq; ALL_BLOCKS],
     /// The records that carried each token: what a holder is not sure to have sent it sends again.
     pub origin: BTreeMap<u64, Vec<Version>>,
     /// Blocks of which, at some moment, no member had a good copy: they may be lost.
-    pub unkept: [bool; BLOCKS],
+    pub unkept: [bool; ALL_BLOCKS],
     /// The content of each block whose last copy was spoiled, by the place of the write that made it.
-    pub gone: [Seq; BLOCKS],
+    pub gone: [Seq; ALL_BLOCKS],
     /// What a record of each token would have been when its bytes were put in place.
     pub in_place: BTreeMap<u64, Version>,
     /// What each token that a holder wrote was put over.
     pub over: BTreeMap<u64, u64>,
     /// When a holder wrote it.
     pub held_at: BTreeMap<u64, u64>,
+    /// The checkpoint, once its record is committed.
+    pub checkpoint: Option<crate::law::checkpoint::Seen>,
     /// Which process (node, incarnation) was active in each epoch.
     pub reigns: BTreeMap<Epoch, (usize, u32)>,
     /// The first broken law.
@@ -134,6 +136,13 @@ marks! {
     HoldWaitedOut = "the right of a holder that does not answer was waited out";
     HeldLost = "what a holder had written was lost";
     HolderReigns = "a holder with writes of its own became owner";
+    Checkpoint = "a checkpoint was made, and all that it has was durable";
+    Kept = "a block was kept for the checkpoint before it was replaced";
+    KeptThere = "an owner had what was kept";
+    Proven = "an owner knew again what was kept, though nobody had it for sure";
+    KeptStill = "what was to be kept was still in the file itself";
+    KeptLost = "something that was kept was lost with its only copy";
+    KeptToTheEnd = "all of the checkpoint was there at the end";
     Rot = "a block rotted";
     Torn = "a crash tore a block";
     Misdirected = "a block was written to another one's place";

@@ -2,7 +2,7 @@
 //! found by chance in a history of many thousands otherwise.
 
 use crate::chaos::KILL_SOON_US;
-use crate::model::{BLOCKS, file_of, range_of};
+use crate::model::{ALL_BLOCKS, BLOCKS, file_of, range_of};
 use crate::node::Running;
 use crate::strike::{ControlStore, Strike, Way};
 use crate::world::{SECOND, World, host_of};
@@ -150,7 +150,11 @@ impl World {
         let reigns = |run: &Running| run.reign.is_some();
         let listed = self.store.view.chain.len() > 1;
         let reigns = self.nodes[owner].run.as_ref().is_some_and(reigns);
-        if self.calm || !listed || !reigns || !(0..BLOCKS).any(|block| self.is_lost(owner, block)) {
+        if self.calm
+            || !listed
+            || !reigns
+            || !(0..ALL_BLOCKS).any(|block| self.is_lost(owner, block))
+        {
             return;
         }
         let mut dice = self.numbered.rare();

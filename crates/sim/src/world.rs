@@ -190,6 +190,7 @@ pub(crate) enum Event {
         heir: usize,
     },
     Move,
+    Checkpoint,
     Part {
         node: usize,
     },
@@ -247,6 +248,8 @@ pub struct World {
     pub(crate) state_calls: BTreeMap<usize, (usize, Packet)>,
     /// Ownership moves.
     moves: bool,
+    /// A checkpoint is made.
+    has_checkpoint: bool,
     /// What was ceded to each host last, and by whom: it may come late.
     pub(crate) cessions: BTreeMap<usize, (usize, Packet)>,
     hash: u64,
@@ -272,6 +275,7 @@ pub fn run_under(options: Options, laws: Laws) -> Report {
         world.now = at;
         if matches!(event, Event::End) {
             law::well_again::check(&mut world);
+            law::checkpoint::at_end(&mut world);
             law::sound_again::check(&mut world);
             law::explained::check(&mut world);
             break;
@@ -383,6 +387,7 @@ impl World {
             numbered,
             state_calls: BTreeMap::new(),
             moves,
+            has_checkpoint: crate::node::past::has_checkpoint(options.seed, options.scenario),
             cessions: BTreeMap::new(),
             hash: options.seed,
             events: 0,
@@ -416,6 +421,9 @@ impl World {
         self.at(first, Event::Chaos);
         if self.moves {
             self.at(SECOND, Event::Move);
+        }
+        if self.has_checkpoint {
+            self.at(2 * SECOND, Event::Checkpoint);
         }
         let end = self.numbered.chaos_length(self.chaos.length_us);
         self.at(end, Event::CalmBegins);
@@ -508,6 +516,7 @@ impl World {
                 self.if_alive(node, life, |w, n| w.cede(n, heir));
             }
             Event::Move => self.move_owner(),
+            Event::Checkpoint => self.ask_for_checkpoint(),
             Event::Part { node } => {
                 if !self.calm {
                     self.net.isolate(node, ControlStore::Reached);
@@ -698,6 +707,7 @@ impl Event {
             | Self::Amnesia { .. }
             | Self::Chaos
             | Self::Move
+            | Self::Checkpoint
             | Self::Part { .. }
             | Self::Restart { .. }
             | Self::CalmBegins

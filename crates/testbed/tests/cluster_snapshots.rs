@@ -466,6 +466,38 @@ fn killed_while_replacing(nodes: u32, count: u64) {
 }
 
 #[test]
+fn what_is_kept_is_there_after_a_restart_when_what_replaced_it_was_synced() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(1).unwrap();
+    let dir = cluster.mount(1).unwrap().join("dir");
+    fs::create_dir(&dir).unwrap();
+    let file = File::create(dir.join("file")).unwrap();
+    let fill = |byte: u8| {
+        for unit in 0..24 {
+            file.write_all_at(&vec![byte; UNIT as usize], unit * UNIT)
+                .unwrap();
+        }
+        file.sync_all().unwrap();
+    };
+    fill(b'0');
+    make(&mut cluster, &dir, "before");
+    fill(b'N');
+    // At once: of what is in place no map on the disk tells yet.
+    cluster.kill(1, Signal::KILL).unwrap();
+    drop(file);
+    cluster.up().unwrap();
+    let dir = cluster.mount(1).unwrap().join("dir");
+    let path = dir.join(".snapshots/before/file");
+    let seen = wait::until("the snapshot can be read", LIMIT, || {
+        Ok(path.exists().then(|| units(&path, 24)))
+    });
+    assert_eq!(seen.unwrap(), vec![Some(b'0'); 24]);
+    assert_eq!(units(&dir.join("file"), 24), vec![Some(b'N'); 24]);
+}
+
+#[test]
 fn a_snapshot_shows_what_was_or_an_error_after_the_owner_was_killed() {
     let Some(_alone) = program::alone() else {
         return;

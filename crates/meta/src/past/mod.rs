@@ -14,8 +14,10 @@
 
 mod checkpoints;
 mod files;
+mod keeping;
 mod leave;
 mod record;
+mod sums;
 mod units;
 mod view;
 
@@ -33,8 +35,10 @@ pub fn is_kept_file(inode: InodeId) -> bool {
 
 pub use checkpoints::{Checkpoint, Checkpoints, Fate, keep_rows};
 pub use files::{KeptContent, begin_kept_file, end_kept_file, files_of, kept_content, kept_units};
+pub use keeping::{Due, Keeping, KeptNow};
 pub use leave::{Left, Outdated, leave_rows};
 pub use record::{KeptFile, kept_file, put_kept_file};
 pub(crate) use record::{decode_snapshot, encode_snapshot};
+pub use sums::{KeptSum, Sum, remove_sums};
 pub use units::{UNIT, Units, chunk_row, units_of};
 pub use view::PastView;

@@ -7,10 +7,11 @@
 
 use super::{Container, Elsewhere, Failed, State};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use parking_lot::MutexGuard;
 use perigee_meta::key::Key;
 use perigee_meta::past::{
-    Checkpoint, Checkpoints, Fate, Left, Outdated, UNIT, end_kept_file, kept_units, leave_rows,
-    units_of,
+    Checkpoint, Checkpoints, Fate, KeptSum, Left, Outdated, UNIT, end_kept_file, kept_units,
+    leave_rows, remove_sums, units_of,
 };
 use perigee_proto::message::past::{Part, PastUse, Step, StopId};
 use perigee_replica::chunk::Access;
@@ -107,7 +108,8 @@ impl Container {
                 if now >= until || !st.is_stopped_by(stop) {
                     let (changing, idle) = (st.leases.has_any_changes(), st.transactions.is_idle());
                     let (held, dirty) = (!st.away.holds.is_empty(), st.dirty.inodes().len());
-                    info!(container = %self.id, changing, idle, held, dirty, "did not come to rest");
+                    let missing = st.pull.iter().count();
+                    info!(container = %self.id, changing, idle, held, dirty, missing, "did not come to rest");
                     return Err(Elsewhere::NotReady.into());
                 }
                 self.record_all_writes(&mut st);
@@ -380,6 +382,17 @@ impl Container {
         let mut st = self.state.lock();
         let now = self.env.clock.now();
         Self::reign(&st, now)?;
+        loop {
+            let some =
+                self.with_state(&st, |view| remove_sums(self.id, view, kept.file, ROWS_MAX))?;
+            if some.is_empty() {
+                break;
+            }
+            self.order_rows(&mut st, now, some)?;
+            // Programs go first.
+            MutexGuard::bump(&mut st);
+            Self::reign(&st, now)?;
+        }
         let batch = self.with_state(&st, |view| end_kept_file(self.id, view, (of, at), kept))?;
         self.order(&mut st, now, &batch, false)?;
         st.keeping.forget(InodeId::new(self.id, of));
@@ -426,13 +439,15 @@ impl Container {
             if st.dirty.get(target).is_some() {
                 return Err(Elsewhere::NotReady.into());
             }
-            let row = self.with_state(&st, |view| {
+            let rows = self.with_state(&st, |view| {
                 let chunk = perigee_meta::past::chunk_row(unit);
                 let mut units = kept_units(self.id, view, into, chunk..chunk + 1)?;
                 units.add(unit);
-                Ok(units.row(into, unit))
+                let sum = KeptSum::of_unit(self.id, view, (from, unit))?;
+                let sum = sum.map(|sum| sum.row(into, unit));
+                Ok(std::iter::once(units.row(into, unit)).chain(sum).collect())
             })?;
-            self.order_rows(&mut st, now, vec![row])?;
+            self.order_rows(&mut st, now, rows)?;
             st.keeping.joined(whose, target, unit);
         }
         Ok(())
@@ -494,12 +509,17 @@ impl State {
         self.stopped.is_some_and(|stopped| stopped.stop == stop)
     }
 
-    /// Whether nothing is half done: no write on its way to the file, no transaction, no chunk elsewhere, all recorded.
+    /// Whether nothing is half done: no write on its way to the file, no transaction, no chunk elsewhere, all recorded, and
+    /// nothing missing here that may turn out to be lost.
     fn is_quiet(&self) -> bool {
+        let mut missing = self.pull.iter();
+        let all_there =
+            missing.all(|(inode, range, _)| self.pull.lost(inode, range) == Some(range));
         !self.leases.has_any_changes()
             && self.transactions.is_idle()
             && self.away.holds.is_empty()
             && self.dirty.inodes().is_empty()
+            && all_there
     }
 }
 

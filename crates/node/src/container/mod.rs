@@ -40,7 +40,7 @@ use crate::env::Env;
 use crate::heat::Heat;
 use dirty::Dirty;
 use parking_lot::{Mutex, RwLock};
-use perigee_meta::past::Checkpoints;
+use perigee_meta::past::{Checkpoints, Keeping};
 use perigee_meta::queue::LockQueue;
 use perigee_meta::tx::Transactions;
 use perigee_meta::{Answers, Leases, Overlay};
@@ -235,7 +235,7 @@ pub(crate) struct State {
     /// What of the container's past is kept.
     checkpoints: Checkpoints,
     /// Content of files that is kept for the newest checkpoint.
-    keeping: past::Keeping,
+    keeping: Keeping,
     /// No changes are taken: a checkpoint is being made.
     stopped: Option<checkpoint::Stopped>,
     /// Counts the stops of this process.
@@ -268,6 +268,8 @@ pub(crate) struct Container {
     snapshots: Mutex<transfer::Snapshots>,
     /// What this node keeps of it can be relied on no more: this node leaves it, until it is started again.
     failing: AtomicBool,
+    /// The mounts of this host are on their way to forget its content.
+    forgetting: AtomicBool,
     /// What works for it as long as it is open.
     tasks: Mutex<Vec<tokio::task::AbortHandle>>,
 }

@@ -278,8 +278,9 @@ impl Container {
         until: Tick,
     ) -> Result<(), Stays> {
         let taking = kept.into_iter().map(|kept| self.take_back_all(kept, until));
-        let here = self.forget_at_this_host();
-        let (taken, ()) = tokio::join!(futures_util::future::join_all(taking), here);
+        let here = self.forget_at_this_host(until);
+        let (taken, forgotten) = tokio::join!(futures_util::future::join_all(taking), here);
+        forgotten?;
         if taken.contains(&false) {
             return Err(Stays::Kept);
         }
@@ -408,12 +409,22 @@ impl Container {
         tokio::time::timeout(left, told).await.unwrap_or(false)
     }
 
-    /// The mounts of this host hold content without a lease while it owns.
-    async fn forget_at_this_host(&self) {
-        let (env, id) = (self.env.clone(), self.id);
-        let runtime = env.runtime.clone();
-        let forgets = runtime.spawn_blocking(move || env.sessions.forget_content(id));
-        // It panics where the runtime stops.
-        _ = forgets.await;
+    /// The mounts of this host hold content without a lease while it owns. Their kernel waits for reads that are under way,
+    /// and these may wait for changes that are not taken now: so it is not waited for beyond `until`, and not asked twice.
+    async fn forget_at_this_host(self: &Arc<Self>, until: Tick) -> Result<(), Stays> {
+        if self.forgetting.swap(true, Ordering::AcqRel) {
+            return Err(Stays::Kept);
+        }
+        let me = self.clone();
+        let forgets = self.env.runtime.spawn_blocking(move || {
+            me.env.sessions.forget_content(me.id);
+            me.forgetting.store(false, Ordering::Release);
+        });
+        let left = until.since(self.env.clock.now()).as_duration();
+        match tokio::time::timeout(left, forgets).await {
+            // It panics where the runtime stops.
+            Ok(_) => Ok(()),
+            Err(_) => Err(Stays::Late),
+        }
     }
 }

@@ -3,12 +3,14 @@
 
 use super::in_place::Asked;
 use super::install::Round;
+use super::past::sum_of;
 use super::refill::piece;
 use super::{Container, Failed, State};
 use bytes::Bytes;
-use perigee_meta::past::is_kept_file;
+use perigee_meta::past::{KeptSum, UNIT, is_kept_file, units_of};
 use perigee_proto::message::data::{Fetch as Ask, Region};
 use perigee_replica::{Fetch, Nobody, NotGiven, RegionMap, Role};
+use perigee_store::StoreError;
 use perigee_types::{Batch, ByteRange, DataCommand, InodeId, NodeId, Span, Version};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +30,9 @@ pub(super) enum Without {
 const REPEATS_WAIT: Span = Span::from_millis(1_000);
 /// How long one member may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Units of a checkpoint's file that are looked at in one go.
+const PROVEN_MAX: usize = 16;
 
 /// What a member has in place.
 enum Given {
@@ -55,6 +60,21 @@ impl Container {
     /// No member has what this owner lacks.
     pub(super) fn do_without(&self, st: &mut State, fetch: &Fetch, why: NotGiven) -> Without {
         let inode = fetch.inode;
+        if is_kept_file(inode) {
+            match self.prove_kept(st, inode, fetch.range) {
+                Ok(parts) if parts.is_empty() => {}
+                Ok(parts) => {
+                    return match self.revert(st, inode, parts) {
+                        true => Without::Done,
+                        false => Without::AskAgain,
+                    };
+                }
+                Err(failed) => {
+                    debug!(%inode, ?failed, "what is kept for a checkpoint is not looked at");
+                    return Without::AskAgain;
+                }
+            }
+        }
         let committed = st.chain.committed_version();
         let known = st.pull.lost(inode, fetch.range).is_some();
         // What a checkpoint's file has in place where its content is missing was never that content, at any member.
@@ -91,6 +111,49 @@ impl Container {
             Nobody::AskAgain if fetch.range.end < u64::MAX => Without::Done,
             Nobody::AskAgain => Without::AskAgain,
         }
+    }
+
+    /// The parts of a range of a checkpoint's file that are in place, or were until now in the file that it is about: what a
+    /// unit is known by tells.
+    fn prove_kept(
+        &self,
+        st: &State,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> Result<Vec<ByteRange>, Failed> {
+        let refused = |error: &StoreError| Failed::from(self.store_refused(error));
+        let file = self.file(inode).map_err(|error| refused(&error))?;
+        let len = file.object.len().map_err(|error| refused(&error))?;
+        let range = ByteRange::new(range.start.min(len), range.end.min(len));
+        let mut proven = Vec::new();
+        for unit in units_of(range).take(PROVEN_MAX) {
+            let whole = ByteRange::new(unit * UNIT, ((unit + 1) * UNIT).min(len));
+            let known = self.with_state(st, |view| {
+                KeptSum::of_unit(self.id, view, (inode.index(), unit))
+            })?;
+            let Some(known) = known else { continue };
+            let fits = |bytes: &Bytes| sum_of(bytes) == known.sum;
+            let here = file.object.read_older(whole);
+            let here = here.map_err(|error| refused(&error))?.filter(fits);
+            if here.is_none() {
+                let source = match self.file(InodeId::new(self.id, known.of)) {
+                    Ok(source) => source.object.read_older(whole),
+                    Err(error) => Err(error),
+                };
+                // Whatever is the matter with that file, it only is no help.
+                let Some(bytes) = source.ok().flatten().filter(fits) else {
+                    continue;
+                };
+                info!(container = %self.id, %inode, unit, "what a checkpoint has is still in the file itself");
+                let wrote = file.object.write(whole.start, &bytes);
+                wrote.map_err(|error| refused(&error))?;
+            }
+            proven.push(ByteRange::new(
+                whole.start.max(range.start),
+                whole.end.min(range.end),
+            ));
+        }
+        Ok(proven)
     }
 
     /// What is in place becomes the content, by a record. False: it did not.

@@ -129,7 +129,7 @@ impl Container {
             orphans: BTreeSet::new(),
             spared: BTreeSet::new(),
             checkpoints: perigee_meta::past::Checkpoints::default(),
-            keeping: super::past::Keeping::default(),
+            keeping: perigee_meta::past::Keeping::default(),
             stopped: None,
             stops: 0,
             unlisted: BTreeSet::new(),
@@ -150,6 +150,7 @@ impl Container {
             abroad: Arc::default(),
             snapshots: Mutex::new(transfer::Snapshots::default()),
             failing: AtomicBool::new(false),
+            forgetting: AtomicBool::new(false),
             tasks: Mutex::default(),
         });
         container.replay(&entries, stored.data_done);

@@ -7,91 +7,30 @@
 //! Lock order: a file's `still`, then its `keeping`, then the container's state.
 
 use super::dirty::{Effect, Taken};
+use super::in_place::sha256;
 use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, Failed, File, State};
 use bytes::{Bytes, BytesMut};
 use perigee_meta::key::is_checkpoint;
 use perigee_meta::past::{
-    Checkpoints, KeptContent, PastView, UNIT, Units, begin_kept_file, chunk_row, keep_rows,
-    kept_content, units_of,
+    Checkpoints, Due, Keeping, KeptContent, KeptNow, PastView, Sum, UNIT, begin_kept_file,
+    chunk_row, keep_rows, kept_content, units_of,
 };
 use perigee_meta::{Context, Op, Refusal, Reply, View};
 use perigee_store::Object;
 use perigee_types::{
     Batch, ByteRange, CheckpointId, DataCommand, Errno, InodeId, InodeIndex, Mutation, Seq, Tick,
 };
-use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use tracing::error;
 
 /// Bytes that are copied at once.
 const COPY_MAX: u64 = 1 << 20;
-/// Files whose kept content is known without a look at their rows.
-const KNOWN_MAX: usize = 4_096;
 /// How often a read of a checkpoint is done again because of what was replaced meanwhile.
 const READS_MAX: u32 = 100;
 /// All rows of a file's units.
 const ALL_CHUNKS: Range<u64> = 0..u64::MAX;
-
-/// What is known of a file's content as of the newest checkpoint.
-#[derive(Debug, Default)]
-struct KeptNow {
-    /// The checkpoint's file; none before the first unit.
-    file: Option<InodeId>,
-    /// How long the file was then.
-    size: u64,
-    /// Units of the checkpoint's file, and of those of later checkpoints that leave.
-    units: Units,
-    /// Units of the checkpoint's file alone.
-    mine: Units,
-    /// Units that no record tells of yet.
-    unrecorded: Vec<u64>,
-}
-
-/// What the owner knows of content that is kept.
-#[derive(Debug, Default)]
-pub(super) struct Keeping {
-    at: Option<CheckpointId>,
-    files: HashMap<InodeId, KeptNow>,
-}
-
-impl Keeping {
-    /// Whether the record of a change of a file must tell of units, too.
-    pub(super) fn is_due(&self, inode: InodeId) -> Option<InodeId> {
-        let now = self.files.get(&inode)?;
-        now.file.filter(|_| !now.unrecorded.is_empty())
-    }
-
-    /// All such files, each with the checkpoint's.
-    fn all_due(&self) -> Vec<(InodeId, InodeId)> {
-        let due = |inode: &InodeId| Some((*inode, self.is_due(*inode)?));
-        self.files.keys().filter_map(due).collect()
-    }
-
-    /// What is known of a file is not so any more; what no record tells of yet stays.
-    pub(super) fn forget(&mut self, inode: InodeId) {
-        self.files
-            .retain(|known, now| *known != inode || !now.unrecorded.is_empty());
-    }
-
-    /// A unit of another checkpoint's file is one of `file`, too.
-    pub(super) fn joined(&mut self, inode: InodeId, file: InodeId, unit: u64) {
-        if let Some(now) = self.files.get_mut(&inode)
-            && now.file == Some(file)
-        {
-            now.mine.add(unit);
-            now.units.add(unit);
-        }
-    }
-
-    /// Lets go of what the rows tell, too.
-    fn tidy(&mut self) {
-        if self.files.len() > KNOWN_MAX {
-            self.files.retain(|_, now| !now.unrecorded.is_empty());
-        }
-    }
-}
 
 /// Units of a file that are to be kept.
 struct ToKeep {
@@ -121,7 +60,7 @@ struct Piece {
 impl State {
     /// The checkpoint's file that has content of a file and may not be on every disk yet, and its last record.
     pub(super) fn kept_beside(&self, inode: InodeId) -> Option<(InodeId, Seq)> {
-        let file = self.keeping.files.get(&inode)?.file?;
+        let file = self.keeping.of(inode)?.file?;
         let seq = self.data_last.get(&file)?;
         Some((file, *seq))
     }
@@ -222,13 +161,8 @@ impl Container {
         if st.dirty.get(file).is_some() {
             return Err(Elsewhere::NotReady);
         }
-        let mut rows = BTreeMap::new();
-        if let Some(kept) = st.keeping.files.get_mut(&inode) {
-            for unit in kept.unrecorded.drain(..) {
-                rows.insert(chunk_row(unit), kept.mine.row(file.index(), unit));
-            }
-        }
-        Ok(rows.into_values().collect())
+        let due = st.keeping.take_due(inode);
+        Ok(st.keeping.rows(inode, &due))
     }
 
     /// Makes records of all units that none tells of yet, whether or not what they were kept for has happened.
@@ -251,8 +185,7 @@ impl Container {
             error!(container = %self.id, %refusal, "checkpoint unreadable");
         }
         if changes {
-            st.keeping.files.clear();
-            st.keeping.at = st.checkpoints.newest().map(|(at, _)| at);
+            st.keeping.begin(st.checkpoints.newest().map(|(at, _)| at));
             let spared = std::mem::take(&mut st.spared);
             st.orphans.extend(spared);
         }
@@ -274,11 +207,7 @@ impl Container {
             return Ok(true);
         };
         self.know_kept(st, inode, at)?;
-        let kept = st.keeping.files.get(&inode);
-        Ok(kept.is_some_and(|kept| {
-            let range = ByteRange::new(range.start.min(kept.size), range.end.min(kept.size));
-            units_of(range).all(|unit| kept.units.has(unit))
-        }))
+        Ok(st.keeping.missing(inode, range).is_empty())
     }
 
     /// Copies what `range` of a file is about to lose, if the newest checkpoint has it and it is not kept yet. The caller has
@@ -328,18 +257,15 @@ impl Container {
             return Ok(None);
         };
         self.know_kept(st, inode, at)?;
-        let Some(kept) = st.keeping.files.get(&inode) else {
-            return Ok(None);
-        };
-        let was = ByteRange::new(range.start.min(kept.size), range.end.min(kept.size));
-        let units: Vec<u64> = units_of(was)
-            .filter(|unit| !kept.units.has(*unit))
-            .collect();
+        let units = st.keeping.missing(inode, range);
         if units.is_empty() {
             return Ok(None);
         }
-        let size = kept.size;
-        let file = match kept.file {
+        let (size, file) = match st.keeping.of(inode) {
+            Some(now) => (now.size, now.file),
+            None => return Ok(None),
+        };
+        let file = match file {
             Some(file) => file,
             None => self.begin_file(st, now, inode, at)?,
         };
@@ -370,19 +296,13 @@ impl Container {
             .map_err(|error| self.store_refused(&error))?;
         self.order(st, now, &batch, false)?;
         let file = InodeId::new(self.id, kept.file);
-        if let Some(known) = st.keeping.files.get_mut(&inode) {
-            known.file = Some(file);
-        }
+        st.keeping.begun(inode, file);
         Ok(file)
     }
 
     /// Reads what the rows tell of a file's kept content, unless it is known.
     fn know_kept(&self, st: &mut State, inode: InodeId, at: CheckpointId) -> Result<(), Failed> {
-        if st.keeping.at != Some(at) {
-            st.keeping.at = Some(at);
-            st.keeping.files.clear();
-        }
-        if st.keeping.files.contains_key(&inode) {
+        if st.keeping.knows(inode, at) {
             return Ok(());
         }
         let index = inode.index();
@@ -402,8 +322,7 @@ impl Container {
                 known.mine = content.units;
             }
         }
-        st.keeping.tidy();
-        st.keeping.files.insert(inode, known);
+        st.keeping.know(inode, known);
         Ok(())
     }
 
@@ -493,8 +412,14 @@ impl Container {
                 bytes: &bytes,
                 shares: Some(&file.object),
             };
+            let sums = bytes.chunks(UNIT as usize).map(sum_of);
+            let kept = run.zip(sums).map(|(unit, sum)| Due {
+                unit,
+                sum: Some(sum),
+            });
+            let kept: Vec<Due> = kept.collect();
             self.write_past(&target, wanted.file, range, content)?;
-            if !self.note_kept(inode, wanted, run, range)? {
+            if !self.note_kept(inode, wanted, &kept, range)? {
                 return Ok(false);
             }
         }
@@ -520,39 +445,35 @@ impl Container {
             error!(container = %self.id, %inode, units = wanted.units.len(), "what a checkpoint has of a file is lost");
             for run in runs(&wanted.units) {
                 let range = ByteRange::new(run.start * UNIT, (run.end * UNIT).min(wanted.size));
-                let inode = wanted.file;
-                let data = vec![DataCommand::Written { inode, range }];
+                let data = vec![DataCommand::Written {
+                    inode: wanted.file,
+                    range,
+                }];
                 let mutations = Vec::new();
                 self.order(st, now, &Batch { mutations, data }, true)?;
-                self.distrust_writes(st, wanted.file, &[range]);
-                self.count_kept(st, inode, run);
+                // A member that does not know of this record yet would answer with the hole that was there before.
+                let since = st.chain.last();
+                st.pull.on_ordered_lost(since);
+                self.mark_overwritten(st, wanted.file, range, since);
+                for unit in run {
+                    st.keeping.kept(inode, Due { unit, sum: None });
+                }
             }
             self.refill.notify_one();
         }
         Ok(())
     }
 
-    fn count_kept(&self, st: &mut State, inode: InodeId, run: Range<u64>) {
-        if let Some(kept) = st.keeping.files.get_mut(&inode) {
-            for unit in run {
-                kept.units.add(unit);
-                if kept.mine.add(unit) {
-                    kept.unrecorded.push(unit);
-                }
-            }
-        }
-    }
-
     fn note_kept(
         &self,
         inode: InodeId,
         wanted: &ToKeep,
-        run: Range<u64>,
+        kept: &[Due],
         range: ByteRange,
     ) -> Result<bool, Failed> {
         let mut st = self.state.lock();
         let now = self.env.clock.now();
-        let ours = st.keeping.at == Some(wanted.at) && st.keeping.files.contains_key(&inode);
+        let ours = st.keeping.is_as_of(inode, wanted.at);
         let reign = Self::same_reign(&st, now, wanted.reign);
         if reign.is_err() || !ours {
             self.distrust_writes(&mut st, wanted.file, &[range]);
@@ -561,7 +482,9 @@ impl Container {
             return Ok(false);
         }
         self.take_past(&mut st, now, wanted.file, range);
-        self.count_kept(&mut st, inode, run);
+        for due in kept {
+            st.keeping.kept(inode, *due);
+        }
         Ok(true)
     }
 
@@ -680,9 +603,7 @@ impl Container {
         if let Some(content) = recorded {
             return InodeId::new(self.id, content.kept.file);
         }
-        let known = st.keeping.files.get(&inode);
-        let unrecorded = known.filter(|known| known.mine.has(unit));
-        unrecorded.and_then(|known| known.file).unwrap_or(inode)
+        st.keeping.file_of(inode, unit).unwrap_or(inode)
     }
 
     /// Whether a checkpoint shows an inode that has lost its last name: then it stays.
@@ -692,6 +613,11 @@ impl Container {
         }
         self.with_state(st, |view| st.checkpoints.need(self.id, view, index))
     }
+}
+
+/// What a unit is known by.
+pub(super) fn sum_of(unit: &[u8]) -> Sum {
+    Sum(sha256([unit]))
 }
 
 /// Units that follow each other, in pieces that are copied at once.

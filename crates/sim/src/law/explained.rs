@@ -54,6 +54,10 @@ pub(crate) fn on_begun(world: &mut World, node: usize, op: Op) {
             witness.now = Some(Now::Fsync(file));
             return;
         }
+        Op::Checkpoint => {
+            witness.now = None;
+            return;
+        }
     };
     let ticket = world.calls.invoke(Client(node as u32 + 1), asked);
     world.nodes[node].session.witness.now = Some(Now::Call(ticket, op));

@@ -1,6 +1,7 @@
 //! The laws, one file each; checked while a history runs, or at its end. The first ones are those of one replicated
 //! container, then come those of locks, and of a namespace over several containers.
 
+pub mod checkpoint;
 pub mod coherent;
 pub mod control_store;
 pub mod explained;

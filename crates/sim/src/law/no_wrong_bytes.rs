@@ -1,11 +1,11 @@
 //! Law 7: bytes that a node calls valid are the bytes of the history that it knows.
 
-use crate::model::{BLOCKS, file_of, range_of};
+use crate::model::{ALL_BLOCKS, file_of, range_of};
 use crate::world::World;
 
 /// Checked whenever something about `node`'s data has changed. What its checksum does not fit is not shown.
 pub(crate) fn check(world: &mut World, node: usize) {
-    for block in 0..BLOCKS {
+    for block in 0..ALL_BLOCKS {
         let expected = world.written(node, block);
         let run = world.running_ref(node);
         let valid = run.pull.is_valid(file_of(block), range_of(block));

@@ -2,7 +2,7 @@
 //! is one committed history.
 
 use crate::disk::Disk;
-use crate::model::{BLOCKS, Committed, Record, file_of, range_of};
+use crate::model::{ALL_BLOCKS, BLOCKS, Committed, Record, file_of, range_of};
 use crate::world::{Scenario, World};
 use perigee_types::{Seq, Version};
 
@@ -21,6 +21,7 @@ pub(crate) fn on_committed(world: &mut World, node: usize, version: Version, rec
         version,
         record: record.clone(),
     });
+    super::checkpoint::on_committed(world, record);
     for member in 0..world.nodes.len() {
         if world.is_trusted_member(member) && !has_record(&world.nodes[member].disk, version) {
             let what = format!(
@@ -88,7 +89,7 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
             let what = format!("n{} is a member and has not {version} {when}", node + 1);
             return world.oracle.accuse(world.now, LAW, what);
         }
-        for block in 0..BLOCKS {
+        for block in 0..ALL_BLOCKS {
             if is_emptied(world, node, block) {
                 let what = format!(
                     "n{} is a member, and its disk has nothing in place of block {block} {when}",
@@ -129,7 +130,9 @@ fn has_nothing(disk: &Disk, block: usize) -> bool {
 /// Whether a node's disk has nothing in place of an acknowledged block. Bad disks may make it so.
 fn is_emptied(world: &World, node: usize, block: usize) -> bool {
     let emptied = has_nothing(&world.nodes[node].disk, block);
-    emptied && world.scenario != Scenario::BadDisks && world.oracle.acked_block[block] > Seq::ZERO
+    // What is kept for a checkpoint is known again by what it is known by.
+    let expected = world.scenario == Scenario::BadDisks || block >= BLOCKS;
+    emptied && !expected && world.oracle.acked_block[block] > Seq::ZERO
 }
 
 /// Whether another node's disk has a sound block that is as new as what must not be lost.

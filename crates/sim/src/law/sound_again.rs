@@ -1,7 +1,7 @@
 //! Law 7, in the end: after the chaos and a scrub every block of every member's disk is what its checksum says, and what
 //! was written.
 
-use crate::model::BLOCKS;
+use crate::model::ALL_BLOCKS;
 use crate::world::World;
 
 /// Checked at the end. What nobody has is not shown by anybody.
@@ -11,7 +11,7 @@ pub(crate) fn check(world: &mut World) {
         run.is_some_and(|run| run.reign.is_some())
     });
     for node in 0..world.nodes.len() {
-        for block in 0..BLOCKS {
+        for block in 0..ALL_BLOCKS {
             let disk = &world.nodes[node].disk;
             let lost = owner.is_some_and(|owner| world.is_lost(owner, block));
             if !disk.is_sound(block) && !lost {

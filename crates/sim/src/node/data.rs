@@ -2,7 +2,9 @@
 
 use super::{Arrived, Asking, FetchAnswer, Packet, SyncJob, SyncWait};
 use crate::disk::{DiskOp, ObjectMap};
-use crate::model::{BLOCKS, FILES, Record, blocks_in, file_of, inode, range_of};
+use crate::model::{
+    ALL_BLOCKS, ALL_FILES, Record, blocks_in, file_of, inode, is_kept_file, range_of,
+};
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of};
 use perigee_replica::{FetchId, Fetched, Holds, Input, Nobody, NotGiven, Origin, Plant, Role};
@@ -49,7 +51,7 @@ impl World {
             return;
         }
         let valid = |block: &usize| run.pull.is_valid(file_of(*block), range_of(*block));
-        let valid: Vec<usize> = (0..BLOCKS).filter(valid).collect();
+        let valid: Vec<usize> = (0..ALL_BLOCKS).filter(valid).collect();
         for block in valid {
             self.read_block(node, block);
         }
@@ -159,16 +161,46 @@ impl World {
         let Role::Owner { .. } = run.chain.role() else {
             return run.pull.on_fetch_failed(id);
         };
+        let proven = self.prove_kept(node, asking.inode, asking.range);
+        if !proven.is_empty() {
+            self.log(62, node, || format!("proves {proven:?}"));
+            self.note(Mark::Proven);
+            self.running(node).pull.on_fetch_failed(id);
+            let fallback = proven.iter().map(|(kept, _)| range_of(usize::from(*kept)));
+            let record = Record {
+                fallback: fallback.map(|part| (asking.inode, part)).collect(),
+                data: proven,
+                ..Record::default()
+            };
+            if self.propose(node, record).is_some() {
+                self.step(node, Input::Flush);
+            }
+            return;
+        }
+        let kept = is_kept_file(asking.inode) && !self.planted(Plant::KeptHoleIsContent);
+        let run = self.running(node);
         let why = match (asking.unreadable, asking.older) {
+            // What is in place there was never that content, at any member.
+            (false, false) if kept => NotGiven::NotEvenOlder,
             (_, true) => NotGiven::NotEvenOlder,
             (true, false) => NotGiven::Unreadable,
             (false, false) => NotGiven::NotHere,
         };
         let committed = run.chain.committed_version();
         let known = run.pull.lost(asking.inode, asking.range).is_some();
-        let nobody = run
+        let mut nobody = run
             .pull
             .on_nobody_has(asking.inode, asking.range, why, committed);
+        if let Nobody::Keep(parts) = &nobody
+            && kept
+        {
+            for part in parts {
+                run.pull.on_corrupt(asking.inode, *part, committed);
+            }
+            nobody = run
+                .pull
+                .on_nobody_has(asking.inode, asking.range, why, committed);
+        }
         run.stirred = true;
         if nobody == Nobody::AskOlder {
             let again = Asking {
@@ -209,6 +241,9 @@ impl World {
             return;
         }
         self.note(Mark::Revert);
+        let replaced = parts.iter().flat_map(|part| blocks_in(asking.inode, *part));
+        let replaced: Vec<usize> = replaced.collect();
+        self.lose_in_past(node, &replaced);
         let blocks = parts.iter().flat_map(|part| blocks_in(asking.inode, *part));
         let data = blocks.map(|b| (b as u8, self.content(node, b))).collect();
         let record = Record {
@@ -265,7 +300,8 @@ impl World {
     }
 
     /// Puts a record into the owner's log.
-    pub(crate) fn propose(&mut self, node: usize, record: Record) -> Option<Version> {
+    pub(crate) fn propose(&mut self, node: usize, mut record: Record) -> Option<Version> {
+        self.tell_of_kept(node, &mut record);
         self.aim_at_second_record(node);
         let local = self.local(node);
         let run = self.running(node);
@@ -508,7 +544,7 @@ impl World {
         run.sync_waits = wait;
         run.data_unsaid = false;
         let mut invalid = BTreeMap::new();
-        for file in (0..FILES).map(inode) {
+        for file in (0..ALL_FILES).map(inode) {
             if let Some(map) = run.pull.invalid(file) {
                 invalid.insert(file, map.clone());
             }
@@ -517,7 +553,7 @@ impl World {
         let id = run.fresh_id();
         run.sync = Some(SyncJob {
             id,
-            blocks: (0..BLOCKS)
+            blocks: (0..ALL_BLOCKS)
                 .filter(|b| host.disk.dirty[*b])
                 .map(|b| (b, host.disk.cache[b]))
                 .collect(),
@@ -564,7 +600,14 @@ impl World {
             return;
         };
         for wait in job.waits {
-            self.send(node, wait.from, Packet::Synced { id: wait.id });
+            self.send(
+                node,
+                wait.from,
+                Packet::Synced {
+                    id: wait.id,
+                    inode: wait.inode,
+                },
+            );
         }
         let mut unrecorded = self.running_ref(node).unrecorded.keys();
         if unrecorded.any(|block| !self.nodes[node].disk.dirty[*block]) {

@@ -7,7 +7,7 @@
 //! maps, are not simulated.
 
 use crate::disk::Disk;
-use crate::model::{BLOCKS, BLOCKS_PER_FILE, FILE_LEN, Record, blocks_in, file_of, range_of};
+use crate::model::{ALL_BLOCKS, BLOCKS_PER_FILE, FILE_LEN, Record, blocks_in, file_of, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, World};
 use perigee_replica::{Input, LogWrite, Note, Plant};
@@ -67,7 +67,7 @@ impl World {
         if run.unrecorded.is_empty() || run.chain.lease_until(local).is_none() {
             return;
         }
-        for file in (0..BLOCKS).step_by(BLOCKS_PER_FILE).map(file_of) {
+        for file in (0..ALL_BLOCKS).step_by(BLOCKS_PER_FILE).map(file_of) {
             if of.is_some_and(|of| of != file) {
                 continue;
             }
@@ -96,6 +96,7 @@ impl World {
     /// The record of some write is due. It goes to the disk with others, at the next heartbeat at the latest.
     pub(crate) fn record_due(&mut self, node: usize) {
         self.record_writes(node, None);
+        self.record_kept(node);
         if self.rng.chance(1, 2) {
             self.step(node, Input::Flush);
         }

@@ -3,7 +3,7 @@
 use super::{Packet, Running, SyncWait};
 use crate::disk::{DiskOp, apply};
 use crate::law;
-use crate::model::{FILE_LEN, FILES, Record, file_of, inode, range_of};
+use crate::model::{ALL_FILES, FILE_LEN, Record, file_of, inode, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, Scenario, World, host_of, id_of};
 use perigee_replica::{Entry, Fault, Input, Message, Origin, Output, Plant, Pull, Refusal, Role};
@@ -62,6 +62,7 @@ impl World {
         self.start_sync(node, false);
         if self.nodes[node].run.as_ref().is_some_and(|run| run.stirred) {
             law::no_wrong_bytes::check(self, node);
+            law::checkpoint::check(self, node);
             if let Some(run) = &mut self.nodes[node].run {
                 run.stirred = false;
             }
@@ -202,7 +203,12 @@ impl World {
         }
         self.apply_data(node, through);
         self.release_held(node);
-        if self.running(node).waiters.iter().any(|w| w.inode.is_some()) {
+        if self
+            .running(node)
+            .waiters
+            .iter()
+            .any(|w| !w.files.is_empty())
+        {
             self.send(node, node, Packet::Announce);
         }
     }
@@ -377,7 +383,7 @@ impl World {
         let run = self.running(node);
         run.held.clear();
         run.pull
-            .on_state_installed(base, (0..FILES).map(|f| (inode(f), FILE_LEN)));
+            .on_state_installed(base, state.files().map(|f| (inode(f), FILE_LEN)));
         run.stirred = true;
         run.data_unsaid = true;
         if let Some(job) = &mut run.sync {
@@ -499,7 +505,7 @@ impl World {
                 self.step(to, Input::Tick);
             }
             Packet::Announce => self.step(to, Input::Announce),
-            Packet::Synced { id } => self.member_synced(to, from, id),
+            Packet::Synced { id, inode } => self.member_synced((to, from), id, inode),
             Packet::State => {
                 let run = self.running(to);
                 if run.reign.is_some() {
@@ -533,9 +539,9 @@ impl World {
             return self.step(node, Input::StateFailed);
         }
         let mut pull = Pull::new();
-        pull.on_state_installed(base, (0..FILES).map(|f| (inode(f), FILE_LEN)));
+        pull.on_state_installed(base, state.files().map(|f| (inode(f), FILE_LEN)));
         let mut invalid = BTreeMap::new();
-        for file in (0..FILES).map(inode) {
+        for file in (0..ALL_FILES).map(inode) {
             if let Some(map) = pull.invalid(file) {
                 invalid.insert(file, map.clone());
             }

@@ -4,9 +4,10 @@ use super::Running;
 use super::dirty::give_up;
 use crate::disk::{Disk, apply};
 use crate::law;
-use crate::model::{BLOCKS, Committed, FILES, Outcome, Record};
+use crate::model::{ALL_BLOCKS, Committed, FILES, Outcome, Record};
 use crate::oracle::Mark;
 use crate::world::{Event, World, id_of};
+use perigee_meta::past::Keeping;
 use perigee_replica::chunk::{Habit, Holds};
 use perigee_replica::{Chain, Config, Holding, Input, Notes, Origin, Plant, Pull};
 use perigee_types::{Seq, Version};
@@ -91,7 +92,7 @@ impl World {
     /// What the blocks must hold by the committed history up to what this node has applied.
     pub(crate) fn reset_expected(&mut self, node: usize) {
         let applied = self.running(node).applied;
-        let mut expected = [0; BLOCKS];
+        let mut expected = [0; ALL_BLOCKS];
         for Committed { version, record } in &self.oracle.committed {
             if version.seq > applied {
                 break;
@@ -135,7 +136,7 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         pull,
         state,
         newest: state,
-        expected: [0; BLOCKS],
+        expected: [0; ALL_BLOCKS],
         applied,
         fed: last,
         uncertain_through: last,
@@ -161,6 +162,7 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         holds: Holds::default(),
         habits: [Habit::default(); FILES],
         gatherings: Vec::new(),
+        keeping: Keeping::default(),
         turns: BTreeMap::new(),
         holding: Holding::default().with_plant(plant),
         alone: BTreeMap::new(),

@@ -6,6 +6,7 @@ pub mod dirty;
 pub mod driver;
 pub mod hold;
 pub mod life;
+pub mod past;
 pub mod service;
 pub mod store;
 
@@ -13,6 +14,7 @@ use crate::clock::Clock;
 use crate::disk::{Disk, DiskOp, ObjectMap};
 use crate::law::explained::Witness;
 use crate::model::{Blocks, FILES, Op, Outcome, Record, State, file_of, range_of};
+use perigee_meta::past::Keeping;
 use perigee_replica::chunk::{Call, Flush, FlushNumber, Habit, Holds, Report, Turn};
 use perigee_replica::{
     Chain, ChainView, Chunk, FetchId, Hold, Holding, Message, Note, Notes, Pull,
@@ -60,6 +62,8 @@ pub enum Packet {
     Synced {
         /// Names the request.
         id: (u64, u32),
+        /// Which file is.
+        inode: InodeId,
     },
     /// To itself: tell the members what is committed.
     Announce,
@@ -219,12 +223,12 @@ pub struct Waiter {
     pub(crate) op: Op,
     pub(crate) value: u64,
     pub(crate) version: Version,
-    /// The file whose bytes must be on every member's disk.
-    pub(crate) inode: Option<InodeId>,
+    /// The files whose bytes must be on every member's disk.
+    pub(crate) files: Vec<InodeId>,
     /// What those bytes were.
     pub(crate) content: Vec<(usize, u64)>,
-    pub(crate) synced: BTreeSet<usize>,
-    pub(crate) asked: BTreeSet<usize>,
+    pub(crate) synced: BTreeSet<(usize, InodeId)>,
+    pub(crate) asked: BTreeSet<(usize, InodeId)>,
 }
 
 /// A request to have a file on disk.
@@ -310,6 +314,8 @@ pub struct Running {
     pub(crate) habits: [Habit; FILES],
     /// Operations that wait for a holder.
     pub(crate) gatherings: Vec<Gathering>,
+    /// What is kept for the checkpoint, as this owner knows.
+    pub(crate) keeping: Keeping,
     /// What holders have sent, of turns that have not ended: by block, its token.
     pub(crate) turns: BTreeMap<Chunk, BTreeMap<usize, u64>>,
     /// What this node holds.

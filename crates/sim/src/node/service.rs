@@ -3,7 +3,10 @@
 use super::hold::Asks;
 use super::{HoldPacket, Packet, Waiter, Waiting};
 use crate::law;
-use crate::model::{Op, Outcome, Record, blocks_of_file, file_of, inode, range_of};
+use crate::model::{
+    ALL_FILES, BLOCKS, Op, Outcome, PastRow, Record, blocks_of_file, file_of, inode, is_kept_file,
+    number_of, range_of,
+};
 use crate::numbered::Kind;
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of, id_of};
@@ -107,8 +110,10 @@ impl World {
     pub(crate) fn execute(&mut self, node: usize, id: u64, who: Waiting, op: Op, mut asks: Asks) {
         let local = self.local(node);
         let run = self.running_ref(node);
-        let waits = matches!(op, Op::Put { .. } | Op::Write { .. } | Op::Punch { .. })
-            && self.now < run.leaves_until;
+        let waits = matches!(
+            op,
+            Op::Put { .. } | Op::Write { .. } | Op::Punch { .. } | Op::Checkpoint
+        ) && self.now < run.leaves_until;
         let served = run.chain.lease_until(local).is_some() && self.is_servable(node, op) && !waits;
         if !served {
             return self.answer(node, who, id, Outcome::Refused);
@@ -140,6 +145,12 @@ impl World {
         if let Op::Read { block } = op {
             law::held::on_read(self, node, usize::from(block), asks.began_at);
         }
+        let changes = change(op);
+        let replaced: Vec<usize> = changes.blocks().map(|(b, _)| usize::from(b)).collect();
+        if !self.keep(node, &replaced) {
+            self.answer(node, who, id, Outcome::Refused);
+            return self.step(node, Input::Tick);
+        }
         self.record_before(node, who, op);
         let (value, version) = match op {
             Op::Get { key } => (
@@ -155,7 +166,7 @@ impl World {
                 self.write_at_home(node, usize::from(block), token);
                 (0, self.running_ref(node).chain.last())
             }
-            Op::Put { .. } | Op::Write { .. } | Op::Punch { .. } => {
+            Op::Put { .. } | Op::Write { .. } | Op::Punch { .. } | Op::Checkpoint => {
                 let record = change(op);
                 let blocks = record.blocks().map(|(b, token)| (usize::from(b), token));
                 self.put_in_place(node, &blocks.collect::<Vec<_>>());
@@ -176,7 +187,8 @@ impl World {
     fn record_before(&mut self, node: usize, who: Waiting, op: Op) {
         match op {
             Op::Fsync { file } => self.record_writes(node, Some(inode(usize::from(file)))),
-            Op::Put { .. } | Op::Punch { .. } => self.record_writes(node, None),
+            Op::Checkpoint if self.planted(Plant::CheckpointUnrecorded) => {}
+            Op::Put { .. } | Op::Punch { .. } | Op::Checkpoint => self.record_writes(node, None),
             _ if who != Waiting::Home => self.record_writes(node, None),
             Op::Get { .. } | Op::Read { .. } | Op::Write { .. } => {}
         }
@@ -195,6 +207,12 @@ impl World {
                 blocks_of_file(usize::from(file)).all(|b| valid(b) || self.is_lost(node, b))
             }
             Op::Put { .. } | Op::Get { .. } | Op::Write { .. } | Op::Punch { .. } => true,
+            Op::Checkpoint => {
+                let valid = |block| pull.is_valid(file_of(block), range_of(block));
+                let there = (0..BLOCKS).all(|b| valid(b) || self.is_lost(node, b));
+                let there = there || self.planted(Plant::CheckpointLacks);
+                there && !self.running_ref(node).newest.checkpoint
+            }
         }
     }
 
@@ -205,7 +223,7 @@ impl World {
         value: u64,
         version: Version,
     ) {
-        let durable = matches!(op, Op::Fsync { .. });
+        let durable = matches!(op, Op::Fsync { .. } | Op::Checkpoint);
         let shown = self.planted(Plant::RemoteReadUnreplicated) && !durable;
         if (who == Waiting::Home && !durable) || shown {
             if who == Waiting::Home {
@@ -216,20 +234,28 @@ impl World {
             }
             return self.answer(node, who, id, Outcome::Ok(value));
         }
-        let file: Option<InodeId> = match op {
+        let files = match op {
             Op::Read { block } | Op::Write { block, .. } | Op::Punch { block, .. } => {
-                Some(file_of(usize::from(block)))
+                vec![file_of(usize::from(block))]
             }
-            Op::Fsync { file } => Some(inode(usize::from(file))),
-            Op::Put { .. } | Op::Get { .. } => None,
+            Op::Fsync { file } => self.with_kept(node, usize::from(file)),
+            Op::Checkpoint => (0..ALL_FILES).map(inode).collect(),
+            Op::Put { .. } | Op::Get { .. } => Vec::new(),
         };
-        let blocks = match op {
+        let blocks: Vec<usize> = match op {
             Op::Read { block } | Op::Write { block, .. } | Op::Punch { block, .. } => {
-                usize::from(block)..usize::from(block) + 1
+                vec![usize::from(block)]
             }
-            Op::Fsync { file } => blocks_of_file(usize::from(file)),
-            Op::Put { .. } | Op::Get { .. } => 0..0,
+            _ => {
+                let all = files.iter().map(|file| number_of(*file));
+                all.flat_map(blocks_of_file).collect()
+            }
         };
+        let mut files = files;
+        if self.planted(Plant::KeptNotSettled) {
+            files.retain(|file| !is_kept_file(*file));
+        }
+        let blocks = blocks.into_iter();
         // What is told to be safe is what was written, whatever has become of this copy, but for what nobody has.
         let blocks = blocks.filter(|block| !self.is_lost(node, *block));
         let content = blocks.map(|b| (b, self.written(node, b))).collect();
@@ -239,7 +265,7 @@ impl World {
             op,
             value,
             version,
-            inode: file,
+            files,
             content,
             synced: BTreeSet::new(),
             asked: BTreeSet::new(),
@@ -251,7 +277,7 @@ impl World {
         let run = self.running(node);
         let (waited, others): (Vec<Waiter>, Vec<Waiter>) = std::mem::take(&mut run.waiters)
             .into_iter()
-            .partition(|waiter| waiter.inode == Some(inode));
+            .partition(|waiter| waiter.files.contains(&inode));
         run.waiters = others;
         if waited.is_empty() {
             run.lost_unsynced.insert(inode);
@@ -282,19 +308,21 @@ impl World {
             }
             needed.push(node);
             let waiter = &mut run.waiters[index];
-            if waiter.inode.is_none() {
-                needed.clear();
-            }
-            let ask: Vec<usize> = needed
+            let files = waiter.files.iter();
+            let of_each = |inode: &InodeId| {
+                let inode = *inode;
+                needed.iter().map(move |member| (*member, inode))
+            };
+            let needed: Vec<(usize, InodeId)> = files.flat_map(of_each).collect();
+            let ask: Vec<(usize, InodeId)> = needed
                 .iter()
                 .filter(|n| !waiter.synced.contains(n) && !waiter.asked.contains(n))
                 .copied()
                 .collect();
             waiter.asked.extend(&ask);
-            let (id, version, file) = (waiter.id, waiter.version, waiter.inode);
+            let (id, version) = (waiter.id, waiter.version);
             let done = version.seq <= committed && needed.iter().all(|n| waiter.synced.contains(n));
-            for member in ask {
-                let Some(inode) = file else { break };
+            for (member, inode) in ask {
                 let id = (id, life);
                 let packet = Packet::Sync {
                     id,
@@ -307,8 +335,10 @@ impl World {
             if done {
                 let waiter = self.running(node).waiters.remove(index);
                 law::replicated::acknowledge(self, node, waiter.version, &waiter.content);
-                if let Op::Fsync { .. } = waiter.op {
-                    self.note(Mark::FsyncOk);
+                match waiter.op {
+                    Op::Fsync { .. } => self.note(Mark::FsyncOk),
+                    Op::Checkpoint => law::checkpoint::on_settled(self),
+                    _ => {}
                 }
                 self.answer(node, waiter.who, waiter.id, Outcome::Ok(waiter.value));
             } else {
@@ -317,13 +347,18 @@ impl World {
         }
     }
 
-    pub(crate) fn member_synced(&mut self, node: usize, from: usize, (id, life): (u64, u32)) {
+    pub(crate) fn member_synced(
+        &mut self,
+        (node, from): (usize, usize),
+        (id, life): (u64, u32),
+        inode: InodeId,
+    ) {
         if life != self.nodes[node].incarnation {
             return;
         }
         for waiter in &mut self.running(node).waiters {
             if waiter.id == id {
-                waiter.synced.insert(from);
+                waiter.synced.insert((from, inode));
             }
         }
         self.step(node, Input::Tick);
@@ -433,6 +468,10 @@ fn change(op: Op) -> Record {
         },
         Op::Punch { block, token } => Record {
             holes: vec![(block, token)],
+            ..Record::default()
+        },
+        Op::Checkpoint => Record {
+            past: vec![PastRow::Checkpoint],
             ..Record::default()
         },
         Op::Get { .. } | Op::Read { .. } | Op::Fsync { .. } => Record::default(),

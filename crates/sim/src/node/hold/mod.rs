@@ -19,7 +19,7 @@ fn wanted(op: Op) -> Option<(usize, Access)> {
         Op::Write { block, .. } | Op::Punch { block, .. } => {
             Some((usize::from(block), Access::Change))
         }
-        Op::Put { .. } | Op::Get { .. } | Op::Fsync { .. } => None,
+        Op::Put { .. } | Op::Get { .. } | Op::Fsync { .. } | Op::Checkpoint => None,
     }
 }
 

@@ -3,11 +3,12 @@
 use super::super::{Gathering, HoldPacket, Packet, Waiter, Waiting};
 use super::{Asks, blocks_of, file_wanted, wanted};
 use crate::model::{
-    FILES, Op, Outcome, Record, blocks_of_file, chunk, file_of, inode, number_of, range_of,
+    BLOCKS, FILES, Op, Outcome, Record, blocks_of_file, chunk, file_of, inode, number_of, range_of,
 };
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of, id_of};
-use perigee_replica::chunk::{Call, Flush, Habit, Holds, Need, Part, Silence, Stale};
+use perigee_meta::past::Keeping;
+use perigee_replica::chunk::{Access, Call, Flush, Habit, Holds, Need, Part, Silence, Stale};
 use perigee_replica::{Chunk, Hold, Input, Plant};
 use perigee_types::{Epoch, SessionId, Version};
 use std::collections::BTreeSet;
@@ -32,6 +33,7 @@ impl World {
         run.holds = Holds::new(given, local, terms).with_plant(plant);
         run.habits = [fresh; FILES];
         run.turns.clear();
+        run.keeping = Keeping::default();
         let stands = |chunk: Chunk, hold| rows[number_of(chunk.inode)] == Some(hold);
         let (kept, lost) = run.holding.on_reign(stands);
         for unsent in kept {
@@ -67,15 +69,19 @@ impl World {
         (id, who, op): (u64, Waiting, Op),
         asks: &Asks,
     ) -> bool {
-        let Some((block, access)) = wanted(op) else {
-            return true;
+        let wanted: Vec<(usize, Access)> = match op {
+            Op::Checkpoint if self.planted(Plant::CheckpointBesideHolder) => Vec::new(),
+            Op::Checkpoint => (0..BLOCKS).map(|block| (block, Access::Change)).collect(),
+            op => wanted(op).into_iter().collect(),
         };
         loop {
             let run = self.running(node);
-            let need = run
-                .holds
-                .need(file_of(block), range_of(block), access, &asks.passed);
-            match need {
+            let needs = wanted.iter().map(|(block, access)| {
+                let (inode, range) = (file_of(*block), range_of(*block));
+                run.holds.need(inode, range, *access, &asks.passed)
+            });
+            let mut needs = needs.filter(|need| !matches!(need, Need::Nothing));
+            match needs.next().unwrap_or(Need::Nothing) {
                 Need::Nothing => return true,
                 Need::Remove(chunk) => {
                     if !self.take_back(node, chunk) {
@@ -163,6 +169,10 @@ impl World {
             let token = LAST_MOMENT_TOKENS + self.next_request;
             let block = blocks_of_file(file).start as u8;
             self.begin_op(node, Op::Write { block, token });
+        }
+        let unkept = !self.has_kept(node, inode) && !self.planted(Plant::GivenUnkept);
+        if unkept {
+            return;
         }
         if !self.planted(Plant::GivenUnrecorded) {
             self.record_writes(node, Some(inode));
@@ -285,6 +295,8 @@ impl World {
             ..Record::default()
         };
         let mut version = None;
+        let blocks: Vec<usize> = tokens.iter().map(|(block, _)| *block).collect();
+        let counts = counts && self.keep(node, &blocks);
         if counts {
             self.put_in_place(node, tokens);
             version = self.propose(node, record);
@@ -317,11 +329,11 @@ impl World {
         let id = run.fresh_id();
         let of_turn = run.turns.entry(chunk).or_default();
         of_turn.extend(tokens.iter().copied());
-        let (inode, content) = match flush.part {
-            Part::More => (None, Vec::new()),
+        let (files, content) = match flush.part {
+            Part::More => (Vec::new(), Vec::new()),
             // All that was sent before in the same turn, too. What else there is of the chunk nobody promises here.
             Part::Last => (
-                Some(chunk.inode),
+                vec![chunk.inode],
                 std::mem::take(of_turn).into_iter().collect(),
             ),
         };
@@ -332,7 +344,7 @@ impl World {
             op: Op::Read { block },
             value: 0,
             version,
-            inode,
+            files,
             content,
             synced: BTreeSet::new(),
             asked: BTreeSet::new(),

@@ -1,0 +1,100 @@
+//! Law of checkpoints: what one has is never another content than it was. It may be lost with the only copy of what was
+//! kept, and then whoever owns says so.
+
+use crate::model::{BLOCKS, Committed, PastRow, Record, file_of, kept_block, kept_token, range_of};
+use crate::oracle::Mark;
+use crate::world::World;
+use perigee_replica::Role;
+
+const LAW: &str = "checkpoint";
+
+/// The checkpoint of a history.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// What each block held then.
+    content: [u64; BLOCKS],
+    /// Its maker was told that all of it is durable.
+    settled: bool,
+}
+
+/// A record is committed, and those before it.
+pub(crate) fn on_committed(world: &mut World, record: &Record) {
+    if !record.past.contains(&PastRow::Checkpoint) {
+        return;
+    }
+    let mut content = [0; BLOCKS];
+    for Committed { record, .. } in &world.oracle.committed {
+        for (block, token) in record.blocks() {
+            if let Some(held) = content.get_mut(usize::from(block)) {
+                *held = token;
+            }
+        }
+    }
+    world.oracle.checkpoint = Some(Seen {
+        content,
+        settled: false,
+    });
+}
+
+/// All that the checkpoint has is on every disk.
+pub(crate) fn on_settled(world: &mut World) {
+    world.note(Mark::Checkpoint);
+    if let Some(seen) = &mut world.oracle.checkpoint {
+        seen.settled = true;
+    }
+}
+
+/// Checked whenever something about the owner's data has changed.
+pub(crate) fn check(world: &mut World, node: usize) {
+    let run = world.running_ref(node);
+    let owns = matches!(run.chain.role(), Role::Owner { .. }) && run.reign.is_some();
+    let leased = run.chain.lease_until(world.local(node)).is_some();
+    if !owns || !leased || !run.newest.checkpoint {
+        return;
+    }
+    let Some(seen) = world.oracle.checkpoint.clone().filter(|seen| seen.settled) else {
+        return;
+    };
+    for (block, content) in seen.content.into_iter().enumerate() {
+        let place = world.place_in_past(node, block);
+        let wanted = match place == kept_block(block) {
+            true => kept_token(block, content),
+            false => content,
+        };
+        let run = world.running_ref(node);
+        if !run.pull.is_valid(file_of(place), range_of(place)) {
+            continue;
+        }
+        match world.verified(node, place) {
+            Some(found) if found != wanted => {
+                let what = format!(
+                    "n{} shows block {block} of the checkpoint with {found}, of block {place}; it was {content}",
+                    node + 1
+                );
+                return world.oracle.accuse(world.now, LAW, what);
+            }
+            Some(_) if place != block => world.note(Mark::KeptThere),
+            _ => {}
+        }
+    }
+}
+
+/// At the end: whether something of the checkpoint is lost.
+pub(crate) fn at_end(world: &mut World) {
+    let owns = |node: &usize| {
+        let run = world.nodes[*node].run.as_ref();
+        run.is_some_and(|run| run.chain.lease_until(world.local(*node)).is_some())
+    };
+    let owner = (0..world.nodes.len()).find(owns);
+    let seen = world.oracle.checkpoint.as_ref();
+    let Some(owner) = owner.filter(|_| seen.is_some_and(|seen| seen.settled)) else {
+        return;
+    };
+    let lost = |block| world.is_lost(owner, world.place_in_past(owner, block));
+    let lost = (0..BLOCKS).any(lost);
+    world.note(if lost {
+        Mark::KeptLost
+    } else {
+        Mark::KeptToTheEnd
+    });
+}
