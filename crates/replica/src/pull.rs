@@ -588,6 +588,14 @@ impl Pull {
             && let Some(part) = part.intersect(outstanding.range)
             && let Some(object) = self.objects.get_mut(&outstanding.inode)
         {
+            // Of the rest the owner says nothing, and may have found it: it is asked for by itself.
+            let asked = outstanding.range;
+            let rest = [
+                ByteRange::new(asked.start, part.start),
+                ByteRange::new(part.end, asked.end),
+            ];
+            rest.into_iter()
+                .for_each(|rest| object.invalid.await_again(rest));
             let missing = object.invalid.awaited(part);
             let old = missing.filter(|(_, needed)| *needed <= as_of);
             lost = old.map(|(part, _)| part).collect();

@@ -157,6 +157,17 @@ impl RegionMap {
         }
     }
 
+    /// Somebody may have content of `range` after all: it is waited for.
+    pub fn await_again(&mut self, range: ByteRange) {
+        if range.is_empty() {
+            return;
+        }
+        for (part, lack) in self.cut(range) {
+            let since = lack.since.or(Some(lack.needed));
+            self.insert(part, Lack { since, ..lack });
+        }
+    }
+
     /// The invalid parts of `range` that are waited for, in order.
     pub fn awaited(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Version)> + '_ {
         self.parts(range, |lack| lack.since.is_some())

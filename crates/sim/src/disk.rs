@@ -143,6 +143,17 @@ impl Disk {
                     through: base.seq,
                     invalid: invalid.clone(),
                 };
+                // Files that the state has not are removed.
+                for block in state.files().end * BLOCKS_PER_FILE..ALL_BLOCKS {
+                    let block = [
+                        &mut self.files,
+                        &mut self.cache,
+                        &mut self.sums,
+                        &mut self.saved_sums,
+                    ]
+                    .map(|all| &mut all[block]);
+                    block.into_iter().for_each(|one| *one = 0);
+                }
             }
         }
         Some(op)

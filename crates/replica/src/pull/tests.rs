@@ -527,6 +527,24 @@ fn what_nobody_has_is_not_waited_for_and_not_taken_for_here() {
 }
 
 #[test]
+fn what_the_owner_has_found_is_got_though_it_lies_between_what_nobody_has() {
+    let mut pull = joiner();
+    let fetch = one(&mut pull);
+    _ = pull.on_lost(fetch.id, r(0, 100), v(2, 7));
+    assert!(pull.look_again());
+    // Somebody has come back to the owner with 40..60: of that it says nothing, as long as it is asked for more.
+    let again = one(&mut pull);
+    assert_eq!(again.range, r(0, 100));
+    assert_eq!(pull.on_lost(again.id, r(0, 40), v(2, 7)), []);
+    let rest = one(&mut pull);
+    assert_eq!(rest.range, r(40, 100));
+    assert_eq!(pull.on_lost(rest.id, r(60, 100), v(2, 7)), [r(60, 100)]);
+    let found = one(&mut pull);
+    assert_eq!(found.range, r(40, 60));
+    assert_eq!(pull.lost(FILE, r(0, 100)), Some(r(0, 40)));
+}
+
+#[test]
 fn what_is_written_where_nobody_had_anything_is_waited_for() {
     let mut pull = joiner();
     let fetch = one(&mut pull);

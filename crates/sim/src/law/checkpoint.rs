@@ -1,10 +1,11 @@
 //! Law of checkpoints: what one has is never another content than it was. It may be lost with the only copy of what was
-//! kept, and then whoever owns says so.
+//! kept, and then whoever owns says so; but not once an fsync of the file that it is about has come back.
 
 use crate::model::{BLOCKS, Committed, PastRow, Record, file_of, kept_block, kept_token, range_of};
 use crate::oracle::Mark;
 use crate::world::World;
 use perigee_replica::Role;
+use perigee_types::Seq;
 
 const LAW: &str = "checkpoint";
 
@@ -90,8 +91,16 @@ pub(crate) fn at_end(world: &mut World) {
     let Some(owner) = owner.filter(|_| seen.is_some_and(|seen| seen.settled)) else {
         return;
     };
-    let lost = |block| world.is_lost(owner, world.place_in_past(owner, block));
-    let lost = (0..BLOCKS).any(lost);
+    let lost = |block: &usize| world.is_lost(owner, *block);
+    let places = (0..BLOCKS).map(|block| world.place_in_past(owner, block));
+    let lost: Vec<usize> = places.filter(lost).collect();
+    let promised = |block: &&usize| world.oracle.acked_block[**block] > Seq::ZERO;
+    if let Some(block) = lost.iter().find(promised) {
+        let since = world.oracle.acked_block[*block];
+        let what = format!("block {block}, which was synced at {since}, is lost");
+        return world.oracle.accuse(world.now, LAW, what);
+    }
+    let lost = !lost.is_empty();
     world.note(if lost {
         Mark::KeptLost
     } else {

@@ -104,7 +104,9 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
             }
             // What a disk spoils is found by its checksum: another one has it.
             let bad = !disk.is_sound(block) || has_nothing(disk, block);
-            let spoiled = world.scenario == Scenario::BadDisks && bad;
+            // And what was kept for a checkpoint may be found again, where nobody had it for a while.
+            let may = world.scenario == Scenario::BadDisks || block >= BLOCKS;
+            let spoiled = may && bad;
             let gone = world.oracle.acked_block[block] <= world.oracle.gone[block];
             let elsewhere = spoiled && (gone || is_kept_elsewhere(world, node, block));
             for token in tokens {
