@@ -1,6 +1,7 @@
 //! An owner leaves, or cedes, by itself only when nothing goes with it: whom it leaves the container to has every record of its log
 //! and every byte, on disk.
 
+use super::replicated::has_nothing;
 use crate::model::{ALL_BLOCKS, BLOCKS, file_of, range_of};
 use crate::oracle::Mark;
 use crate::world::{World, host_of, id_of};
@@ -37,8 +38,11 @@ fn check_members(world: &mut World, node: usize, view: &ChainView, last: Version
             .entries
             .last()
             .map_or(disk.hard.base, |e| e.version);
-        // Of what was kept for a checkpoint and is lost, all say so.
-        let gone = |block: usize| block >= BLOCKS && world.is_lost(node, block);
+        // Of what was kept for a checkpoint and is lost, all say so, and for a while after it was found.
+        let gone = |block: usize| {
+            let nothing = has_nothing(disk, block);
+            block >= BLOCKS && (world.is_lost(node, block) || nothing)
+        };
         let mut there = (0..ALL_BLOCKS).filter(|block| !gone(*block));
         let lacks = there.find(|block| {
             // A holder that ended since it was asked gives up what it wrote: the others have what was before.

@@ -124,7 +124,7 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
 }
 
 /// Whether a disk says that what it has of a block is nobody's content.
-fn has_nothing(disk: &Disk, block: usize) -> bool {
+pub(super) fn has_nothing(disk: &Disk, block: usize) -> bool {
     let known = disk.objects.invalid.get(&file_of(block));
     known.is_some_and(|map| map.spoiled(range_of(block)).next().is_some())
 }
