@@ -241,10 +241,12 @@ impl LockQueue {
                 ..
             } if lock.mode.is_some() && is_kept(lock.kind) => {
                 let in_the_way = table::obstructors(&held(*inode)?, session, lock);
+                if *asked != Asked::First && planted!(self, RefusedForSilence) {
+                    return Ok(Admission::Run);
+                }
                 let decided = in_the_way.is_empty()
                     || asked.is_used(&in_the_way)
-                    || planted!(self, RefusedUncalled)
-                    || *asked != Asked::First && planted!(self, RefusedForSilence);
+                    || planted!(self, RefusedUncalled);
                 return Ok(match decided {
                     true => Admission::Run,
                     false => Admission::CallFirst(in_the_way),
