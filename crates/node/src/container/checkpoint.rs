@@ -380,7 +380,7 @@ impl Container {
         kept: perigee_meta::past::KeptFile,
     ) -> Result<(), Failed> {
         let mut st = self.state.lock();
-        let now = self.env.clock.now();
+        let mut now = self.env.clock.now();
         Self::reign(&st, now)?;
         loop {
             let some =
@@ -391,6 +391,7 @@ impl Container {
             self.order_rows(&mut st, now, some)?;
             // Programs go first.
             MutexGuard::bump(&mut st);
+            now = self.env.clock.now();
             Self::reign(&st, now)?;
         }
         let batch = self.with_state(&st, |view| end_kept_file(self.id, view, (of, at), kept))?;

@@ -1,6 +1,6 @@
 //! Operations of the name space at the owner.
 
-use super::locks::{Admitted, call_for_all};
+use super::locks::{Admitted, PAUSE, call_for_all};
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, File, State};
 use crate::sessions::Whom;
@@ -190,6 +190,7 @@ impl Container {
             Ok(Ran::Calls(calls, run)) => {
                 after.run();
                 let now = self.env.clock.now();
+                let again = called.is_some();
                 let since = called.map_or(now, |called| called.since);
                 if now.since(since) > CALLS {
                     self.state.lock().answers.end(run);
@@ -197,6 +198,9 @@ impl Container {
                 }
                 let me = self.clone();
                 self.env.runtime.spawn(async move {
+                    if again {
+                        tokio::time::sleep(PAUSE).await;
+                    }
                     let asked = call_for_all(&me.env, calls).await;
                     let called = Called { run, asked, since };
                     me.execute_called(request, Some(called), answer);

@@ -23,8 +23,8 @@ use tracing::{debug, error, info, warn};
 /// How long a word to a waiter is tried to be sent: it asks by itself before that.
 const WORD: Duration = Duration::from_secs(1);
 
-/// Before somebody is called again who has not answered.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Before somebody is called again who has not answered, or whose lock has not come back yet.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// The most sessions of one node that are asked about at a time.
 const SESSIONS_MAX: usize = 1_000;
@@ -351,12 +351,10 @@ async fn call_for(env: &Arc<Env>, call: &CallLock) -> Option<Fate> {
         .ok()
 }
 
-/// Calls for all of them, and tells who has said that a program uses it. Not at once where somebody is silent: he is called
-/// again.
+/// Calls for all of them, and tells who has said that a program uses it.
 pub(super) async fn call_for_all(env: &Arc<Env>, calls: Vec<CallLock>) -> Asked {
     let answers = calls.iter().map(|call| call_for(env, call));
     let answers = futures_util::future::join_all(answers).await;
-    let silent = answers.iter().any(Option::is_none);
     let used = calls.iter().zip(answers);
     let used = used.filter(|(_, fate)| *fate == Some(Fate::Stays));
     let users: BTreeSet<LockOwner> = used
@@ -365,9 +363,6 @@ pub(super) async fn call_for_all(env: &Arc<Env>, calls: Vec<CallLock>) -> Asked 
             owner: call.id.owner,
         })
         .collect();
-    if users.is_empty() && silent {
-        tokio::time::sleep(PAUSE).await;
-    }
     Asked::Called(users)
 }
 

@@ -31,7 +31,7 @@ const REPEATS_WAIT: Span = Span::from_millis(1_000);
 /// How long one member may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Units of a checkpoint's file that are looked at in one go.
+/// Units of a checkpoint's file that are proven in one go; the rest of the range is asked for again.
 const PROVEN_MAX: usize = 16;
 
 /// What a member has in place.
@@ -126,7 +126,10 @@ impl Container {
         let len = file.object.len().map_err(|error| refused(&error))?;
         let range = ByteRange::new(range.start.min(len), range.end.min(len));
         let mut proven = Vec::new();
-        for unit in units_of(range).take(PROVEN_MAX) {
+        for unit in units_of(range) {
+            if proven.len() == PROVEN_MAX {
+                break;
+            }
             let whole = ByteRange::new(unit * UNIT, ((unit + 1) * UNIT).min(len));
             let known = self.with_state(st, |view| {
                 KeptSum::of_unit(self.id, view, (inode.index(), unit))
