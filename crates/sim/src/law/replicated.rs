@@ -155,12 +155,17 @@ fn is_kept(world: &World, node: usize, block: usize, token: u64) -> bool {
     if acked == Seq::ZERO {
         return true;
     }
-    if let Some(origin) = world.oracle.committed_origin(token) {
-        return origin >= acked;
+    let origin = world.oracle.committed_origin(token);
+    if origin.is_some_and(|origin| origin >= acked) {
+        return true;
     }
     if let Some(below) = world.oracle.over.get(&token) {
-        // A holder wrote it over what was there.
+        // A holder wrote it over what was there. It may have a record that its holder has not heard of: it is sent again,
+        // and over whatever came between.
         return is_kept(world, node, block, *below);
+    }
+    if origin.is_some() {
+        return false;
     }
     // A later write of this node that is not committed yet; its record is on its own disk, or it has none, and the disk
     // says so.
