@@ -6,17 +6,22 @@
 //!
 //! What it costs that owners are on other hosts, and what it brings that ownership moves, is measured beside that: [`locality`].
 //!
+//! Peers that are installed are measured in the same run, and a FUSE file system that does nothing: [`side_by_side`], [`bare`].
+//!
 //! Read [`row`] (what is measured), [`jobs`] (how), [`round`] (the interleaving), [`report`].
 #![forbid(unsafe_code)]
 
+pub mod bare;
 mod content;
 pub mod jobs;
 pub mod locality;
 pub mod peers;
+pub mod picture;
 pub mod report;
 pub mod round;
 pub mod row;
 pub mod settings;
+pub mod side_by_side;
 pub mod target;
 
 pub use row::Row;

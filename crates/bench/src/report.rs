@@ -57,12 +57,12 @@ struct Side {
 
 /// Puts the two series and the goals side by side, in the order of the table.
 #[must_use]
-pub fn compare<'a>(series: &[Series; 2], peers: &'a Peers) -> Vec<Compared<'a>> {
+pub fn compare<'a>(mount: &Series, native: &Series, peers: &'a Peers) -> Vec<Compared<'a>> {
     let values = |figures: &[Figure]| figures.iter().map(|figure| round(figure.value)).collect();
     Row::ALL
         .into_iter()
         .filter_map(|row| {
-            let (ours, theirs) = (series[0].get(&row)?, series[1].get(&row)?);
+            let (ours, theirs) = (mount.get(&row)?, native.get(&row)?);
             let (mount, native) = (median(ours)?, median(theirs)?);
             let best = peers.best(row)?;
             Some(Compared {

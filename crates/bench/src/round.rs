@@ -19,21 +19,22 @@ pub struct Median {
     pub cpu: Duration,
 }
 
-/// Measures `groups` on both targets; `tell` hears of each group that is done.
+/// Measures `groups` on all targets, and gives a series for each; `tell` hears of each group that is done.
 ///
-/// Errors: the first failure on either.
+/// Errors: the first failure on any.
 pub fn run(
     settings: &Settings,
     groups: &[Group],
-    targets: &[Target; 2],
+    targets: &[Target],
     mut tell: impl FnMut(u32, Group, &Target),
-) -> Checked<[Series; 2]> {
-    let mut series = [Series::new(), Series::new()];
+) -> Checked<Vec<Series>> {
+    let mut series = vec![Series::new(); targets.len()];
     for round in 1..=settings.rounds {
         for (position, group) in groups.iter().enumerate() {
             // Who comes first changes: the second may find the disk busy with the first one's blocks.
-            let first = (round as usize + position) % 2;
-            for index in [first, 1 - first] {
+            let first = round as usize + position;
+            for turn in 0..targets.len() {
+                let index = (first + turn) % targets.len();
                 let target = &targets[index];
                 let figures = jobs::run(*group, settings, target)
                     .map_err(|error| error.during(&format!("{group:?} on {}", target.label)))?;

@@ -37,6 +37,12 @@ pub enum Row {
     Untar,
     /// What `rm -r` does with them.
     RmRf,
+    /// `git clone` of a repository of some 1,600 files on the local disk.
+    GitClone,
+    /// `git status` in it.
+    GitStatus,
+    /// `make` of the 60 C files in it, two at once.
+    Build,
 }
 
 /// Which way a row's value is better.
@@ -61,22 +67,31 @@ pub enum Group {
     SmallFour,
     /// A tree.
     Tree,
+    /// A developer's tools. No peer's figures are published for them.
+    Work,
 }
 
 impl Group {
     /// In the order of the table.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::File,
         Self::OneCopy,
         Self::Small,
         Self::SmallFour,
         Self::Tree,
+        Self::Work,
     ];
+
+    /// Whether figures of peers are in `bench/peers.json`.
+    #[must_use]
+    pub fn is_published(self) -> bool {
+        self != Self::Work
+    }
 }
 
 impl Row {
     /// In the order of the table.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::SeqWrite,
         Self::SeqWriteOneCopy,
         Self::SeqReadCold,
@@ -94,6 +109,9 @@ impl Row {
         Self::Untar,
         Self::RmRf,
         Self::LsCold,
+        Self::GitClone,
+        Self::GitStatus,
+        Self::Build,
     ];
 
     /// Its name in files.
@@ -117,6 +135,9 @@ impl Row {
             Self::Untar => "untar",
             Self::RmRf => "rm_rf",
             Self::LsCold => "ls_l_cold",
+            Self::GitClone => "git_clone",
+            Self::GitStatus => "git_status",
+            Self::Build => "build",
         }
     }
 
@@ -141,6 +162,9 @@ impl Row {
             Self::Untar => "untar small files",
             Self::RmRf => "rm -rf of them",
             Self::LsCold => "ls -l, cold",
+            Self::GitClone => "git clone, 1,600 files",
+            Self::GitStatus => "git status",
+            Self::Build => "make, 60 C files",
         }
     }
 
@@ -157,7 +181,12 @@ impl Row {
             Self::RandWrite4k | Self::RandRead4k => "IOPS",
             Self::Create1 | Self::Create4 => "files/s",
             Self::Stat | Self::ReadCold | Self::Rename | Self::Unlink => "/s",
-            Self::Untar | Self::RmRf | Self::LsCold => "s",
+            Self::Untar
+            | Self::RmRf
+            | Self::LsCold
+            | Self::GitClone
+            | Self::GitStatus
+            | Self::Build => "s",
         }
     }
 
@@ -165,7 +194,12 @@ impl Row {
     #[must_use]
     pub const fn better(self) -> Better {
         match self {
-            Self::Untar | Self::RmRf | Self::LsCold => Better::Less,
+            Self::Untar
+            | Self::RmRf
+            | Self::LsCold
+            | Self::GitClone
+            | Self::GitStatus
+            | Self::Build => Better::Less,
             _ => Better::More,
         }
     }
@@ -190,6 +224,7 @@ impl Row {
             | Self::Unlink => Group::Small,
             Self::Create4 => Group::SmallFour,
             Self::Untar | Self::RmRf => Group::Tree,
+            Self::GitClone | Self::GitStatus | Self::Build => Group::Work,
         }
     }
 

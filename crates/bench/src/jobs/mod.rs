@@ -3,6 +3,7 @@
 mod large_file;
 mod small_files;
 mod tree;
+mod work;
 
 use crate::row::Group;
 use crate::{Figure, Row, Settings, Target};
@@ -37,5 +38,6 @@ fn run_in(
         Group::Small => small_files::run(settings, target, directory),
         Group::SmallFour => small_files::run_by_four(settings, target, directory),
         Group::Tree => tree::run(settings, target, directory),
+        Group::Work => work::run(target, directory),
     }
 }
