@@ -15,7 +15,7 @@ KINDS ?=
 RUNS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt bench bench-locality bench-peers suites sim chaos fuzz install clean
+.PHONY: help setup build demo test lint fmt bench bench-locality bench-merging bench-peers suites sim chaos fuzz install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ bench: build ## Measure the mount beside the disk beneath; ARGS go to the benchm
 bench-locality: build ## Measure writes of hosts 1 ms apart: at home, far from the owner, by turns; ARGS
 	@scripts/setup.sh test
 	@scripts/bench-locality.sh $(ARGS)
+
+bench-merging: build ## Measure small files over links of 1 ms, with messages merged in several ways; ARGS
+	@scripts/setup.sh test
+	@scripts/bench-merging.sh $(ARGS)
 
 bench-peers: build ## Measure beside the disk, a FUSE file system that does nothing, and installed peers; ARGS
 	@scripts/setup.sh bench

@@ -4,7 +4,8 @@
 //! it stands the CPU time of an operation, which other load disturbs least. The goals are the ratios
 //! that peers reach (`bench/peers.json`).
 //!
-//! What it costs that owners are on other hosts, and what it brings that ownership moves, is measured beside that: [`locality`].
+//! What it costs that owners are on other hosts, and what it brings that ownership moves, is measured beside that: [`locality`]; and what it brings that messages leave
+//! together: [`merging`].
 //!
 //! Peers that are installed are measured in the same run, and a FUSE file system that does nothing: [`side_by_side`], [`bare`].
 //!
@@ -15,6 +16,7 @@ pub mod bare;
 mod content;
 pub mod jobs;
 pub mod locality;
+pub mod merging;
 pub mod peers;
 pub mod picture;
 pub mod report;

@@ -73,7 +73,7 @@ pub use identity::{
     SecretHash, Serial, TokenError,
 };
 pub use join::join;
-pub use limits::{Limits, Merging, NetConfig, PROTOCOL};
+pub use limits::{Limits, Merging, NetConfig, NoMerging, PROTOCOL};
 pub use network::Network;
 pub use perigee_proto::{Priority, Retry, Retry as RetryClass};
 pub use service::{Answer, BoxFuture, Call, CallOptions, Service};

@@ -26,6 +26,39 @@ pub enum Merging {
     Adaptive,
 }
 
+/// The largest watermark that anybody can ask for: more never wait together.
+const WATERMARK_MAX: usize = 1_024;
+
+/// A text that names no way to merge.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("is \"adaptive\", \"off\", or how many to wait for, 2 to {WATERMARK_MAX}, not \"{0}\"")]
+pub struct NoMerging(String);
+
+impl std::str::FromStr for Merging {
+    type Err = NoMerging;
+
+    fn from_str(text: &str) -> Result<Self, NoMerging> {
+        match text {
+            "adaptive" => Ok(Self::Adaptive),
+            "off" => Ok(Self::Off),
+            number => match number.parse() {
+                Ok(watermark @ 2..=WATERMARK_MAX) => Ok(Self::Fixed(watermark)),
+                _ => Err(NoMerging(number.to_owned())),
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for Merging {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Adaptive => f.write_str("adaptive"),
+            Self::Off => f.write_str("off"),
+            Self::Fixed(watermark) => watermark.fmt(f),
+        }
+    }
+}
+
 /// The limits of one process, towards every peer alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {

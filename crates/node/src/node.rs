@@ -15,7 +15,7 @@ use perigee_client::Session;
 use perigee_cluster::{ControlStore, Directory, Event, Role, StoreError as ControlError, key};
 use perigee_control::RemoteControl;
 use perigee_net::identity::{Identity, Serial};
-use perigee_net::{NetConfig, NetError, Network, PeerName};
+use perigee_net::{Merging, NetConfig, NetError, Network, PeerName};
 use perigee_replica::{ChainView, Input};
 use perigee_store::{Adopt, OpenError, Store, StoreError, StoreIdentity};
 use perigee_types::{ContainerId, NodeId, SessionId};
@@ -46,6 +46,8 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Where the control store listens: one address, or those of several processes that serve it.
     pub control: Vec<SocketAddr>,
+    /// How messages that wait for one peer leave together.
+    pub merging: Merging,
     /// The version of the program, for people.
     pub version: String,
 }
@@ -133,11 +135,11 @@ impl Node {
         let first = config.control.first().copied();
         let first = first.ok_or(StartError::NoControl)?;
         let service = Arc::new(NodeService::default());
-        let network = Network::start(
-            NetConfig::new(config.identity, config.listen),
-            service.clone(),
-        )
-        .await?;
+        let net = NetConfig {
+            merging: config.merging,
+            ..NetConfig::new(config.identity, config.listen)
+        };
+        let network = Network::start(net, service.clone()).await?;
         let copy = inventory::kept_copy(&config.data_dir);
         let places = ControlPlaces::new(network.clone(), first, config.control, &copy);
         let mut tasks = tokio::task::JoinSet::new();

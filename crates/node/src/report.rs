@@ -268,6 +268,10 @@ impl Node {
             net.messages_received += peer.frames_in;
             net.retries += peer.calls_repeated;
             net.frames_sent += peer.writes;
+            net.messages_merged += peer.frames_merged;
+            for (all, some) in net.queue_lengths.iter_mut().zip(peer.queue_lengths) {
+                *all += some;
+            }
             net.bytes_sent += peer.bytes_out;
             net.bytes_received += peer.bytes_in;
         }

@@ -2,6 +2,7 @@
 //!
 //! Every fault of a file is reported at once, with the line that a person should look at.
 
+use perigee_net::{Merging, NoMerging};
 use perigee_proto::admin::Failure;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -28,6 +29,8 @@ pub struct NodeConfig {
     pub storage: bool,
     /// What is logged: `error`, `warn`, `info`, `debug` or `trace`; `info` by default.
     pub log: String,
+    /// How messages that wait for one peer leave together: `adaptive` by default.
+    pub merging: Merging,
 }
 
 /// Everything that is wrong with a file.
@@ -39,7 +42,9 @@ pub struct ConfigError {
 }
 
 /// The keys, in the order in which they are written.
-const KEYS: [&str; 6] = ["name", "listen", "control", "site", "storage", "log"];
+const KEYS: [&str; 7] = [
+    "name", "listen", "control", "site", "storage", "log", "merging",
+];
 
 impl NodeConfig {
     /// Reads the file of a data directory.
@@ -71,6 +76,7 @@ impl NodeConfig {
             site: reader.name("site", Some("default")),
             storage: reader.switch("storage", true),
             log: reader.level("log"),
+            merging: reader.merging("merging"),
         };
         if config.control.port() == 0 && reader.faults.is_empty() {
             reader
@@ -112,6 +118,11 @@ impl NodeConfig {
             (
                 "log level: error, warn, info (the default), debug, trace; $PERIGEE_LOG overrides it",
                 quote(&self.log),
+            ),
+            (
+                "how messages that wait for one peer leave together: \"adaptive\" (the default), \"off\", or how many wait \
+                 for each other, such as \"4\"",
+                quote(&self.merging.to_string()),
             ),
         ];
         for (key, (comment, value)) in KEYS.iter().zip(comments) {
@@ -240,6 +251,16 @@ impl Reader<'_> {
         }
         level
     }
+
+    fn merging(&mut self, key: &str) -> Merging {
+        let Some(text) = self.text(key, Some("adaptive")) else {
+            return Merging::default();
+        };
+        text.parse().unwrap_or_else(|fault: NoMerging| {
+            self.fault(key, &fault.to_string());
+            Merging::default()
+        })
+    }
 }
 
 fn kind(value: &Value) -> &'static str {
@@ -265,6 +286,7 @@ mod tests {
             site: "lab".to_owned(),
             storage: false,
             log: "debug".to_owned(),
+            merging: Merging::Fixed(4),
         }
     }
 
@@ -285,18 +307,17 @@ mod tests {
 
     #[test]
     fn all_faults_are_listed_at_once() {
-        let text =
-            "name = 'a b'\nlisten = 'here'\nstorage = 'yes'\nlog = 'loud'\nlisen = 1\nsite = 7";
+        let text = "name = 'a b'\nlisten = 'here'\nstorage = 'yes'\nlog = 'loud'\nlisen = 1\nsite = 7\nmerging = '1'";
         let faults = NodeConfig::parse(text).unwrap_err().faults;
         for key in [
-            "name", "listen", "control", "storage", "log", "lisen", "site",
+            "name", "listen", "control", "storage", "log", "lisen", "site", "merging",
         ] {
             assert!(
                 faults.iter().any(|f| f.starts_with(&format!("`{key}`"))),
                 "{key}: {faults:?}"
             );
         }
-        assert_eq!(faults.len(), 7);
+        assert_eq!(faults.len(), 8);
     }
 
     #[test]

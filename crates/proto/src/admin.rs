@@ -480,6 +480,12 @@ pub struct NetStatus {
     pub messages_sent: u64,
     /// Frames that carried them: fewer, where calls left merged.
     pub frames_sent: u64,
+    /// Calls and answers that left together with others.
+    #[serde(default)]
+    pub messages_merged: u64,
+    /// How many waited whenever something left: class `i` counts from `2^i` to below `2^(i+1)`, the last one all above.
+    #[serde(default)]
+    pub queue_lengths: [u64; 12],
     /// Bytes sent.
     pub bytes_sent: u64,
     /// Calls and answers received.

@@ -53,16 +53,26 @@ impl Cluster {
     pub fn messages_sent(&mut self) -> Checked<u64> {
         let mut all = 0;
         for host in 1..=self.size {
-            let dir = self.machine(host).to_string_lossy().into_owned();
-            let ended = self.command(&["status", "--json", "--dir", &dir])?;
-            let value: Option<serde_json::Value> = serde_json::from_str(&ended.stdout).ok();
-            let sent = value.and_then(|value| value["net"]["messages_sent"].as_u64());
+            let net = self.net_of(host)?;
+            let sent = net["messages_sent"].as_u64();
             all += sent.ok_or_else(|| {
-                let (said, error) = (&ended.stdout, &ended.stderr);
-                CheckError::violated(format!("`status --json`: no messages: {said}{error}"))
+                CheckError::violated(format!("`status --json`: no messages: {net}"))
             })?;
         }
         Ok(all)
+    }
+
+    /// What the node of a host has counted of its network, as `status --json` says it.
+    ///
+    /// Errors: it does not answer.
+    pub fn net_of(&mut self, host: u32) -> Checked<serde_json::Value> {
+        let dir = self.machine(host).to_string_lossy().into_owned();
+        let ended = self.command(&["status", "--json", "--dir", &dir])?;
+        let value: Option<serde_json::Value> = serde_json::from_str(&ended.stdout).ok();
+        value.map(|value| value["net"].clone()).ok_or_else(|| {
+            let (said, error) = (&ended.stdout, &ended.stderr);
+            CheckError::violated(format!("`status --json`: {said}{error}"))
+        })
     }
 
     /// Makes the node of a host: the first one the cluster, too. Each host has a directory as a machine has, whose

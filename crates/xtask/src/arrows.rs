@@ -8,13 +8,14 @@ use crate::metadata::{Dep, Metadata, Package};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A room, and the rooms below it that it may use, from the bottom up.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("types", &[]),
     ("meta", &["types"]),
     ("replica", &["types"]),
     ("cluster", &["types"]),
     ("proto", &["types", "meta", "replica", "cluster"]),
-    ("store", &["types", "meta", "replica"]),
+    ("dirtylog", &["types"]),
+    ("store", &["types", "meta", "replica", "dirtylog"]),
     ("net", &["types", "proto"]),
     ("etcd", &["types", "cluster"]),
     ("control", &["types", "cluster", "proto", "net", "etcd"]),

@@ -11,6 +11,7 @@ use clap::Args;
 use perigee_cluster::Admits;
 use perigee_control::EtcdChoice;
 use perigee_etcd::Place;
+use perigee_net::Merging;
 use perigee_proto::admin::{Answer, Failure, Request};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -92,6 +93,7 @@ impl Init {
             site: self.site.clone(),
             storage: true,
             log: "info".to_owned(),
+            merging: Merging::default(),
         };
         let layout =
             make_cluster(&layout, &config, etcd.as_ref()).inspect_err(|_| unmake(&layout))?;

@@ -7,6 +7,7 @@ use crate::daemon;
 use crate::layout::Layout;
 use crate::output::Report;
 use clap::Args;
+use perigee_net::Merging;
 use perigee_proto::admin::Failure;
 use serde::Serialize;
 use std::fs::File;
@@ -95,6 +96,7 @@ impl Join {
             site: self.site,
             storage: !self.no_storage,
             log: "info".to_owned(),
+            merging: Merging::default(),
         };
         daemon::join(&layout.node_dir(1).path, &config, &token)?;
         let layout = Layout::open(&layout.dir)?;

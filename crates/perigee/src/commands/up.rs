@@ -13,6 +13,7 @@ use crate::output::Report;
 use crate::{daemon, human, pid_file, process};
 use clap::Args;
 use perigee_cluster::Admits;
+use perigee_net::Merging;
 use perigee_proto::admin::{Answer, Failure, NodeState, Request};
 use serde::Serialize;
 use std::fs::{File, TryLockError};
@@ -381,6 +382,7 @@ fn make_node(node: &NodeDir, token: &str) -> Result<(), Failure> {
         site: "default".to_owned(),
         storage: true,
         log: "info".to_owned(),
+        merging: Merging::default(),
     };
     daemon::join(&node.path, &config, token)
 }

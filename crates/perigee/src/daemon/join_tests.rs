@@ -5,7 +5,7 @@ use perigee_cluster::rebuild::{Copy, Inventories, Inventory};
 use perigee_cluster::{ControlStore, Directory, Node, codec::Record, key};
 use perigee_control::process::{Control, init_control};
 use perigee_control::rebuild::rebuild_control;
-use perigee_net::PeerName;
+use perigee_net::{Merging, PeerName};
 use perigee_node::inventory::{give_away, is_given_away, rebuild};
 use perigee_store::{Store, StoreIdentity};
 use perigee_types::{NodeId, Span};
@@ -109,6 +109,7 @@ impl World {
             site: "default".to_owned(),
             storage: true,
             log: "info".to_owned(),
+            merging: Merging::default(),
         }
     }
 }

@@ -44,6 +44,7 @@ pub async fn start_node(dir: &Path, config: &NodeConfig) -> Result<RunningNode, 
         identity,
         listen: config.listen,
         control: vec![config.control],
+        merging: config.merging,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     });
     let node = started.await.map_err(|error| {
