@@ -29,9 +29,8 @@ use bpf::Program;
 use parking_lot::Mutex;
 use perigee_types::ByteRange;
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Why there is no log.
@@ -129,8 +128,8 @@ impl DirtyLog {
     ///
     /// # Errors
     /// What `fstat` says, and the kernel's refusal of the inode.
-    pub fn watch(self: &Arc<Self>, file: &File) -> io::Result<Watch> {
-        let inode = file.metadata()?.ino();
+    pub fn watch(self: &Arc<Self>, file: impl AsFd) -> io::Result<Watch> {
+        let inode = rustix::fs::fstat(file)?.st_ino;
         let mut inner = self.inner.lock();
         let pages = inner.watched.entry(inode).or_default();
         pages.watches += 1;

@@ -6,13 +6,17 @@ use crate::format::Layout;
 use crate::kv::Kv;
 use crate::touched::Touched;
 use parking_lot::{Condvar, Mutex, RwLock};
+use perigee_dirtylog::DirtyLog;
 use perigee_types::{ByteRange, ContainerId};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
-use tracing::error;
+use tracing::{error, info};
+
+/// Room for 170,000 events that nobody has taken: where more come, whole files are read.
+const DIRTY_RING_BYTES: u32 = 4 << 20;
 
 /// The shared part of a store.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub(crate) struct Core {
     pub(crate) keeper: Bell,
     /// What the keeper shall have the system write back.
     pub(crate) grown: Mutex<Vec<Grown>>,
+    /// Who tells what other programs change in backing files; empty where the system does not.
+    dirty_log: OnceLock<Option<Arc<DirtyLog>>>,
     /// Keeps other processes away; released with the last handle.
     pub(crate) _lock: OwnedFd,
 }
@@ -101,6 +107,7 @@ impl Core {
             uses: AtomicU64::new(1),
             keeper: Bell::default(),
             grown: Mutex::default(),
+            dirty_log: OnceLock::new(),
             _lock: lock,
         }
     }
@@ -109,6 +116,19 @@ impl Core {
     pub(crate) fn sync_whole(&self) -> std::io::Result<()> {
         self.touched.sync()?;
         self.whole.sync()
+    }
+
+    /// Who tells what other programs change in backing files, from the first time on that somebody wants to know; none where
+    /// the system does not tell.
+    pub(crate) fn dirty_log(&self) -> Option<&Arc<DirtyLog>> {
+        let opened = self.dirty_log.get_or_init(|| match DirtyLog::open(DIRTY_RING_BYTES) {
+            Ok(log) => Some(log),
+            Err(why) => {
+                info!(%why, "what programs change past the daemon is found by reading whole files");
+                None
+            }
+        });
+        opened.as_ref()
     }
 
     /// Milliseconds since the store was opened, from 1.

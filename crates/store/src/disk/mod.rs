@@ -112,6 +112,13 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     fn begin_writeback(&self, _range: ByteRange) -> io::Result<()> {
         Ok(())
     }
+    /// Writes a range back: when this returns, its pages in memory are as the disk was given them, and whoever changes one
+    /// through a map has to ask the system again.
+    ///
+    /// Errors: as of [`DiskFile::sync_data`], which may not tell them again.
+    fn write_back(&self, _range: ByteRange) -> io::Result<()> {
+        self.sync_data()
+    }
     /// Makes the content durable.
     fn sync_data(&self) -> io::Result<()>;
     /// The descriptor, for handing to the kernel.

@@ -144,6 +144,20 @@ impl WholeDisk for RealWhole {
     }
 }
 
+impl RealFile {
+    #[expect(unsafe_code, reason = "rustix has no sync_file_range")]
+    fn sync_range(&self, range: ByteRange, flags: libc::c_uint) -> io::Result<()> {
+        let (Ok(start), Ok(len)) = (range.start.try_into(), range.len().try_into()) else {
+            return Err(Errno::OVERFLOW.into());
+        };
+        // SAFETY: takes numbers, and a descriptor that lives.
+        match unsafe { libc::sync_file_range(self.fd.as_raw_fd(), start, len, flags) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
 impl DiskFile for RealFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         Ok(pread(&self.fd, buf, offset)?)
@@ -223,20 +237,15 @@ impl DiskFile for RealFile {
         }
     }
 
-    #[expect(unsafe_code, reason = "rustix has no sync_file_range")]
+    fn write_back(&self, range: ByteRange) -> io::Result<()> {
+        let wait = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        self.sync_range(range, libc::SYNC_FILE_RANGE_WRITE | wait)
+    }
+
     fn begin_writeback(&self, range: ByteRange) -> io::Result<()> {
-        let (Ok(start), Ok(len)) = (range.start.try_into(), range.len().try_into()) else {
-            return Err(Errno::OVERFLOW.into());
-        };
-        // SAFETY: takes numbers, and a descriptor that lives.
-        let begun = unsafe {
-            let fd = self.fd.as_raw_fd();
-            libc::sync_file_range(fd, start, len, libc::SYNC_FILE_RANGE_WRITE)
-        };
-        if begun == 0 {
+        let Err(error) = self.sync_range(range, libc::SYNC_FILE_RANGE_WRITE) else {
             return Ok(());
-        }
-        let error = io::Error::last_os_error();
+        };
         match error.raw_os_error() {
             // Nothing was tried: the file system does not have it, or not now.
             Some(

@@ -126,23 +126,4 @@ impl Object {
         }
         file.fd().map_err(|e| self.io("use", &e))
     }
-
-    /// Says whether the kernel may change the file unseen (a passthrough writer, a shared mapping). While it may,
-    /// a checksum that does not match is not corruption, and reads are not verified. Before it is taken
-    /// back, [`Object::rescan`] must have run after the last such write.
-    pub fn set_externally_writable(&self, on: bool) -> Result<(), StoreError> {
-        let mut body = self.body.write();
-        self.check_live(&body)?;
-        let writers = if on { Writers::Outside } else { Writers::Here };
-        if writers == body.writers {
-            return Ok(());
-        }
-        self.core.check_writable(self.inode.container())?;
-        self.note_data_change(Goes::ToFile)?;
-        if !on {
-            body.len = self.current_len(&body)?;
-        }
-        body.writers = writers;
-        Ok(())
-    }
 }

@@ -5,9 +5,10 @@
 //! changes; stored checksums and "valid" marks come after the data's sync; "invalid" marks may come any time.
 //! The bytes of a small object are stored with its record and validity, in one commit, and have no stored checksums.
 //!
-//! Locks, in this order: `turn`, `body`, `saved`, `file`. The committer takes `saved` alone.
+//! Locks, in this order: `outside`, `turn`, `body`, `saved`, `file`. The committer takes `saved` alone.
 
 mod file;
+mod outside;
 mod read;
 mod save;
 mod scan;
@@ -22,6 +23,7 @@ use crate::core::Core;
 use crate::error::StoreError;
 use crate::format::{ObjectRecord, Place, decode_record, decode_regions};
 use crate::kv::key::{self, Part, Tag};
+use outside::Outside;
 use parking_lot::{Mutex, RwLock};
 use perigee_replica::RegionMap;
 use perigee_types::limits::FILE_LEN_MAX;
@@ -48,6 +50,7 @@ pub struct Object {
     body: RwLock<Body>,
     saved: Mutex<Saved>,
     file: Mutex<Option<Open>>,
+    outside: Mutex<Outside>,
     marks: Marks,
 }
 
@@ -166,6 +169,7 @@ impl Object {
                 pending: None,
             }),
             file: Mutex::new(None),
+            outside: Mutex::default(),
             marks: Marks::default(),
         })
     }

@@ -89,32 +89,38 @@ impl Object {
         Ok(verified)
     }
 
-    /// Takes the checksums of blocks that do not match them, and the file's length: for writes that the daemon
-    /// did not see. Returns the blocks, cut at the end.
-    pub fn rescan(&self) -> Result<Vec<ByteRange>, StoreError> {
+    /// Takes the file's length, and the checksums of blocks in `ranges`, ascending, that do not match them. Returns the
+    /// blocks, cut at the end.
+    pub(super) fn rescan_within(&self, ranges: &[ByteRange]) -> Result<Vec<ByteRange>, StoreError> {
         let mut found = Vec::new();
         let mut from = 0;
-        loop {
-            let mut body = self.body.write();
-            self.check_live(&body)?;
-            self.core.check_writable(self.inode.container())?;
-            if body.backing == Backing::Small {
-                return Ok(found);
+        for range in ranges.iter().chain([&ByteRange::new(0, 0)]) {
+            let end = range.end.div_ceil(GROUP_LEN);
+            from = from.max(range.start / GROUP_LEN);
+            loop {
+                let mut body = self.body.write();
+                self.check_live(&body)?;
+                self.core.check_writable(self.inode.container())?;
+                if body.backing == Backing::Small {
+                    return Ok(found);
+                }
+                let Some(file) = self.open_file(&body)? else {
+                    return Ok(found);
+                };
+                let physical = file.size().map_err(|e| self.io("read the length of", &e))?;
+                if body.len < physical {
+                    self.note_data_change(Goes::ToFile)?;
+                    body.len = physical;
+                }
+                let group = self.next_group(&body, &*file, from)?;
+                let Some(group) = group.filter(|group| *group < end) else {
+                    break;
+                };
+                self.take_group(&mut body, &*file, group, &mut found)?;
+                from = group + 1;
             }
-            let Some(file) = self.open_file(&body)? else {
-                return Ok(found);
-            };
-            let physical = file.size().map_err(|e| self.io("read the length of", &e))?;
-            if body.len < physical {
-                self.note_data_change(Goes::ToFile)?;
-                body.len = physical;
-            }
-            let Some(group) = self.next_group(&body, &*file, from)? else {
-                return Ok(found);
-            };
-            self.take_group(&mut body, &*file, group, &mut found)?;
-            from = group + 1;
         }
+        Ok(found)
     }
 
     /// Takes what is in place in `range` as the content: it is valid from now on, whatever was needed. Blocks that are not

@@ -324,6 +324,16 @@ impl DiskFile for FaultyFile {
         Ok(())
     }
 
+    fn write_back(&self, range: ByteRange) -> io::Result<()> {
+        let faults = self.faults.lock();
+        let log = faults.log.expect("a store has one");
+        assert!(
+            !faults.unsynced.contains_key(&log),
+            "bytes go to the disk that recovery would not look for"
+        );
+        self.inner.write_back(range)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         let mut faults = self.faults.lock();
         faults.change()?;

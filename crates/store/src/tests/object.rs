@@ -309,6 +309,78 @@ fn writes_that_the_daemon_did_not_see_are_found_by_a_rescan() {
     assert_eq!(object.verify(), Ok(vec![]));
 }
 
+/// Whoever the kernel tells what has changed must find the same as who reads the whole file.
+#[test]
+fn whatever_others_change_by_calls_and_maps_is_found_and_nothing_else() {
+    #![expect(unsafe_code, reason = "stores through a map")]
+    use perigee_types::Rng;
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    use std::os::unix::fs::FileExt;
+    const LEN: usize = 6 << 20;
+    for seed in 1..=4 {
+        let mut rng = Rng::new(seed);
+        let bench = Bench::new();
+        let object = bench.object(1);
+        object.write(0, &pattern(1, LEN)).unwrap();
+        object.sync_wait().unwrap();
+        let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
+        object.set_externally_writable(true).unwrap();
+        let (both, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping of a file that is as long, and never gets shorter here.
+        let map = unsafe { mmap(std::ptr::null_mut(), LEN, both, shared, &file, 0) };
+        let map = map.unwrap().cast::<u8>();
+        let mut len = LEN as u64;
+        for _ in 0..40 {
+            let mut blocks = std::collections::BTreeSet::new();
+            for _ in 0..rng.below(12) {
+                let at = rng.below(LEN as u64 - 9);
+                match rng.below(4) {
+                    // SAFETY: inside the mapping.
+                    0 | 1 => unsafe {
+                        let place = map.add(at as usize);
+                        place.write_volatile(place.read_volatile().wrapping_add(1));
+                    },
+                    2 => {
+                        let was = object.read_bytes(at, 1).unwrap()[0];
+                        file.write_all_at(&[was ^ 0x55], at).unwrap();
+                    }
+                    _ => {
+                        // Growth leaves a hole, or ends a block.
+                        let at = len + rng.below(3) * 5_000;
+                        file.write_all_at(b"grown", at).unwrap();
+                        len = at + 5;
+                        blocks.insert(at / 4_096);
+                        blocks.insert((at + 4) / 4_096);
+                        continue;
+                    }
+                }
+                blocks.insert(at / 4_096);
+            }
+            let found = object.rescan().unwrap();
+            let inside = |block: u64| {
+                let mut found = found.iter();
+                found.any(|range| range.start <= block * 4_096 && block * 4_096 < range.end)
+            };
+            // A byte that was changed twice may be what it was.
+            let missed = blocks.iter().filter(|block| !inside(**block)).count();
+            let extra: u64 = found.iter().map(|range| range.len().div_ceil(4_096)).sum();
+            assert!(
+                extra + missed as u64 == blocks.len() as u64 && missed <= 1,
+                "seed {seed}: {found:?} of {blocks:?}"
+            );
+            assert_eq!(object.len(), Ok(len));
+            if rng.below(3) == 0 {
+                object.sync_wait().unwrap();
+            }
+        }
+        // SAFETY: nothing uses it any more.
+        unsafe { munmap(map.cast(), LEN) }.unwrap();
+        assert_eq!(object.rescan(), Ok(vec![]));
+        object.set_externally_writable(false).unwrap();
+        assert_eq!(object.verify(), Ok(vec![]), "seed {seed}");
+    }
+}
+
 #[test]
 fn holes_and_invalid_regions_seek_as_they_should() {
     let bench = Bench::new();

@@ -1,0 +1,124 @@
+//! Files that the kernel may change unseen: what was changed, and when.
+
+use super::{Goes, Object, Writers};
+use crate::disk::DiskFile;
+use crate::error::StoreError;
+use perigee_dirtylog::{Changed, Watch};
+use perigee_types::ByteRange;
+use std::io;
+use tracing::debug;
+
+/// What is known of changes by others.
+#[derive(Debug, Default)]
+pub(super) struct Outside {
+    /// The kernel tells which parts change; without it the whole file has to be read.
+    watch: Option<Watch>,
+    /// Something that the watch told was not looked at to the end: all has to be.
+    unsure: bool,
+}
+
+impl Outside {
+    /// Begins to watch. What is dirty already is written back: the kernel tells of clean pages alone.
+    fn begin(&mut self, object: &Object, file: &dyn DiskFile) -> Result<(), StoreError> {
+        let Some(log) = object.core.dirty_log() else {
+            return Ok(());
+        };
+        let watch = file.fd().and_then(|fd| log.watch(&*fd));
+        let watch = match watch {
+            Ok(watch) => watch,
+            Err(error) => {
+                debug!(inode = %object.inode, %error, "changes of the file are not told");
+                return Ok(());
+            }
+        };
+        object.write_back(file, ByteRange::new(0, u64::MAX >> 1))?;
+        (self.watch, self.unsure) = (Some(watch), false);
+        Ok(())
+    }
+
+    /// Where the file may have changed since this was asked last; none: anywhere. What is told is clean then, so that a later
+    /// change is told again, but nobody has read it yet.
+    fn changed(
+        &mut self,
+        object: &Object,
+        file: &dyn DiskFile,
+    ) -> Result<Option<Vec<ByteRange>>, StoreError> {
+        let Some(watch) = &self.watch else {
+            return Ok(None);
+        };
+        let told = watch.take();
+        let unsure = std::mem::replace(&mut self.unsure, true);
+        match told {
+            Changed::Within(ranges) if !unsure => {
+                for range in &ranges {
+                    object.write_back(file, *range)?;
+                }
+                Ok(Some(ranges))
+            }
+            Changed::Within(_) | Changed::Anything => {
+                object.write_back(file, ByteRange::new(0, u64::MAX >> 1))?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Object {
+    /// Says whether the kernel may change the file unseen (a passthrough writer, a shared mapping). While it may,
+    /// a checksum that does not match is not corruption, and reads are not verified. Before it is taken
+    /// back, [`Object::rescan`] must have run after the last such write.
+    pub fn set_externally_writable(&self, on: bool) -> Result<(), StoreError> {
+        let mut outside = self.outside.lock();
+        let file = {
+            let mut body = self.body.write();
+            self.check_live(&body)?;
+            let writers = if on { Writers::Outside } else { Writers::Here };
+            if writers == body.writers {
+                return Ok(());
+            }
+            self.core.check_writable(self.inode.container())?;
+            self.note_data_change(Goes::ToFile)?;
+            if !on {
+                body.len = self.current_len(&body)?;
+            }
+            body.writers = writers;
+            self.open_file(&body)?
+        };
+        *outside = Outside::default();
+        match file {
+            Some(file) if on => outside.begin(self, &*file),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the checksums of blocks that do not match them, and the file's length: for writes that the daemon
+    /// did not see. Returns the blocks, cut at the end. Where the kernel tells what has changed, nothing else is read.
+    pub fn rescan(&self) -> Result<Vec<ByteRange>, StoreError> {
+        let mut outside = self.outside.lock();
+        let file = {
+            let body = self.body.read();
+            self.check_live(&body)?;
+            self.open_file(&body)?
+        };
+        let Some(file) = file else {
+            return Ok(Vec::new());
+        };
+        let changed = outside.changed(self, &*file)?;
+        let everything = [ByteRange::new(0, u64::MAX)];
+        let found = self.rescan_within(changed.as_deref().unwrap_or(&everything))?;
+        outside.unsure = false;
+        Ok(found)
+    }
+
+    fn write_back(&self, file: &dyn DiskFile, range: ByteRange) -> Result<(), StoreError> {
+        // The log knows an object before its file changes on the disk.
+        let logged = self.core.touched.sync();
+        logged.map_err(|error| self.io("note the change of", &error))?;
+        let written = file.write_back(range);
+        written.map_err(|error: io::Error| {
+            // A later sync may not tell it again.
+            let why = format!("cannot write {} back: {error}", self.inode);
+            self.core.set_read_only(self.inode.container(), why)
+        })
+    }
+}
