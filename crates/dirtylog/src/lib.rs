@@ -21,6 +21,11 @@
 //! It takes root, and Linux 5.12 or later with tracepoints and BPF. Where they are not to be had, [`DirtyLog::open`] says
 //! why. `perigee-store` may use it.
 
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test stops where it is wrong")
+)]
+
 mod bpf;
 mod ring;
 mod tracepoint;

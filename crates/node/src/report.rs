@@ -198,7 +198,7 @@ impl Node {
             control,
             nodes: nodes(&directory, self.env.me, &reports),
             containers: containers(&directory, &standings, &reports),
-            net: self.net(),
+            net: Box::new(self.net()),
         }
     }
 
@@ -269,6 +269,7 @@ impl Node {
             net.retries += peer.calls_repeated;
             net.frames_sent += peer.writes;
             net.messages_merged += peer.frames_merged;
+            net.queue_lengths.resize(peer.queue_lengths.len(), 0);
             for (all, some) in net.queue_lengths.iter_mut().zip(peer.queue_lengths) {
                 *all += some;
             }

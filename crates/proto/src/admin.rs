@@ -320,7 +320,7 @@ pub struct Status {
     /// Every container, by id.
     pub containers: Vec<ContainerStatus>,
     /// The answering node's connections since it started.
-    pub net: NetStatus,
+    pub net: Box<NetStatus>,
 }
 
 /// The control store as the answering node sees it.
@@ -472,7 +472,7 @@ pub struct MemberLag {
 }
 
 /// Counters of a node's connections, since it started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetStatus {
     /// Open connections to peers.
     pub connections: u64,
@@ -485,7 +485,7 @@ pub struct NetStatus {
     pub messages_merged: u64,
     /// How many waited whenever something left: class `i` counts from `2^i` to below `2^(i+1)`, the last one all above.
     #[serde(default)]
-    pub queue_lengths: [u64; 12],
+    pub queue_lengths: Vec<u64>,
     /// Bytes sent.
     pub bytes_sent: u64,
     /// Calls and answers received.
