@@ -416,9 +416,13 @@ impl World {
                 .as_ref()
                 .is_some_and(|r| r.chain.view().is_some());
             if !restart && knows {
-                let life = self.nodes[node].incarnation;
-                let reply = StoreReply::View(view.clone());
-                self.after(1_000, Event::StoreAnswer { node, life, reply });
+                let answer = Event::StoreAnswer {
+                    node,
+                    life: self.nodes[node].incarnation,
+                    sent: self.now,
+                    reply: StoreReply::View(view.clone()),
+                };
+                self.after(1_000, answer);
             } else if restart && self.nodes[node].run.is_some() {
                 self.crash(node);
                 let life = self.nodes[node].incarnation;

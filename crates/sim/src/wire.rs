@@ -84,7 +84,7 @@ impl World {
             && self.rng.chance(1, 2)
         {
             let reply = StoreReply::Unavailable(id);
-            return self.after(1_000, Event::StoreAnswer { node, life, reply });
+            return self.answer_from_store(1_000, node, life, reply);
         }
         let id = match &request {
             StoreRequest::Cas { id, .. } => Some(*id),
@@ -135,8 +135,21 @@ impl World {
         let lost = self.net.store_cut[node] || self.rng.chance(self.chaos.store_loss, 1000);
         if !(cas && lost) {
             let delay = self.net.delay(&mut self.rng);
-            self.after(delay, Event::StoreAnswer { node, life, reply });
+            self.answer_from_store(delay, node, life, reply);
         }
+    }
+
+    fn answer_from_store(&mut self, delay: u64, node: usize, life: u32, reply: StoreReply) {
+        let sent = self.now;
+        self.after(
+            delay,
+            Event::StoreAnswer {
+                node,
+                life,
+                sent,
+                reply,
+            },
+        );
     }
 
     /// Whether a proposal that may still win lists a node.
@@ -162,7 +175,7 @@ impl World {
             let reply = StoreReply::View(view.clone());
             if self.calm || !(self.net.store_cut[node] || self.rng.chance(1, 4)) {
                 let delay = self.net.delay(&mut self.rng);
-                self.after(delay, Event::StoreAnswer { node, life, reply });
+                self.answer_from_store(delay, node, life, reply);
             }
         }
         let lost = before.chain.iter().any(|n| !view.lists(*n));

@@ -112,6 +112,7 @@ pub(crate) enum Event {
     StoreAnswer {
         node: usize,
         life: u32,
+        sent: u64,
         reply: StoreReply,
     },
     StoreTimeout {
@@ -492,8 +493,14 @@ impl World {
                     self.store_arrive(node, life, request);
                 }
             }
-            Event::StoreAnswer { node, life, reply } => {
-                if self.nodes[node].incarnation == life {
+            Event::StoreAnswer {
+                node,
+                life,
+                sent,
+                reply,
+            } => {
+                // A process that starts after a store was lost hears nothing of that one.
+                if self.nodes[node].incarnation == life && sent >= self.store.made {
                     self.store_answer(node, reply);
                 }
             }
