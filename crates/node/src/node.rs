@@ -33,6 +33,8 @@ const CONTROL_PATIENCE: Duration = Duration::from_secs(20);
 const DUTIES: Duration = Duration::from_millis(250);
 /// How often it looks whether those who hold locks are still there.
 const LOCKS_SEEN: Duration = Duration::from_millis(1_500);
+/// How often owners look for what maps have changed: so long others may have what was there before they did.
+const MAPS_SEEN: Duration = Duration::from_millis(1_000);
 /// How often owners look for what has been kept for its time.
 const TRASH_SEEN: Duration = Duration::from_secs(1);
 
@@ -509,6 +511,7 @@ async fn appear(env: &Arc<Env>, id: ContainerId) {
 async fn duties(env: Arc<Env>) {
     let mut locks_seen = tokio::time::Instant::now();
     let mut trash_seen = tokio::time::Instant::now();
+    let mut maps_seen = trash_seen;
     let mut sampled = locks_seen;
     loop {
         tokio::time::sleep(DUTIES).await;
@@ -522,6 +525,14 @@ async fn duties(env: Arc<Env>) {
             for container in env.all_containers() {
                 let live = nodes.iter().copied().collect();
                 env.runtime.spawn(container.end_lost_sessions(live));
+            }
+        }
+        if maps_seen.elapsed() >= MAPS_SEEN {
+            maps_seen = tokio::time::Instant::now();
+            for container in env.all_containers() {
+                if container.maps_change_unseen() {
+                    env.runtime.spawn(container.search_unseen());
+                }
             }
         }
         if trash_seen.elapsed() >= TRASH_SEEN {

@@ -46,6 +46,30 @@ fn what_one_host_did_the_other_sees_at_once() {
 }
 
 #[test]
+fn what_a_map_changes_unseen_the_other_host_sees_a_moment_later() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    if let Err(why) = perigee_dirtylog::DirtyLog::open(4_096) {
+        println!("skipped: {why}");
+        return;
+    }
+    let mut cluster = Cluster::start(2).unwrap();
+    let mounts = [1, 2].map(|node| cluster.mount(node).unwrap());
+    let home = mounts[0].join("home");
+    fs::create_dir(&home).unwrap();
+    let place = home.to_string_lossy().into_owned();
+    let words = ["policy", "set", &place, "migration=off"];
+    assert!(cluster.command(&words).unwrap().status.success());
+    assert_eq!(cluster.owner(&home).unwrap(), 1);
+    let pair = two_mounts::Pair::new(&home, &mounts[1].join("home"));
+    two_mounts::maps::unsynced_stores_show(&pair).unwrap();
+    for node in [1, 2] {
+        cluster.umount(node).unwrap();
+    }
+}
+
+#[test]
 fn no_read_waits_for_ever_beside_the_cuts_of_other_hosts() {
     let Some(_alone) = program::alone() else {
         return;

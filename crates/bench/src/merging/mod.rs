@@ -250,7 +250,8 @@ impl Field {
         fs::create_dir(&path).call(|| format!("mkdir {}", path.display()))?;
         let (place, copies) = (path.to_string_lossy(), format!("copies={copies}"));
         let words = ["policy", "set", &place, &copies, "migration=off"];
-        self.cluster.perigee(&words)?;
+        let set = self.cluster.command(&words)?;
+        ensure!(set.status.success(), "policy: {}", set.stderr);
         let owner = self.cluster.owner(&path)?;
         ensure!(owner == SERVER, "node {owner} owns {name}");
         self.cluster.settle()?;

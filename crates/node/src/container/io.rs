@@ -655,6 +655,7 @@ impl Container {
             let member = |view: &ChainView| view.lists(session.node());
             if st.dirty.get(inode).is_none()
                 && !st.data_last.contains_key(&inode)
+                && !self.unseen.has(inode)
                 && st.may_keep(inode, session)
                 && st.chain.view().is_some_and(member)
             {

@@ -44,6 +44,11 @@ impl UnseenWrites {
         self.files.lock().get(&inode).cloned()
     }
 
+    /// Whether maps may change a file unseen: nobody is told before, so no other host may keep what it reads.
+    pub(super) fn has(&self, inode: InodeId) -> bool {
+        self.files.lock().contains_key(&inode)
+    }
+
     /// Whether maps may change any file unseen.
     pub(super) fn has_any(&self) -> bool {
         !self.files.lock().is_empty()
@@ -184,6 +189,24 @@ impl Container {
         for inode in self.unseen.inodes() {
             if let Err(error) = self.take_in_unseen(inode).await {
                 warn!(container = %self.id, %inode, ?error, "stores through a map are not taken in");
+            }
+        }
+    }
+
+    /// Whether maps may change a file here unseen.
+    pub(crate) fn maps_change_unseen(&self) -> bool {
+        self.unseen.has_any()
+    }
+
+    /// Takes in what maps have changed lately, where that is told: hosts that read before the maps were there hear of it, and
+    /// members get it. Where it is not told, whole files would have to be read.
+    pub(crate) async fn search_unseen(self: Arc<Self>) {
+        for inode in self.unseen.inodes() {
+            let told = |entry: &Arc<Unseen>| entry.file.object.tells_changes();
+            if self.unseen.get(inode).as_ref().is_some_and(told)
+                && let Err(error) = self.take_in_unseen(inode).await
+            {
+                debug!(container = %self.id, %inode, ?error, "stores through a map wait");
             }
         }
     }

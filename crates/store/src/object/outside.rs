@@ -91,6 +91,14 @@ impl Object {
         }
     }
 
+    /// Whether the kernel tells what others change, so that [`Object::rescan`] reads that alone. Waits for nothing: while
+    /// somebody rescans, it says no.
+    #[must_use]
+    pub fn tells_changes(&self) -> bool {
+        let outside = self.outside.try_lock();
+        outside.is_some_and(|outside| outside.watch.is_some())
+    }
+
     /// Takes the checksums of blocks that do not match them, and the file's length: for writes that the daemon
     /// did not see. Returns the blocks, cut at the end. Where the kernel tells what has changed, nothing else is read.
     pub fn rescan(&self) -> Result<Vec<ByteRange>, StoreError> {

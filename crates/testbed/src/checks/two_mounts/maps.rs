@@ -5,8 +5,10 @@ use super::{Case, Pair, equal};
 use crate::ensure;
 use crate::error::{Call, CheckError, Checked};
 use crate::map::{Access, Shared};
+use crate::wait;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 pub(super) const CASES: &[Case] = &[
     ("mmap-store", stores_show),
@@ -14,6 +16,9 @@ pub(super) const CASES: &[Case] = &[
     ("mmap-both", both_map),
     ("mmap-beside-readers", beside_readers),
 ];
+
+/// Where the kernel says what maps have changed, they are looked for each second.
+const SOON: Duration = Duration::from_secs(10);
 
 const BYTES: usize = 128 * 1_024;
 
@@ -134,5 +139,33 @@ fn beside_readers(pair: &Pair) -> Checked {
     );
     content[BYTES - 9..BYTES].copy_from_slice(b"the last!");
     drop((stores, beside, seen, reader));
+    pair.same_content("f", &held, &content)
+}
+
+/// Nobody syncs what a program stores beside a reader that reads past the daemon: the other host sees it all the same, a
+/// moment later, though it had read before. The writer's host has to own the file, and its kernel to say what has changed.
+///
+/// Errors: those of the calls; `Deadline` where the other host does not see it.
+pub fn unsynced_stores_show(pair: &Pair) -> Checked {
+    const LARGE: usize = 8 * BYTES;
+    let mut content = vec![3; LARGE];
+    pair.write("f", &content)?;
+    let held = pair.prime("f")?;
+    let reader = File::open(pair.w("f")).call(|| "open for reading".to_owned())?;
+    let beside = open(pair.w("f"))?;
+    let mut stores = map(&beside, Access::Write)?;
+    for turn in 0..3_usize {
+        let at = turn * 40_011;
+        let record = [turn as u8 + 1; 3_000];
+        ensure!(stores.store(at, &record), "a store outside the map");
+        content[at..at + record.len()].copy_from_slice(&record);
+        wait::until("the other host sees the store", SOON, || {
+            Ok(pair
+                .same_content("f", &held, &content)
+                .is_ok()
+                .then_some(()))
+        })?;
+    }
+    drop((stores, beside, reader));
     pair.same_content("f", &held, &content)
 }
