@@ -202,12 +202,15 @@ impl Container {
     /// members get it. Where it is not told, whole files would have to be read.
     pub(crate) async fn search_unseen(self: Arc<Self>) {
         for inode in self.unseen.inodes() {
-            let told = |entry: &Arc<Unseen>| entry.file.object.tells_changes();
-            if self.unseen.get(inode).as_ref().is_some_and(told)
-                && let Err(error) = self.take_in_unseen(inode).await
-            {
+            let told = {
+                let entry = self.unseen.get(inode);
+                entry.is_some_and(|entry| entry.file.object.tells_changes())
+            };
+            if told && let Err(error) = self.take_in_unseen(inode).await {
                 debug!(container = %self.id, %inode, ?error, "stores through a map wait");
             }
+            // Whoever let go of the file meanwhile has found it in use here.
+            self.unseen.tidy(inode);
         }
     }
 
