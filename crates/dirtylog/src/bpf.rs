@@ -31,6 +31,12 @@ const WATCHED_MAX: u32 = 1 << 16;
 /// An event: the inode, the page.
 pub(crate) const EVENT_BYTES: usize = 16;
 
+/// The length of this system's pages, in bytes; 0 when it does not say.
+pub(crate) fn page_bytes() -> u64 {
+    // SAFETY: takes a number.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0)
+}
+
 /// The program, at its tracepoint until this is dropped.
 pub(crate) struct Program {
     watched: OwnedFd,

@@ -113,6 +113,11 @@ impl DirtyLog {
     /// # Errors
     /// [`Unavailable`].
     pub fn open(ring_bytes: u32) -> Result<Arc<Self>, Unavailable> {
+        if bpf::page_bytes() != PAGE {
+            return Err(Unavailable::Format {
+                found: format!("pages of {} bytes", bpf::page_bytes()),
+            });
+        }
         let place = tracepoint::find()?;
         let program = Program::load(&place, ring_bytes)?;
         let ring = ring::Ring::map(program.ring(), ring_bytes).map_err(|why| Unavailable::Bpf {
@@ -148,15 +153,6 @@ impl DirtyLog {
             log: Arc::clone(self),
             inode,
         })
-    }
-
-    /// Takes from the kernel what it has said, so that its ring does not run over; to be called now and then while
-    /// something is watched.
-    ///
-    /// # Errors
-    /// The kernel does not say how much was lost: everything counts as lost then.
-    pub fn drain(&self) -> io::Result<()> {
-        self.inner.lock().drain(&self.program)
     }
 }
 
