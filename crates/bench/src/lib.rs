@@ -31,7 +31,27 @@ pub use settings::Settings;
 pub use target::{Figure, Target};
 
 use perigee_testbed::CheckError;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// How a benchmark's process ends.
+#[must_use]
+pub fn ended(outcome: Result<(), BenchError>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A line beside the results.
+pub fn note(line: &str) {
+    // Whoever closed the output does not want to hear.
+    _ = writeln!(std::io::stderr(), "{line}");
+}
 
 /// Why the benchmark has no result.
 #[derive(Debug, thiserror::Error)]

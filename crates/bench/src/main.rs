@@ -4,7 +4,7 @@ use clap::Parser;
 use perigee_bench::peers::Peers;
 use perigee_bench::row::Group;
 use perigee_bench::side_by_side::{self, Column, Part};
-use perigee_bench::{BenchError, Settings, Target, picture, report, round};
+use perigee_bench::{BenchError, Settings, Target, ended, note, picture, report, round};
 use perigee_testbed::leftover::Workspace;
 use perigee_testbed::{Call, CheckError, Cluster};
 use std::io::Write;
@@ -78,13 +78,7 @@ fn parse_group(text: &str) -> Result<Group, String> {
 }
 
 fn main() -> ExitCode {
-    match measure(&Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("error: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    ended(measure(&Cli::parse()))
 }
 
 fn measure(cli: &Cli) -> Result<(), BenchError> {
@@ -265,9 +259,4 @@ fn command(script: &str) -> String {
 fn say(text: &str) {
     // Whoever closed the output does not want to hear.
     _ = std::io::stdout().write_all(text.as_bytes());
-}
-
-fn note(line: &str) {
-    // As above.
-    _ = writeln!(std::io::stderr(), "{line}");
 }

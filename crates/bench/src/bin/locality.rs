@@ -2,8 +2,8 @@
 //! `scripts/bench-locality.sh`.
 
 use clap::Parser;
-use perigee_bench::BenchError;
 use perigee_bench::locality::{self, Job, Settings};
+use perigee_bench::{BenchError, ended, note};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,13 +76,7 @@ fn parse_work(text: &str) -> Result<Work, String> {
 }
 
 fn main() -> ExitCode {
-    match measure(&Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("error: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    ended(measure(&Cli::parse()))
 }
 
 fn measure(cli: &Cli) -> Result<(), BenchError> {
@@ -133,9 +127,4 @@ fn command(cli: &Cli) -> String {
         shown += &format!(" --only {}", names.join(","));
     }
     shown
-}
-
-fn note(line: &str) {
-    // As above.
-    _ = writeln!(std::io::stderr(), "{line}");
 }

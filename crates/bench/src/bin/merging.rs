@@ -1,8 +1,8 @@
 //! `perigee-bench-merging`: what it brings that messages leave together. See `scripts/bench-merging.sh`.
 
 use clap::Parser;
-use perigee_bench::BenchError;
 use perigee_bench::merging::{self, Settings};
+use perigee_bench::{BenchError, ended, note};
 use perigee_net::Merging;
 use std::io::Write;
 use std::path::PathBuf;
@@ -36,13 +36,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match measure(&Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("error: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    ended(measure(&Cli::parse()))
 }
 
 fn measure(cli: &Cli) -> Result<(), BenchError> {
@@ -73,9 +67,4 @@ fn command(cli: &Cli) -> String {
         cli.rtt,
         ways.join(",")
     )
-}
-
-fn note(line: &str) {
-    // As above.
-    _ = writeln!(std::io::stderr(), "{line}");
 }
