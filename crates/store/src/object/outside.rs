@@ -50,8 +50,9 @@ impl Outside {
         let unsure = std::mem::replace(&mut self.unsure, true);
         match told {
             Changed::Within(ranges) if !unsure => {
-                for range in &ranges {
-                    object.write_back(file, *range)?;
+                // All at once: what lies between is clean, or has just been changed.
+                if let (Some(first), Some(last)) = (ranges.first(), ranges.last()) {
+                    object.write_back(file, ByteRange::new(first.start, last.end))?;
                 }
                 Ok(Some(ranges))
             }
