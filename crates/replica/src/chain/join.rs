@@ -55,6 +55,7 @@ impl Chain {
             may_be_listed || !leaves
         });
         let mut ready: Option<NodeId> = None;
+        let mut in_doubt = false;
         for (&node, peer) in &mut reign.peers {
             while leased
                 && let Some(next) = next_stage(peer, timing.brief, now, (committed, written))
@@ -66,14 +67,17 @@ impl Chain {
                 && (peer.data >= frontier || early)
             {
                 ready = ready.or(Some(node));
+            } else if peer.standing != Standing::Member {
+                in_doubt |= proposals.may_list(node);
             }
         }
-        let Some((view, node)) = self.view.as_ref().zip(ready) else {
-            return;
-        };
-        let mut chain = view.chain.clone();
-        chain.push(node);
-        self.propose_chain(chain, out);
+        // A joiner that lost what it was proposed for is awaited until the epoch moves on, and it need not ever be ready
+        // again: it must not discard what it has for the state while it may be listed. Any proposal settles that.
+        let settles = in_doubt;
+        if let Some(view) = self.view.as_ref().filter(|_| ready.is_some() || settles) {
+            let chain = view.chain.iter().copied().chain(ready).collect();
+            self.propose_chain(chain, out);
+        }
     }
 }
 

@@ -159,10 +159,12 @@ fn is_kept(world: &World, node: usize, block: usize, token: u64) -> bool {
     if origin.is_some_and(|origin| origin >= acked) {
         return true;
     }
-    if let Some(below) = world.oracle.over.get(&token) {
+    if let Some(below) = world.oracle.over.get(&token)
+        && is_kept(world, node, block, *below)
+    {
         // A holder wrote it over what was there. It may have a record that its holder has not heard of: it is sent again,
         // and over whatever came between.
-        return is_kept(world, node, block, *below);
+        return true;
     }
     if origin.is_some() {
         return false;

@@ -318,6 +318,7 @@ impl World {
         run.stirred = true;
         run.own.push_back((version.seq, record.clone()));
         self.oracle.note_proposed(version, &record);
+        self.log(63, node, || format!("orders {version}: {record:?}"));
         Some(version)
     }
 

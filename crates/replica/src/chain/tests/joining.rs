@@ -159,6 +159,23 @@ fn a_joiner_that_lost_its_disk_while_it_was_listed_refuses() {
 }
 
 #[test]
+fn what_is_in_doubt_is_settled_without_a_joiner_that_lost_its_disk() {
+    let mut script = with_joiner();
+    script.input(n(3), Input::DataThrough(Seq(2)));
+    script.pass(350, &[]);
+    assert_eq!(script.host(1).proposed[1], view(3, &[1, 2, 3]));
+    script.decide(n(1), CasOutcome::Unknown);
+    script.start(n(3), HardState::default());
+    script.input(n(3), Input::View(view(2, &[1, 2])));
+    script.pass(1_000, &[]);
+    let settles = script.host(1).proposed.last().cloned();
+    assert_eq!(settles, Some(view(3, &[1, 2])));
+    script.decide(n(1), CasOutcome::Won);
+    script.pass(650, &[3]);
+    assert!(script.lease(1).is_some(), "nobody waits for it any more");
+}
+
+#[test]
 fn a_wiped_member_refuses_and_is_removed_and_comes_back() {
     let mut script = Script::running(2);
     script.propose(1, "a").unwrap();
