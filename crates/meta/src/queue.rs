@@ -15,17 +15,21 @@
 //!
 //! Deadlock: a wait for an `fcntl` lock, or one of the service, that closes a cycle of owners, each
 //! waiting in this container for a lock that the next one holds, is refused: so the second of two
-//! that convert up against each other. `flock` has no such promise; its lock is given up first.
+//! that convert up against each other. `flock` has no such promise; its lock is given up first. Cycles over several
+//! containers are found by who puts their [waits](LockQueue::waits) together ([`crate::lock::cycle`]), and
+//! [ended](LockQueue::end_cycle) here.
 //!
 //! Beside those who wait it numbers the grants, and knows which sessions must change what no more
 //! ([`Fences`]): a [`LockQueue`] is all that an owner's memory has of locks.
 
 use crate::lock::{
-    self, Fences, FileLock, LockKind, LockOwner, Patience, Token, WaitId, planted, table,
+    self, Fences, FileLock, LockKind, LockOwner, Patience, Token, WaitId, cycle::Wait, planted,
+    table,
 };
 use crate::op::{Op, Reply};
 use crate::record::HeldLocks;
 use perigee_types::{Epoch, Errno, InodeId, SessionId, Span, Tick};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long a waiter waits for word before it asks again.
@@ -44,7 +48,7 @@ const OVER_MAX: usize = 256;
 pub const WAITERS_MAX: usize = 4096;
 
 /// Names a wait in the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket {
     /// The mount that waits.
     pub session: SessionId,
@@ -138,6 +142,8 @@ struct Waiter {
     passed: u32,
     /// It has been told that its turn has come.
     told: bool,
+    /// Who waits for it in other containers while he holds what it wants: it is refused while one of them does.
+    circle: BTreeSet<LockOwner>,
 }
 
 impl Waiter {
@@ -164,6 +170,11 @@ impl Waiter {
             && self.owner() != owner
             && lock::exclude(&self.lock, &later.lock)
             && !self.holders.contains(&owner)
+    }
+
+    /// Whether it waits for somebody who waits for it.
+    fn is_in_circle(&self) -> bool {
+        self.holders.iter().any(|owner| self.circle.contains(owner))
     }
 
     /// Notes which held locks stand in the way now.
@@ -333,7 +344,7 @@ impl LockQueue {
             Turn::Take
         } else if line[place].holders.is_empty() {
             Self::in_order(now, line, place)
-        } else if self.closes_cycle(ask, place) {
+        } else if line[place].is_in_circle() || self.closes_cycle(ask, place) {
             Turn::Deadlock
         } else {
             Turn::Blocked
@@ -365,6 +376,33 @@ impl LockQueue {
             }
         }
         ready
+    }
+
+    /// Who waits for whom, as far as such a wait may be refused for a circle.
+    pub fn waits(&self) -> impl Iterator<Item = Wait> {
+        let lines = self.lines.iter();
+        let waiters = lines.flat_map(|(inode, line)| line.iter().map(|waiter| (*inode, waiter)));
+        let refusable = |(_, waiter): &(InodeId, &Waiter)| waiter.lock.kind != LockKind::Flock;
+        waiters
+            .filter(refusable)
+            .filter(|(_, waiter)| !waiter.holders.is_empty())
+            .map(|(inode, waiter)| Wait {
+                kind: waiter.lock.kind,
+                inode,
+                ticket: waiter.ticket,
+                owner: waiter.lock.owner,
+                holders: waiter.holders.iter().copied().collect(),
+            })
+    }
+
+    /// A wait is part of a circle over several containers: it is refused when it asks again, if one of those still stands in
+    /// its way who did then. Whether it is there.
+    pub fn end_cycle(&mut self, wait: &Wait) -> bool {
+        let line = self.lines.get_mut(&wait.inode);
+        let found = line.and_then(|line| line.iter_mut().find(|w| w.ticket == wait.ticket));
+        let Some(waiter) = found else { return false };
+        waiter.circle.clone_from(&wait.holders);
+        true
     }
 
     /// How many wait.
@@ -434,6 +472,7 @@ impl LockQueue {
             behind_since: None,
             passed: 0,
             told: false,
+            circle: BTreeSet::new(),
         });
         Some(line.len() - 1)
     }

@@ -11,6 +11,7 @@ mod authority;
 mod clock;
 mod container;
 mod control_place;
+mod deadlock;
 mod env;
 mod growth;
 mod heat;

@@ -206,6 +206,7 @@ impl Node {
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
         self.tasks.spawn(crate::snapshot::run(env.clone()));
+        self.tasks.spawn(crate::deadlock::run(env.clone()));
         self.tasks.spawn(crate::growth::run(env.clone()));
         self.tasks.spawn(duties(env));
         self

@@ -302,6 +302,10 @@ async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         let sessions = env.sessions.mounted(&request.sessions);
         return reply::<session::AskSessions>(&session::OpenSessions { sessions });
     }
+    if method == session::AskWaits::METHOD {
+        let waits = crate::deadlock::waits_here(env);
+        return reply::<session::AskWaits>(&session::Waits { waits });
+    }
     if method == session::LockTurn::METHOD {
         let request: session::LockTurn = decode(body)?;
         if let Some(session) = env.sessions.get(request.session) {
@@ -455,7 +459,8 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         | session::StillOpen::METHOD
         | session::LockTurn::METHOD
         | session::CallLock::METHOD
-        | session::AskSessions::METHOD => sessions(env, method, &body).await,
+        | session::AskSessions::METHOD
+        | session::AskWaits::METHOD => sessions(env, method, &body).await,
         data::Fetch::METHOD
         | data::SyncData::METHOD
         | data::StatePage::METHOD

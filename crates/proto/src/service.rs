@@ -88,6 +88,8 @@ services! {
     0x0231 prepare(tx::Prepare) -> tx::Prepared, Meta, Same;
     0x0232 resolve(tx::Resolve) -> tx::Resolved, Control, Same;
     0x0233 decision(tx::AskDecision) -> tx::Decided, Control, Same;
+    // between owners: waits for locks
+    0x0234 waits(session::AskWaits) -> session::Waits, Control, Same;
     // for people
     0x0240 node_report(report::AskReport) -> report::NodeReport, Meta, Same;
     0x0241 holders(report::AskHolders) -> report::Holders, Meta, Same;

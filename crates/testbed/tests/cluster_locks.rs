@@ -1,7 +1,7 @@
 //! Locks that hosts keep, and locks in five modes.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::lock::{FIVE_MODES, Mode, Patience, Token, flock, service};
+use perigee_testbed::lock::{FIVE_MODES, Mode, Patience, Span, Token, fcntl, flock, service};
 use perigee_testbed::{Cluster, program};
 use rustix::process::Signal;
 use std::fs::File;
@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(30);
 /// A call for a lock that a host keeps takes a few round trips.
 const CALL_MAX: Duration = Duration::from_millis(900);
+
+/// By then a circle would have been found.
+const NO_CIRCLE: Duration = Duration::from_secs(4);
 
 struct Stage {
     cluster: Cluster,
@@ -245,4 +248,70 @@ fn locks_have_five_modes_by_range_and_rising_tokens_and_a_command_runs_under_one
     assert!(beside.status.success(), "{beside:?}");
     drop((two, three));
     stage.end();
+}
+
+struct AtLast<R, F: Fn() -> R>(F);
+
+impl<R, F: Fn() -> R> Drop for AtLast<R, F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
+/// Each host's programs have what the other host's wait for, in containers of two owners: one of them is told, nobody else.
+#[test]
+fn who_waits_in_a_circle_over_two_containers_is_told_so() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let mounts = [1, 2].map(|node| cluster.mount(node).unwrap());
+    let names = ["one/f", "two/f"];
+    for (mount, name) in mounts.iter().zip(names) {
+        let path = mount.join(name);
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, "content").unwrap();
+    }
+    let owners = names.map(|name| cluster.owner(&mounts[0].join(name)).unwrap());
+    assert_ne!(owners[0], owners[1], "the containers have one owner");
+    let files = [0, 1].map(|host: usize| {
+        names.map(|name| {
+            let path = mounts[host].join(name);
+            File::options().read(true).write(true).open(path).unwrap()
+        })
+    });
+    let take = |host: usize, file: usize, patience| {
+        fcntl(&files[host][file], Mode::Exclusive, Span::WHOLE, patience)
+    };
+    let free = |host: usize| {
+        let file = &files[host][host];
+        fcntl(file, Mode::Free, Span::WHOLE, Patience::Refuse).unwrap();
+    };
+    take(0, 0, Patience::Refuse).unwrap();
+    take(1, 1, Patience::Refuse).unwrap();
+    let (tell, told) = mpsc::channel();
+    let taken: Vec<(usize, io::Result<()>)> = std::thread::scope(|scope| {
+        for (host, file) in [(0, 1), (1, 0)] {
+            let (take, tell) = (&take, tell.clone());
+            scope.spawn(move || tell.send((host, take(host, file, Patience::Wait))).unwrap());
+        }
+        // Nobody waits for ever when this test fails.
+        let _last = AtLast(|| [0, 1].map(&free));
+        let first = told.recv_timeout(LIMIT).unwrap();
+        let error = first.1.as_ref().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EDEADLK), "{error}");
+        // Who waits on waits for somebody who does not wait any more.
+        assert!(
+            told.recv_timeout(NO_CIRCLE).is_err(),
+            "the other one ends, too"
+        );
+        free(first.0);
+        let second = told.recv_timeout(LIMIT).unwrap();
+        vec![first, second]
+    });
+    assert!(taken[1].1.is_ok(), "{:?}", taken[1]);
+    drop(files);
+    for node in [1, 2] {
+        cluster.umount(node).unwrap();
+    }
 }

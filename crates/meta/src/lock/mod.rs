@@ -1,8 +1,10 @@
 //! Locks: what is asked for, who has it, and by which token.
 //!
 //! [`mode`] has the five modes, [`table`] the locks on one inode, which are state, and [`kept`] what a host does with
-//! locks that it keeps when nobody uses them. Who waits is in [`crate::queue`].
+//! locks that it keeps when nobody uses them. Who waits is in [`crate::queue`]; [`cycle`] finds those over several
+//! containers who wait for each other.
 
+pub mod cycle;
 mod fences;
 pub mod kept;
 mod mode;
@@ -81,7 +83,7 @@ pub enum Patience {
 }
 
 /// Who holds a lock, or waits for one: the kernel's name of an owner, and the session it is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LockOwner {
     /// The mount.
     pub session: SessionId,

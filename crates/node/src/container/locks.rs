@@ -5,6 +5,7 @@ use super::view::{Foreign, owner_view};
 use super::{After, Container, Failed, Request, State, data_inode};
 use crate::env::Env;
 use perigee_cluster::NodeState;
+use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::lock::{LockOwner, Presence, SessionEnd, lost};
 use perigee_meta::queue::{Admission, Asked, Ticket};
@@ -175,6 +176,23 @@ impl Container {
         for ticket in st.lock_queue.changed(now, inode, &held) {
             let env = self.env.clone();
             after.push(move || tell(env, ticket));
+        }
+    }
+
+    /// Who waits for whom here; nobody where another node owns.
+    pub(crate) fn waits(&self) -> Vec<Wait> {
+        let st = self.state.lock();
+        match Self::reign(&st, self.env.clock.now()) {
+            Ok(_) => st.lock_queue.waits().collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// A wait here is part of a circle over several containers: it ends with that word.
+    pub(crate) fn end_cycle(&self, wait: &Wait) {
+        if self.state.lock().lock_queue.end_cycle(wait) {
+            info!(inode = %wait.inode, session = %wait.ticket.session, "a wait for a lock is part of a circle");
+            tell(self.env.clone(), wait.ticket);
         }
     }
 

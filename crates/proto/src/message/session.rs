@@ -1,5 +1,6 @@
 //! A session's operations on names and attributes, and the leases that it holds.
 
+use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::{Op, Reply, Touched, WaitId};
 use perigee_types::{ContainerId, Errno, InodeId, OpId, SessionId};
@@ -84,6 +85,17 @@ pub struct AskSessions {
 pub struct OpenSessions {
     /// A part of the sessions asked for.
     pub sessions: Vec<SessionId>,
+}
+
+/// Who waits for whom for locks in the containers that the node owns? Reading only: a repeat is harmless.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskWaits;
+
+/// They do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// At most 10,000.
+    pub waits: Vec<Wait>,
 }
 
 /// Which of these unlinked inodes do the mounts of this node hold open?

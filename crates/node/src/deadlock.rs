@@ -1,0 +1,62 @@
+//! Finds waits for locks that go in a circle over the containers of several owners, and ends one of each.
+//!
+//! Each owner looks by itself, and only while somebody waits in a container of its own: it asks the others who waits
+//! there, and does so twice ([`cycle`](perigee_meta::lock::cycle)). Whoever looks refuses what waits at its own alone.
+
+use crate::env::Env;
+use futures_util::future::join_all;
+use perigee_meta::lock::cycle::{Wait, victims};
+use perigee_proto::message::session::AskWaits;
+use perigee_types::NodeId;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::debug;
+
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a node may take to answer.
+const ANSWER: Duration = Duration::from_secs(1);
+/// The most waits that one node tells of, or believes another one.
+const WAITS_MAX: usize = 10_000;
+
+/// Who waits for whom in the containers that this node owns.
+pub(crate) fn waits_here(env: &Env) -> Vec<Wait> {
+    let containers = env.all_containers();
+    let waits = containers.iter().flat_map(|container| container.waits());
+    waits.take(WAITS_MAX).collect()
+}
+
+/// Looks for circles as long as the node runs.
+pub(crate) async fn run(env: Arc<Env>) {
+    let mut earlier = Vec::new();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let later = match waits_here(&env) {
+            here if here.is_empty() => here,
+            here => with_others(&env, here).await,
+        };
+        for victim in victims(&earlier, &later) {
+            // The other owners of the circle find it, too.
+            if let Some(container) = env.container(victim.inode.container()) {
+                container.end_cycle(&victim);
+            }
+        }
+        earlier = later;
+    }
+}
+
+/// The same of all nodes that answer.
+async fn with_others(env: &Arc<Env>, mut waits: Vec<Wait>) -> Vec<Wait> {
+    let live: Vec<NodeId> = env.directory.read().live.keys().copied().collect();
+    let others = live.into_iter().filter(|node| *node != env.me);
+    let asks = others.map(|node| async move {
+        let answer = env.ask(node, &AskWaits, bytes::Bytes::new(), ANSWER).await;
+        answer
+            .inspect_err(|error| debug!(%node, %error, "waits for locks not told"))
+            .ok()
+    });
+    for (answer, _) in join_all(asks).await.into_iter().flatten() {
+        waits.extend(answer.waits.into_iter().take(WAITS_MAX));
+    }
+    waits
+}
