@@ -73,8 +73,7 @@ impl Chain {
         }
         // A joiner that lost what it was proposed for is awaited until the epoch moves on, and it need not ever be ready
         // again: it must not discard what it has for the state while it may be listed. Any proposal settles that.
-        let settles = in_doubt;
-        if let Some(view) = self.view.as_ref().filter(|_| ready.is_some() || settles) {
+        if let Some(view) = self.view.as_ref().filter(|_| ready.is_some() || in_doubt) {
             let chain = view.chain.iter().copied().chain(ready).collect();
             self.propose_chain(chain, out);
         }
