@@ -142,7 +142,8 @@ struct Waiter {
     passed: u32,
     /// It has been told that its turn has come.
     told: bool,
-    /// Who waits for it in other containers while he holds what it wants: it is refused while one of them does.
+    /// Those who hold what it wants, and wait, over others in other containers, for it. Its next word is a refusal, if one of
+    /// them stands in its way still.
     circle: BTreeSet<LockOwner>,
 }
 
@@ -172,9 +173,10 @@ impl Waiter {
             && !self.holders.contains(&owner)
     }
 
-    /// Whether it waits for somebody who waits for it.
-    fn is_in_circle(&self) -> bool {
-        self.holders.iter().any(|owner| self.circle.contains(owner))
+    /// Whether it waits for somebody who waited for it a moment ago. That is believed once: the others may go on.
+    fn was_in_circle(&mut self) -> bool {
+        let circle = std::mem::take(&mut self.circle);
+        self.holders.iter().any(|owner| circle.contains(owner))
     }
 
     /// Notes which held locks stand in the way now.
@@ -344,7 +346,7 @@ impl LockQueue {
             Turn::Take
         } else if line[place].holders.is_empty() {
             Self::in_order(now, line, place)
-        } else if line[place].is_in_circle() || self.closes_cycle(ask, place) {
+        } else if line[place].was_in_circle() || self.closes_cycle(ask, place) {
             Turn::Deadlock
         } else {
             Turn::Blocked
@@ -395,8 +397,8 @@ impl LockQueue {
             })
     }
 
-    /// A wait is part of a circle over several containers: it is refused when it asks again, if one of those still stands in
-    /// its way who did then. Whether it is there.
+    /// A wait is part of a circle over several containers: it is refused when it asks again, if one of its holders still
+    /// stands in its way. Whether it is there.
     pub fn end_cycle(&mut self, wait: &Wait) -> bool {
         let line = self.lines.get_mut(&wait.inode);
         let found = line.and_then(|line| line.iter_mut().find(|w| w.ticket == wait.ticket));

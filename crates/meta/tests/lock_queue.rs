@@ -389,6 +389,35 @@ fn a_cycle_of_three_is_refused_to_the_last() {
     assert_eq!(world.waiting(0), None);
 }
 
+#[test]
+fn who_is_part_of_a_circle_elsewhere_is_refused_once_and_by_who_is_in_it() {
+    let held_by_two = || {
+        let mut world = World::new();
+        for owner in [0, 1] {
+            assert_eq!(world.begin(owner, 0, posix(owner, false)), Turn::Take);
+        }
+        assert_eq!(world.begin(2, 0, posix(2, true)), Turn::Blocked);
+        let mut wait = world.queue.waits().next().expect("a wait");
+        assert_eq!(wait.holders.len(), 2);
+        wait.holders.retain(|holder| holder.owner == 0);
+        assert!(world.queue.end_cycle(&wait));
+        let ask = world.waits[0].ask;
+        let asks = move |world: &mut World| {
+            let held = held_locks(&mut world.fs.view, ask.inode).expect("a table");
+            world.queue.ask(world.now, &ask, &held)
+        };
+        (world, asks, wait)
+    };
+    let (mut world, asks, wait) = held_by_two();
+    assert_eq!(asks(&mut world), Turn::Deadlock);
+    assert!(!world.queue.end_cycle(&wait), "it waits no more");
+    let (mut world, asks, _) = held_by_two();
+    world.unlock_all(0);
+    assert_eq!(asks(&mut world), Turn::Blocked, "the other one is in none");
+    world.begin(0, 0, posix(0, false));
+    assert_eq!(asks(&mut world), Turn::Blocked, "that circle was ended");
+}
+
 fn service(owner: u64, mode: Mode) -> FileLock {
     in_mode(LockKind::Service, owner, 0, u64::MAX, Some(mode))
 }

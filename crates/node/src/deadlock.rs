@@ -16,14 +16,22 @@ use tracing::debug;
 const LOOK: Duration = Duration::from_secs(1);
 /// How long a node may take to answer.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The most waits that one node tells of, or believes another one.
-const WAITS_MAX: usize = 10_000;
+/// The most holders, of all waits together, that one node tells of, or believes another one.
+const HOLDERS_MAX: usize = 10_000;
 
 /// Who waits for whom in the containers that this node owns.
 pub(crate) fn waits_here(env: &Env) -> Vec<Wait> {
     let containers = env.all_containers();
     let waits = containers.iter().flat_map(|container| container.waits());
-    waits.take(WAITS_MAX).collect()
+    bounded(waits).collect()
+}
+
+fn bounded(waits: impl Iterator<Item = Wait>) -> impl Iterator<Item = Wait> {
+    let mut holders = 0;
+    waits.take_while(move |wait| {
+        holders += wait.holders.len();
+        holders <= HOLDERS_MAX
+    })
 }
 
 /// Looks for circles as long as the node runs.
@@ -45,18 +53,22 @@ pub(crate) async fn run(env: Arc<Env>) {
     }
 }
 
-/// The same of all nodes that answer.
+/// The same, with what the others say that may own containers.
 async fn with_others(env: &Arc<Env>, mut waits: Vec<Wait>) -> Vec<Wait> {
-    let live: Vec<NodeId> = env.directory.read().live.keys().copied().collect();
-    let others = live.into_iter().filter(|node| *node != env.me);
-    let asks = others.map(|node| async move {
+    let others: Vec<NodeId> = {
+        let directory = env.directory.read();
+        let live = directory.live.keys().copied();
+        let owns = |node: &NodeId| directory.node(*node).is_some_and(|n| n.role.stores());
+        live.filter(|node| *node != env.me).filter(owns).collect()
+    };
+    let asks = others.into_iter().map(|node| async move {
         let answer = env.ask(node, &AskWaits, bytes::Bytes::new(), ANSWER).await;
         answer
             .inspect_err(|error| debug!(%node, %error, "waits for locks not told"))
             .ok()
     });
     for (answer, _) in join_all(asks).await.into_iter().flatten() {
-        waits.extend(answer.waits.into_iter().take(WAITS_MAX));
+        waits.extend(bounded(answer.waits.into_iter()));
     }
     waits
 }

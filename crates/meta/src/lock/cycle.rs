@@ -37,7 +37,8 @@ impl Wait {
 }
 
 /// Waits that are to be refused, so that no circle is left of those that were under way at both times: of each the one
-/// with the greatest ticket. Whoever looks at the same waits chooses the same.
+/// with the greatest ticket, with those of its holders who are in the circle. Whoever looks at the same waits chooses the
+/// same.
 #[must_use]
 pub fn victims(earlier: &[Wait], later: &[Wait]) -> Vec<Wait> {
     let known: BTreeMap<Ticket, &Wait> = earlier.iter().map(|wait| (wait.ticket, wait)).collect();
@@ -58,12 +59,16 @@ pub fn victims(earlier: &[Wait], later: &[Wait]) -> Vec<Wait> {
         })
         .collect();
     let mut found = Vec::new();
-    while let Some(victim) = circle(&lasting).into_iter().max_by_key(|wait| wait.ticket) {
-        let victim = victim.clone();
+    loop {
+        let circle = circle(&lasting);
+        let Some(mut victim) = circle.iter().max_by_key(|w| w.ticket).map(|w| (*w).clone()) else {
+            return found;
+        };
+        let of_circle: BTreeSet<LockOwner> = circle.iter().map(|w| w.waiter().1).collect();
+        victim.holders.retain(|holder| of_circle.contains(holder));
         lasting.retain(|wait| wait.ticket != victim.ticket);
         found.push(victim);
     }
-    found
 }
 
 /// The waits of one circle, if there is one.
@@ -72,7 +77,7 @@ fn circle(waits: &[Wait]) -> Vec<&Wait> {
     for (index, wait) in waits.iter().enumerate() {
         of.entry(wait.waiter()).or_default().push(index);
     }
-    // Waits of whom their holders wait for, and from which no circle was reached.
+    // From these no circle is reached.
     let mut over = vec![false; waits.len()];
     for start in 0..waits.len() {
         let mut path: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -133,6 +138,20 @@ mod tests {
         }
     }
 
+    /// Whether each of these waits, over whatever others, for one of those.
+    fn leads_to(waits: &[Wait], these: &BTreeSet<LockOwner>, those: &BTreeSet<LockOwner>) -> bool {
+        !these.is_empty()
+            && these.iter().all(|owner| {
+                let mut reached = BTreeSet::from([*owner]);
+                for _ in 0..waits.len() {
+                    let from = waits.iter().filter(|w| reached.contains(&w.waiter().1));
+                    let more: Vec<LockOwner> = from.flat_map(|w| w.holders.clone()).collect();
+                    reached.extend(more);
+                }
+                !reached.is_disjoint(those)
+            })
+    }
+
     /// Whether somebody waits for himself: what is reached in as many steps as there are owners.
     fn has_circle(waits: &[Wait]) -> bool {
         let goes = |from: &LockOwner| -> BTreeSet<LockOwner> {
@@ -166,7 +185,13 @@ mod tests {
         fn no_circle_is_left_and_nobody_is_refused_without_one(waits in some_waits()) {
             let mut left = waits.clone();
             for victim in victims(&waits, &waits) {
-                prop_assert!(has_circle(&left));
+                // Without the others whom it waits for, too.
+                let own = left.iter().map(|wait| match wait.ticket == victim.ticket {
+                    true => victim.clone(),
+                    false => wait.clone(),
+                });
+                let goes = [victim.waiter().1].into_iter().collect();
+                prop_assert!(leads_to(&own.collect::<Vec<_>>(), &victim.holders, &goes));
                 left.retain(|wait| wait.ticket != victim.ticket);
             }
             prop_assert!(!has_circle(&left));

@@ -94,7 +94,7 @@ pub struct AskWaits;
 /// They do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// At most 10,000.
+    /// With at most 10,000 holders in all.
     pub waits: Vec<Wait>,
 }
 
