@@ -239,7 +239,8 @@ fn locks_have_five_modes_by_range_and_rising_tokens_and_a_command_runs_under_one
         number: number.parse().unwrap(),
     };
     assert!(token > last, "{token:?} after {last:?}");
-    take(&two, exclusive, 0..10).unwrap();
+    // The kernel tells of the command's end when it is over.
+    service(&two, exclusive, 0..10, Patience::Wait).unwrap();
     let refused = command(&["--no-wait", "echo never"]);
     assert_eq!((refused.status.code(), refused.stdout.len()), (Some(1), 0));
     let late = command(&["--timeout", "1", "--mode", "cr", "echo never"]);

@@ -21,8 +21,8 @@ const TOKEN: &str = "PERIGEE_LOCK_TOKEN";
 
 /// Run a command under a lock on a file that all hosts know.
 ///
-/// The lock is had before the command begins, and ends with the last process that the command leaves behind, also where the
-/// host dies. The file is made if it is not there; its content does not matter. Locks of fcntl(2) and flock(2) are apart
+/// The lock is had before the command begins, and ends a moment after the last process that the command leaves behind, also
+/// where the host dies. The file is made if it is not there; its content does not matter. Locks of fcntl(2) and flock(2) are apart
 /// from these.
 ///
 /// The token in $PERIGEE_LOCK_TOKEN (epoch.number) is greater than those of all earlier holders whom this lock excludes: what
