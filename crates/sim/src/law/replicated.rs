@@ -159,12 +159,10 @@ fn is_kept(world: &World, node: usize, block: usize, token: u64) -> bool {
     if origin.is_some_and(|origin| origin >= acked) {
         return true;
     }
-    if let Some(below) = world.oracle.over.get(&token)
-        && is_kept(world, node, block, *below)
-    {
+    if let Some(below) = world.oracle.over.get(&token) {
         // A holder wrote it over what was there. It may have a record that its holder has not heard of: it is sent again,
         // and over whatever came between.
-        return true;
+        return is_kept(world, node, block, *below);
     }
     if origin.is_some() {
         return false;

@@ -298,6 +298,9 @@ impl World {
         let blocks: Vec<usize> = tokens.iter().map(|(block, _)| *block).collect();
         let counts = counts && self.keep(node, &blocks);
         if counts {
+            if self.running_ref(node).reign == Some(epoch) {
+                self.note_sent_over(node, tokens);
+            }
             self.put_in_place(node, tokens);
             version = self.propose(node, record);
             if version.is_none() {
@@ -350,6 +353,19 @@ impl World {
             asked: BTreeSet::new(),
         });
         self.step(node, Input::Flush);
+    }
+
+    /// What a holder sends to the owner that gave it the chunk is over what is in place there: over a late change of the holder's
+    /// own, too, which was carried out meanwhile.
+    fn note_sent_over(&mut self, node: usize, tokens: &[(usize, u64)]) {
+        for (block, token) in tokens {
+            let below = self.content(node, *block);
+            let over = &self.oracle.over;
+            let mut chain = std::iter::successors(Some(below), |token| over.get(token).copied());
+            if !chain.any(|one| one == *token) {
+                self.oracle.over.insert(*token, below);
+            }
+        }
     }
 
     /// Whether an operation may be carried out in its turn, if its holder has numbered it.
