@@ -182,7 +182,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::OwnWriteFetchedOver, 75),
     (Plant::LostWriteTrusted, 4),
     (Plant::OlderAfterLost, 777),
-    (Plant::LateFlushTaken, 115),
+    (Plant::LateFlushTaken, 555),
     (Plant::FlushesDisordered, 555),
     (Plant::HolderNotAsked, 199),
     (Plant::RightNotAwaited, 271),

@@ -423,7 +423,8 @@ impl World {
             waiter.asked.clear();
         }
         let owns = run.reign.is_some();
-        let stale = run.installing && self.rng.chance(1, 4);
+        // What is not on its way any more in the calm is asked for again at once: the calm has an end.
+        let stale = run.installing && (self.rng.chance(1, 4) || self.calm);
         if stale
             && !self.nodes[node]
                 .disk
