@@ -225,7 +225,7 @@ async fn members(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         }
         data::SyncData::METHOD => {
             let request: data::SyncData = decode(body)?;
-            let container = container(env, request.inode.container())?;
+            let container = container(env, request.container)?;
             let result = inner(&container, container.sync_data(&request).await)?;
             reply::<data::SyncData>(&data::DataSynced { result })
         }

@@ -6,7 +6,6 @@
 //! itself, and makes no checkpoint for that stop any more.
 
 use super::{Container, Elsewhere, Failed, State};
-use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::MutexGuard;
 use perigee_meta::key::Key;
 use perigee_meta::past::{
@@ -16,8 +15,8 @@ use perigee_meta::past::{
 use perigee_proto::message::past::{Part, PastUse, Step, StopId};
 use perigee_replica::chunk::Access;
 use perigee_types::{
-    Batch, ByteRange, CheckpointId, Errno, InodeId, InodeIndex, Mutation, Seq, SnapshotId, Span,
-    Tick, WallTime,
+    Batch, ByteRange, CheckpointId, Errno, InodeId, InodeIndex, Mutation, SnapshotId, Span, Tick,
+    WallTime,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,8 +29,6 @@ const LOOK: Duration = Duration::from_millis(1);
 const ROWS_MAX: usize = 1_000;
 /// A checkpoint that no snapshot has is removed after this time: until then its snapshot may be in the making.
 const GRACE_SECS: i64 = 120;
-/// Files whose content is brought to every disk at a time.
-const SETTLE_TOGETHER: usize = 64;
 /// How often content is tried to be brought there that a member could not put on its disk.
 const SETTLES: u32 = 20;
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
@@ -181,38 +178,24 @@ impl Container {
     /// word is kept whole.
     async fn settle_past(self: &Arc<Self>) -> Result<(), Failed> {
         self.keep_unseen().await?;
-        let (last, files) = {
+        let last = {
             let mut st = self.state.lock();
             self.record_all_writes(&mut st);
             self.forget_settled(&mut st);
-            (st.chain.last(), st.data_last.clone())
+            st.chain.last()
         };
         self.committed(last).await?;
-        let files = files.into_iter();
-        let files = files.map(|(inode, seq)| self.settle_file(inode, seq));
-        stream::iter(files)
-            .buffer_unordered(SETTLE_TOGETHER)
-            .try_for_each(|()| std::future::ready(Ok(())))
-            .await
-    }
-
-    /// The same of one file. One that is removed meanwhile is none of the snapshot, or would have stayed.
-    async fn settle_file(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
         for _ in 0..SETTLES {
-            match self.data_everywhere(inode, seq).await {
+            match self.all_everywhere().await {
                 Ok(()) => return Ok(()),
-                Err(failed) => debug!(%inode, ?failed, "content is not on every disk yet"),
-            }
-            {
-                let st = self.state.lock();
-                Self::reign(&st, self.env.clock.now())?;
-                if matches!(self.attr(&st, inode), Err(Errno::ESTALE)) {
-                    return Ok(());
+                Err(failed) => {
+                    debug!(container = %self.id, ?failed, "content is not on every disk yet")
                 }
             }
+            Self::reign(&self.state.lock(), self.env.clock.now())?;
             tokio::time::sleep(SETTLE_PAUSE).await;
         }
-        self.data_everywhere(inode, seq).await
+        self.all_everywhere().await
     }
 
     /// Removes what no snapshot has any more. `listed`: all snapshots that there are.

@@ -304,21 +304,15 @@ impl Container {
 
     /// Puts everything on every member.
     async fn bring_up(self: &Arc<Self>) -> Result<(), Stays> {
-        let (last, files) = {
+        let last = {
             let mut st = self.state.lock();
             Self::reign(&st, self.env.clock.now())?;
             self.record_all_writes(&mut st);
-            (st.chain.last(), st.data_last.clone())
+            st.chain.last()
         };
-        self.step(Input::Announce);
+        self.announce();
         self.committed(last).await?;
-        let files = files.into_iter();
-        let files = files.map(|(inode, seq)| self.data_everywhere(inode, seq));
-        let everywhere = futures_util::future::join_all(files).await;
-        match everywhere.iter().all(Result::is_ok) {
-            true => Ok(()),
-            false => Err(Stays::Behind),
-        }
+        self.all_everywhere().await.map_err(|_| Stays::Behind)
     }
 
     /// Cedes, if nothing has come in between; says whether it has.

@@ -56,6 +56,14 @@ pub(super) fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
     }
 }
 
+/// Files that are not on this node's disk.
+#[derive(Debug)]
+pub(super) struct Unsynced {
+    files: Vec<InodeId>,
+    /// Why the first of them is not.
+    pub(super) why: Failed,
+}
+
 /// Whom to ask for what is missing here.
 #[derive(Debug, Clone)]
 enum Sources {
@@ -460,48 +468,66 @@ impl Container {
         round
     }
 
-    /// Whether everything of a file that was committed up to `through` is in place here.
-    fn has(&self, request: &SyncData) -> Result<bool, Failed> {
-        let SyncData {
-            inode,
-            through,
-            epoch,
-        } = *request;
+    /// Which of the files of a request, from the one at `from` on, is the first that lacks something of what was committed up
+    /// to `through`; what is lacking is fetched before other things.
+    fn first_lacking(&self, request: &SyncData, from: usize) -> Result<Option<usize>, Failed> {
         let mut st = self.state.lock();
         let follows = match st.role {
-            Role::Replica { epoch: now, .. } => now == epoch,
+            Role::Replica { epoch: now, .. } => now == request.epoch,
             Role::Joining { .. } => true,
             _ => false,
         };
         if !follows {
             return Err(Elsewhere::NotReady.into());
         }
-        let all = ByteRange::new(0, u64::MAX);
-        if st.chain.committed() < through {
-            return Ok(false);
+        if st.chain.committed() < request.through {
+            return Ok(Some(from));
         }
-        if st.pull.has_through(inode, through) {
-            return Ok(true);
-        }
-        if st.is_full(self.env.clock.now()) {
-            return Err(Errno::ENOSPC.into());
-        }
-        st.pull.want(inode, all);
-        self.refill.notify_one();
-        Ok(false)
-    }
-
-    /// Puts everything of a file up to `through` on this member's disk.
-    pub(crate) async fn sync_data(self: &Arc<Self>, request: &SyncData) -> Result<(), Failed> {
-        loop {
-            let progress = self.progress.notified();
-            if self.has(request)? {
+        let mut first = None;
+        for (at, file) in request.files.iter().enumerate().skip(from) {
+            let inode = InodeId::new(self.id, *file);
+            if st.pull.has_through(inode, request.through) {
+                continue;
+            }
+            if st.is_full(self.env.clock.now()) {
+                return Err(Errno::ENOSPC.into());
+            }
+            st.pull.want(inode, ByteRange::new(0, u64::MAX));
+            first = first.or(Some(at));
+            // The others were asked for when the request came.
+            if from > 0 {
                 break;
             }
-            // Whoever asks has a deadline of its own; this only bounds a missed word.
-            _ = tokio::time::timeout(Duration::from_millis(50), progress).await;
         }
-        self.sync_here(request.inode).await
+        if first.is_some() {
+            self.refill.notify_one();
+        }
+        Ok(first)
+    }
+
+    /// Puts everything of some files up to `through` on this member's disk.
+    pub(crate) async fn sync_data(self: &Arc<Self>, request: &SyncData) -> Result<(), Failed> {
+        if request.files.len() > SyncData::FILES_MAX {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut from = 0;
+        loop {
+            let progress = self.progress.notified();
+            match self.first_lacking(request, from)? {
+                Some(at) => {
+                    from = at;
+                    // Whoever asks has a deadline of its own; this only bounds a missed word.
+                    _ = tokio::time::timeout(Duration::from_millis(50), progress).await;
+                }
+                // What was there may have been found corrupt since.
+                None if from > 0 => from = 0,
+                None => break,
+            }
+        }
+        let files = request.files.iter();
+        let files = files.map(|file| InodeId::new(self.id, *file)).collect();
+        let synced = self.settle_all(&files).await;
+        synced.map_err(|unsynced| unsynced.why)
     }
 
     /// Puts what came in since the last time on the disk, and tells the chain how far the data is.
@@ -526,51 +552,62 @@ impl Container {
                 }
                 (through, st.extracted, std::mem::take(&mut st.unsettled))
             };
-            let failed = self.settle_all(&inodes).await;
-            if failed.is_empty() {
-                reported = through;
-                self.state.lock().synced = extracted;
-                self.step(Input::DataThrough(through));
-                self.step(Input::Synced(extracted));
-            } else {
-                self.state.lock().unsettled.extend(failed);
+            match self.settle_all(&inodes).await {
+                Ok(()) => {
+                    reported = through;
+                    self.state.lock().synced = extracted;
+                    self.step(Input::DataThrough(through));
+                    self.step(Input::Synced(extracted));
+                }
+                Err(unsynced) => self.state.lock().unsettled.extend(unsynced.files),
             }
         }
     }
 
-    /// Puts files on this node's disk; gives back those where that failed.
-    async fn settle_all(self: &Arc<Self>, inodes: &BTreeSet<InodeId>) -> Vec<InodeId> {
-        let mut failed = Vec::new();
+    /// Puts files on this node's disk; one that is removed has nothing to put there.
+    pub(super) async fn settle_all(
+        self: &Arc<Self>,
+        inodes: &BTreeSet<InodeId>,
+    ) -> Result<(), Unsynced> {
+        let mut failed: Option<Unsynced> = None;
+        let mut note = |files: &[InodeId], why: Failed| match &mut failed {
+            Some(unsynced) => unsynced.files.extend_from_slice(files),
+            None => {
+                let files = files.to_vec();
+                failed = Some(Unsynced { files, why });
+            }
+        };
         let inodes: Vec<InodeId> = inodes.iter().copied().collect();
         for group in inodes.chunks(SYNC_TOGETHER_MAX) {
             if group.len() >= SYNC_TOGETHER_MIN {
-                if let Err(error) = self.sync_group(group).await {
-                    self.store_refused(&error);
-                    debug!(container = %self.id, %error, "not synced");
-                    failed.extend_from_slice(group);
+                if let Err(why) = self.sync_group(group).await {
+                    debug!(container = %self.id, ?why, "not synced");
+                    note(group, why);
                 }
                 continue;
             }
-            for inode in group {
-                match self.sync_here(*inode).await {
+            let each = group.iter().map(|inode| self.sync_here(*inode));
+            let each = futures_util::future::join_all(each).await;
+            for (inode, synced) in group.iter().zip(each) {
+                match synced {
                     Ok(()) | Err(Failed::Errno(Errno::ESTALE)) => {}
-                    Err(error) => {
-                        debug!(container = %self.id, %inode, ?error, "not synced");
-                        failed.push(*inode);
+                    Err(why) => {
+                        debug!(container = %self.id, %inode, ?why, "not synced");
+                        note(std::slice::from_ref(inode), why);
                     }
                 }
             }
         }
-        failed
+        failed.map_or(Ok(()), Err)
     }
 
-    async fn sync_group(self: &Arc<Self>, inodes: &[InodeId]) -> Result<(), StoreError> {
+    async fn sync_group(self: &Arc<Self>, inodes: &[InodeId]) -> Result<(), Failed> {
         let mut objects = Vec::with_capacity(inodes.len());
         for inode in inodes {
             match self.file(*inode) {
                 Ok(file) => objects.push(file.object.clone()),
                 Err(StoreError::Removed { .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.store_refused(&error).into()),
             }
         }
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -579,7 +616,8 @@ impl Container {
             let done = Box::new(move |result| _ = sender.send(result));
             perigee_store::Object::sync_together(objects, done);
         });
-        receiver.await.unwrap_or(Err(StoreError::Closed))
+        let synced = receiver.await.unwrap_or(Err(StoreError::Closed));
+        synced.map_err(|error| self.sync_failed(&error))
     }
 }
 

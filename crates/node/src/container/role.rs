@@ -3,7 +3,6 @@
 use super::drive::decode_batch;
 use super::uncertain::Uncertain;
 use super::{After, Container, Elsewhere, State};
-use futures_util::{StreamExt, TryStreamExt, stream};
 use perigee_meta::{Key, Touched};
 use perigee_replica::Role;
 use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, NodeId, Seq};
@@ -14,8 +13,6 @@ use tracing::{error, info, warn};
 
 /// How long a stop waits for the other members.
 const QUIESCE: Duration = Duration::from_secs(5);
-/// Files that they bring to their disks at a time meanwhile.
-const QUIESCE_TOGETHER: usize = 32;
 
 /// One container as `status` shows it.
 #[derive(Debug, Clone)]
@@ -127,13 +124,7 @@ impl Container {
         };
         let everywhere = async {
             self.committed(last).await?;
-            let files = self.state.lock().data_last.clone();
-            let files = files.into_iter();
-            let files = files.map(|(inode, seq)| self.data_everywhere(inode, seq));
-            stream::iter(files)
-                .buffer_unordered(QUIESCE_TOGETHER)
-                .try_for_each(|()| std::future::ready(Ok(())))
-                .await
+            self.all_everywhere().await
         };
         let sent = tokio::time::timeout(QUIESCE, everywhere).await;
         if !matches!(sent, Ok(Ok(()))) {

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use perigee_meta::Kind;
 use perigee_proto::message::data::SyncData;
 use perigee_store::StoreError;
-use perigee_types::{Errno, InodeId, NodeId, Seq};
+use perigee_types::{Errno, InodeId, InodeIndex, NodeId, Seq};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, error, warn};
@@ -72,11 +73,37 @@ impl Container {
     }
 
     async fn file_everywhere(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
+        self.files_everywhere(&[(inode, seq)]).await
+    }
+
+    /// Waits until all content that has a record is on every disk.
+    pub(super) async fn all_everywhere(self: &Arc<Self>) -> Result<(), Failed> {
+        let files = self.state.lock().data_last.clone();
+        let files: Vec<(InodeId, Seq)> = files.into_iter().collect();
+        for some in files.chunks(SyncData::FILES_MAX) {
+            self.files_everywhere(some).await?;
+        }
+        Ok(())
+    }
+
+    /// The same of some files, each up to a record of its own, with one request to each member. What is removed is nowhere.
+    async fn files_everywhere(self: &Arc<Self>, files: &[(InodeId, Seq)]) -> Result<(), Failed> {
+        let Some(through) = files.iter().map(|(_, seq)| *seq).max() else {
+            return Ok(());
+        };
         self.announce();
-        let there = self.sync_members(inode, seq);
-        let (here, there) = tokio::join!(self.sync_here(inode), there);
+        let inodes = files.iter().map(|(inode, _)| *inode).collect();
+        let there = self.sync_members(&inodes, through);
+        let here = async {
+            self.settle_all(&inodes)
+                .await
+                .map_err(|unsynced| unsynced.why)
+        };
+        let (here, there) = tokio::join!(here, there);
         here.and(there)?;
-        self.settled(inode, seq);
+        for (inode, seq) in files {
+            self.settled(*inode, *seq);
+        }
         Ok(())
     }
 
@@ -119,7 +146,7 @@ impl Container {
             self.committed(last).await?;
             if kind == Kind::File {
                 self.announce();
-                self.sync_members(inode, last.seq).await
+                self.sync_members(&BTreeSet::from([inode]), last.seq).await
             } else {
                 Ok(())
             }
@@ -149,20 +176,30 @@ impl Container {
         match receiver.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
-                if let StoreError::NoSpace = error {
-                    self.state.lock().full_at = Some(self.env.clock.now());
-                    self.held.notify_one();
-                }
                 error!(%inode, %error, "sync failed");
-                Err(self.store_refused(&error).into())
+                Err(self.sync_failed(&error))
             }
             Err(_) => Err(Errno::EIO.into()),
         }
     }
 
+    /// What the store could not put on this node's disk.
+    pub(super) fn sync_failed(&self, error: &StoreError) -> Failed {
+        if let StoreError::NoSpace = error {
+            self.state.lock().full_at = Some(self.env.clock.now());
+            self.held.notify_one();
+        }
+        self.store_refused(error).into()
+    }
+
     /// Has the other members put theirs on their disks. A member that does not answer is waited for
     /// until it does, or is no member any more.
-    async fn sync_members(self: &Arc<Self>, inode: InodeId, through: Seq) -> Result<(), Failed> {
+    async fn sync_members(
+        self: &Arc<Self>,
+        inodes: &BTreeSet<InodeId>,
+        through: Seq,
+    ) -> Result<(), Failed> {
+        let files: Vec<InodeIndex> = inodes.iter().map(|inode| inode.index()).collect();
         let mut done: Vec<NodeId> = Vec::new();
         loop {
             let (epoch, left): (_, Vec<NodeId>) = {
@@ -178,16 +215,18 @@ impl Container {
             if left.is_empty() {
                 return Ok(());
             }
+            let request = SyncData {
+                container: self.id,
+                files: files.clone(),
+                through,
+                epoch,
+            };
+            let request = &request;
             let asks = left.into_iter().map(|node| async move {
-                let request = SyncData {
-                    inode,
-                    through,
-                    epoch,
-                };
                 let deadline = Duration::from_secs(2);
                 (
                     node,
-                    self.env.ask(node, &request, Bytes::new(), deadline).await,
+                    self.env.ask(node, request, Bytes::new(), deadline).await,
                 )
             });
             let mut failed = false;
@@ -195,11 +234,11 @@ impl Container {
                 match result.map(|(synced, _)| synced.result) {
                     Ok(Ok(())) => done.push(node),
                     Ok(Err(errno)) => {
-                        warn!(%inode, %node, %errno, "member cannot sync");
+                        warn!(container = %self.id, files = files.len(), %node, %errno, "member cannot sync");
                         return Err(errno.into());
                     }
                     Err(error) => {
-                        debug!(%inode, %node, %error, "member has not synced yet");
+                        debug!(container = %self.id, files = files.len(), %node, %error, "member has not synced yet");
                         failed = true;
                     }
                 }

@@ -1,6 +1,6 @@
 //! File content and state between the members of a chain.
 
-use perigee_types::{ByteRange, ContainerId, Epoch, Errno, InodeId, Seq, Version};
+use perigee_types::{ByteRange, ContainerId, Epoch, Errno, InodeId, InodeIndex, Seq, Version};
 use serde::{Deserialize, Serialize};
 
 /// A replica asks the owner for regions that it marked invalid. Reading only: a repeat is harmless.
@@ -80,16 +80,23 @@ pub struct Fetched {
     pub regions: Vec<(Region, Version)>,
 }
 
-/// The owner asks a member to have everything of `inode` up to `through`, on disk. Harmless to repeat.
+/// The owner asks a member to have everything of some files up to `through`, on disk. Harmless to repeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncData {
-    /// The file.
-    pub inode: InodeId,
+    /// The files' container.
+    pub container: ContainerId,
+    /// The files, at most [`SyncData::FILES_MAX`].
+    pub files: Vec<InodeIndex>,
     /// The log place whose data must be there.
     pub through: Seq,
     /// The owner's reign: a member of another one must not answer, since a new owner may have
     /// fallen back from what this one asks for.
     pub epoch: Epoch,
+}
+
+impl SyncData {
+    /// Files that one request names.
+    pub const FILES_MAX: usize = 1_024;
 }
 
 /// The member has it on its disk, or says why it cannot have it: ENOSPC, or how its disk failed.

@@ -47,6 +47,9 @@ impl Plan {
     }
 }
 
+/// From so many files to flush on, the whole file system is brought to the disk.
+const WHOLE_MIN: usize = 32;
+
 /// What a sync has to do.
 enum Begun {
     /// All is stored.
@@ -104,8 +107,9 @@ impl Object {
         rx.recv().unwrap_or(Err(StoreError::Closed))
     }
 
-    /// [`Object::sync`] of many objects of one store: the whole file system is brought to the disk once, which is
-    /// less work than one call for each of many small files. `done` has the first error, or success.
+    /// [`Object::sync`] of many objects of one store, with one commit. Where many files have to be flushed, the whole file
+    /// system is brought to the disk instead, which is less work than one call for each; it waits for what other programs
+    /// have written, too. `done` has the first error, or success.
     pub fn sync_together(
         mut objects: Vec<Arc<Self>>,
         done: Box<dyn FnOnce(Result<(), StoreError>) + Send>,
@@ -123,26 +127,20 @@ impl Object {
                 Err(error) => together.note(error),
             }
         }
-        let whole = match objects.first() {
-            Some(first)
-                if together
-                    .plans
-                    .iter()
-                    .any(|(at, plan)| plan.has_to_flush(&turns[*at])) =>
-            {
-                first.core.sync_whole()
-            }
-            _ => Ok(()),
+        let plans = together.plans.iter();
+        let to_flush = plans.filter(|(at, plan)| plan.has_to_flush(&turns[*at]));
+        let flushed_whole = match objects.first() {
+            Some(first) if to_flush.count() >= WHOLE_MIN => first.core.sync_whole().is_ok(),
+            _ => false,
         };
         let mut batch = WriteBatch::new();
         let mut reached = Vec::new();
         for (at, plan) in together.plans.drain(..).collect::<Vec<_>>() {
             let (object, turn) = (&objects[at], &mut turns[at]);
             // An error of the whole may be another file's: each is asked for its own.
-            let flushed = if whole.is_ok() {
-                Ok(())
-            } else {
-                object.flush_plan(&plan, turn)
+            let flushed = match flushed_whole {
+                true => Ok(()),
+                false => object.flush_plan(&plan, turn),
             };
             match flushed {
                 Ok(()) => {

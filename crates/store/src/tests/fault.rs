@@ -66,21 +66,24 @@ fn a_failure_to_begin_with_a_file_is_not_forgotten() {
 
 #[test]
 fn a_sync_of_many_that_fails_is_laid_to_the_file_that_failed() {
-    let bench = Bench::new();
-    let objects: Vec<_> = (0..4).map(|number| bench.object(number)).collect();
-    for object in &objects {
-        object.write(0, &pattern(1, 8192)).unwrap();
-    }
-    bench.disk.set(|faults| faults.syncs_left = Some(2));
-    let error = super::sync_together(objects.clone()).unwrap_err();
-    assert!(
-        matches!(error, StoreError::ReadOnly { container: C, .. }),
-        "{error}"
-    );
-    for (number, object) in objects.iter().enumerate() {
-        let read = object.read(0, &mut [0; 8192]);
-        let lost = matches!(read, Err(StoreError::Corrupt { .. }));
-        assert_eq!(lost, number == 2, "object {number}: {read:?}");
+    // Few files are flushed one by one, many with the whole file system first.
+    for count in [4, 40] {
+        let bench = Bench::new();
+        let objects: Vec<_> = (0..count).map(|number| bench.object(number)).collect();
+        for object in &objects {
+            object.write(0, &pattern(1, 8192)).unwrap();
+        }
+        bench.disk.set(|faults| faults.syncs_left = Some(2));
+        let error = super::sync_together(objects.clone()).unwrap_err();
+        assert!(
+            matches!(error, StoreError::ReadOnly { container: C, .. }),
+            "{error}"
+        );
+        for (number, object) in objects.iter().enumerate() {
+            let read = object.read(0, &mut [0; 8192]);
+            let lost = matches!(read, Err(StoreError::Corrupt { .. }));
+            assert_eq!(lost, number == 2, "object {number} of {count}: {read:?}");
+        }
     }
 }
 
