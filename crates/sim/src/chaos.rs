@@ -466,6 +466,11 @@ impl World {
             self.store.view = view;
             self.store.made = self.now;
             self.under_way.clear();
+            // What was sent before went to processes that are gone: a record of a reign that nobody's disk knew of when the
+            // store was made would bind who hears of it to an epoch that the store has yet to reach.
+            for node in &mut self.nodes {
+                node.hears_since = self.now;
+            }
             law::replicated::check_members(self, "when the control store was made anew");
         }
     }

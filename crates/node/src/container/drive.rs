@@ -302,7 +302,7 @@ impl Container {
         st.own.insert(version.epoch);
         self.note_checkpoints(st, batch);
         for command in &batch.data {
-            st.data_last.insert(command.inode(), version.seq);
+            note_data(&mut st.data_last, command, version.seq);
             st.intents.on_recorded(version.seq, command.inode());
             st.pull.on_command(version, command, Origin::Own);
         }
@@ -457,4 +457,12 @@ pub(super) fn decode_batch(payload: &[u8]) -> Result<Batch, perigee_proto::servi
         return Ok(Batch::default());
     }
     perigee_proto::decode(payload)
+}
+
+/// A record concerns a file's content: what has to get to every disk, as long as the file is there.
+pub(super) fn note_data(last: &mut BTreeMap<InodeId, Seq>, command: &DataCommand, seq: Seq) {
+    match command {
+        DataCommand::Removed { inode } => last.remove(inode),
+        _ => last.insert(command.inode(), seq),
+    };
 }

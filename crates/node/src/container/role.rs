@@ -205,7 +205,7 @@ impl Container {
             match decode_batch(&entry.payload) {
                 Ok(batch) => {
                     for command in &batch.data {
-                        st.data_last.insert(command.inode(), entry.version.seq);
+                        super::drive::note_data(&mut st.data_last, command, entry.version.seq);
                     }
                     if entry.version.seq > st.extracted {
                         st.overlay.apply(entry.version.seq, &batch);

@@ -56,9 +56,12 @@ impl Container {
         if inode.container() != self.id {
             return Err(Errno::EINVAL.into());
         }
-        let file = self
-            .file(inode)
-            .map_err(|error| self.store_refused(&error))?;
+        let file = match self.file(inode) {
+            Ok(file) => file,
+            // Said of that file alone: an error would be of all that was asked for.
+            Err(StoreError::Removed { .. }) => return Ok((Region::Gone, Version::default())),
+            Err(error) => return Err(self.store_refused(&error).into()),
+        };
         let _alone = file.still.write();
         let version = {
             let mut st = self.state.lock();

@@ -163,9 +163,11 @@ impl Container {
 
     /// Puts this node's copy on its disk.
     pub(super) async fn sync_here(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
-        let file = self
-            .file(inode)
-            .map_err(|error| self.store_refused(&error))?;
+        let file = match self.file(inode) {
+            Ok(file) => file,
+            Err(StoreError::Removed { .. }) => return Err(Errno::ESTALE.into()),
+            Err(error) => return Err(self.store_refused(&error).into()),
+        };
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let synced = self.env.runtime.spawn_blocking(move || {
             // The receiver may have gone: then nobody wants to know.
