@@ -178,13 +178,6 @@ impl Container {
     /// word is kept whole.
     async fn settle_past(self: &Arc<Self>) -> Result<(), Failed> {
         self.keep_unseen().await?;
-        let last = {
-            let mut st = self.state.lock();
-            self.record_all_writes(&mut st);
-            self.forget_settled(&mut st);
-            st.chain.last()
-        };
-        self.committed(last).await?;
         for _ in 0..SETTLES {
             match self.all_everywhere().await {
                 Ok(()) => return Ok(()),

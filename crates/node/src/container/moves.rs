@@ -304,14 +304,7 @@ impl Container {
 
     /// Puts everything on every member.
     async fn bring_up(self: &Arc<Self>) -> Result<(), Stays> {
-        let last = {
-            let mut st = self.state.lock();
-            Self::reign(&st, self.env.clock.now())?;
-            self.record_all_writes(&mut st);
-            st.chain.last()
-        };
-        self.announce();
-        self.committed(last).await?;
+        Self::reign(&self.state.lock(), self.env.clock.now())?;
         self.all_everywhere().await.map_err(|_| Stays::Behind)
     }
 

@@ -114,19 +114,14 @@ impl Container {
         {
             warn!(container = %self.id, "stopping before the owner has what was written here");
         }
-        let (last, inodes) = {
+        let inodes = {
             let mut st = self.state.lock();
             if Self::reign(&st, self.env.clock.now()).is_err() {
                 return;
             }
-            self.record_all_writes(&mut st);
-            (st.chain.last(), std::mem::take(&mut st.unsettled))
+            std::mem::take(&mut st.unsettled)
         };
-        let everywhere = async {
-            self.committed(last).await?;
-            self.all_everywhere().await
-        };
-        let sent = tokio::time::timeout(QUIESCE, everywhere).await;
+        let sent = tokio::time::timeout(QUIESCE, self.all_everywhere()).await;
         if !matches!(sent, Ok(Ok(()))) {
             warn!(container = %self.id, "stopping before all changes are on every member");
         }

@@ -76,9 +76,16 @@ impl Container {
         self.files_everywhere(&[(inode, seq)]).await
     }
 
-    /// Waits until all content that has a record is on every disk.
+    /// Waits until everything that was written before the call is on every disk.
     pub(super) async fn all_everywhere(self: &Arc<Self>) -> Result<(), Failed> {
-        let files = self.state.lock().data_last.clone();
+        let (last, files) = {
+            let mut st = self.state.lock();
+            self.record_all_writes(&mut st);
+            self.forget_settled(&mut st);
+            (st.chain.last(), st.data_last.clone())
+        };
+        self.announce();
+        self.committed(last).await?;
         let files: Vec<(InodeId, Seq)> = files.into_iter().collect();
         for some in files.chunks(SyncData::FILES_MAX) {
             self.files_everywhere(some).await?;
