@@ -141,7 +141,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::CommitWithoutAll, 1),
     (Plant::JoinerListedEarly, 10),
     (Plant::JoinerNotAwaited, 3),
-    (Plant::LeaseWithoutJoiner, 102),
+    (Plant::LeaseWithoutJoiner, 617),
     (Plant::LongLease, 13),
     (Plant::EagerTakeover, 7),
     (Plant::GrantWhileProposing, 1944),
