@@ -289,9 +289,9 @@ impl Container {
             if left.is_zero() {
                 return Err(Stays::Late);
             }
-            match tokio::time::timeout(left, self.bring_up()).await {
+            match tokio::time::timeout(left, self.all_everywhere()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(stays)) => return Err(stays),
+                Ok(Err(_)) => return Err(Stays::Behind),
                 Err(_) => return Err(Stays::Late),
             }
             self.call_back_readers(heir, until).await?;
@@ -300,12 +300,6 @@ impl Container {
             }
             tokio::time::sleep(PAUSE).await;
         }
-    }
-
-    /// Puts everything on every member.
-    async fn bring_up(self: &Arc<Self>) -> Result<(), Stays> {
-        Self::reign(&self.state.lock(), self.env.clock.now())?;
-        self.all_everywhere().await.map_err(|_| Stays::Behind)
     }
 
     /// Cedes, if nothing has come in between; says whether it has.

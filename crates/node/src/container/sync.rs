@@ -76,10 +76,11 @@ impl Container {
         self.files_everywhere(&[(inode, seq)]).await
     }
 
-    /// Waits until everything that was written before the call is on every disk.
+    /// Waits until all content that has a record, or can have one now, is on every disk.
     pub(super) async fn all_everywhere(self: &Arc<Self>) -> Result<(), Failed> {
         let (last, files) = {
             let mut st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
             self.record_all_writes(&mut st);
             self.forget_settled(&mut st);
             (st.chain.last(), st.data_last.clone())
