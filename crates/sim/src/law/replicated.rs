@@ -57,6 +57,9 @@ pub(crate) fn acknowledge(
     }
     world.oracle.acked = world.oracle.acked.max(version.seq);
     for (block, token) in content {
+        if is_told_lost(world, *block) {
+            continue;
+        }
         match world.oracle.committed_origin(*token) {
             Some(origin) => {
                 let acked = &mut world.oracle.acked_block[*block];
@@ -121,6 +124,21 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
             }
         }
     }
+}
+
+/// Whether a member has heard that nobody has what is kept in a block for a checkpoint. The owner may have found it since,
+/// with somebody who was no member: that it was lost has been said, and nothing promises it until all members have it.
+fn is_told_lost(world: &World, block: usize) -> bool {
+    let mut members = (0..world.nodes.len()).filter(|node| world.is_trusted_member(*node));
+    block >= BLOCKS
+        && members.any(|member| match &world.nodes[member].run {
+            Some(_) => world.is_lost(member, block),
+            None => {
+                let known = &world.nodes[member].disk.objects.invalid;
+                let map = known.get(&file_of(block));
+                map.is_some_and(|map| !map.is_valid(range_of(block)))
+            }
+        })
 }
 
 /// Whether a disk says that what it has of a block is nobody's content.
