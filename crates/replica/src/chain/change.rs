@@ -6,7 +6,7 @@
 use super::follow::Follow;
 use super::{Chain, FIRST_EPOCH, Part, Storage, planted};
 use crate::message::{CasOutcome, ChainView, Fault, Output, Standing};
-use perigee_types::{Epoch, NodeId, Tick};
+use perigee_types::{Epoch, NodeId, Seq, Tick};
 
 /// This node's proposals for the epoch after its view's.
 #[derive(Debug, Default)]
@@ -92,6 +92,10 @@ impl Chain {
         if won {
             self.begin_reign(view, out);
         } else {
+            if !view.lists(self.me) {
+                // An owner of this epoch has all that is committed, and lists this node for what it hears in it alone.
+                self.acknowledged = Seq::ZERO;
+            }
             self.view = Some(view);
             self.step_down(out);
             self.part = Part::Follow(Follow::new(self.committed));

@@ -165,7 +165,8 @@ pub struct Chain {
     quiet_since: Tick,
     proposals: Proposals,
     part: Part,
-    /// The most that this node has acknowledged as durable, and that was not truncated since.
+    /// The most that this node has acknowledged as durable, since it was in a chain or to the present owner, and that was
+    /// not truncated since.
     acknowledged: Seq,
     /// The end of the log that this process found, and that was not truncated since: the one before may have acknowledged
     /// all of it to the owner of that epoch.
@@ -402,7 +403,7 @@ impl Chain {
     }
 
     /// Whether a fetched state that ends at `base` may replace the log here: it was asked for, and nothing that this
-    /// node has acknowledged would be lost. If not, give [`Input::StateFailed`].
+    /// node has acknowledged to the present owner would be lost. If not, give [`Input::StateFailed`].
     #[must_use]
     pub fn accepts_state(&self, base: Version) -> bool {
         let mut kept = self.committed;

@@ -275,6 +275,52 @@ fn a_late_call_for_the_state_discards_nothing_that_was_acknowledged() {
 }
 
 #[test]
+fn what_an_owner_before_was_told_does_not_keep_the_state_of_the_present_one_away() {
+    let mut script = with_joiner();
+    script.slow = vec![n(2)];
+    script.propose(1, "b").unwrap();
+    script.settle();
+    let progress = script.host(1).chain.member_progress();
+    assert_eq!(progress[1].durable, Seq(3));
+    assert_eq!(script.committed(3), 2);
+    // Node 2 owns now, and has never written the record that node 3 acknowledged.
+    let owner = view(3, &[2]);
+    script.input(n(3), Input::View(owner.clone()));
+    let state = Version {
+        epoch: Epoch(3),
+        seq: Seq(2),
+    };
+    let sent_at = Tick(script.now + 1);
+    let from = n(2);
+    let misfit = Message::Append {
+        view: owner.clone(),
+        prev: Version {
+            epoch: Epoch(3),
+            seq: Seq(99),
+        },
+        entries: Vec::new(),
+        commit: Seq::ZERO,
+        admit: None,
+        sent_at,
+    };
+    script.input(
+        n(3),
+        Input::Receive {
+            from,
+            message: misfit,
+        },
+    );
+    let message = Message::StateNeeded {
+        view: owner,
+        last: script.host(3).chain.last(),
+        sent_at,
+    };
+    script.input(n(3), Input::Receive { from, message });
+    assert!(script.host(3).needs_state);
+    assert!(script.host(3).chain.accepts_state(state));
+}
+
+#[test]
 fn a_late_call_for_the_state_does_not_empty_who_may_be_listed() {
     let mut script = with_joiner();
     let at = script.now;
