@@ -26,6 +26,7 @@ pub(crate) enum Whom {
 /// All sessions of one node.
 pub(crate) struct Sessions {
     me: NodeId,
+    own: SessionId,
     next: AtomicU32,
     open: RwLock<BTreeMap<SessionId, Arc<Session>>>,
     /// Until when a session may read this node's own copy of a file that another node owns.
@@ -42,7 +43,8 @@ impl Sessions {
             .map_or(1, |since| since.as_millis() as u32);
         Self {
             me,
-            next: AtomicU32::new(start),
+            own: SessionId::new(me, start),
+            next: AtomicU32::new(start.wrapping_add(1)),
             open: RwLock::default(),
             reads: RwLock::default(),
             revision: AtomicU64::new(0),
@@ -53,9 +55,10 @@ impl Sessions {
         SessionId::new(self.me, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The session of the node itself: it keeps nothing, and mounts nothing.
-    pub(crate) fn own(&self) -> SessionId {
-        SessionId::new(self.me, 0)
+    /// The session of the node itself: it keeps nothing, and mounts nothing. Of this process alone: owners keep the answers
+    /// that an earlier one was given, to operations of the same numbers.
+    pub(crate) const fn own(&self) -> SessionId {
+        self.own
     }
 
     pub(crate) fn add(&self, session: Arc<Session>) {

@@ -188,7 +188,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::RightNotAwaited, 271),
     (Plant::RightTooLong, 271),
     (Plant::GivenUnrecorded, 395),
-    (Plant::FlushUnfenced, 4415),
+    (Plant::FlushUnfenced, 2259),
     (Plant::FlushUnreplicated, 271),
     (Plant::UnsentTrusted, 19),
     (Plant::KeptGivenOut, 451),

@@ -173,4 +173,9 @@ fn a_directory_has_as_many_copies_as_its_policy_says() {
     );
     fs::create_dir(here.join("once/later")).unwrap();
     assert_eq!(copies(&mut cluster, &here.join("once/later")), 1);
+    // And what these do is no repeat of what those did.
+    let later = here.join("later");
+    fs::create_dir(&later).unwrap();
+    must_set(&mut cluster, &later, "copies=1");
+    becomes(&mut cluster, &later, 1);
 }
