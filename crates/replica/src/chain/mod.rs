@@ -165,8 +165,8 @@ pub struct Chain {
     quiet_since: Tick,
     proposals: Proposals,
     part: Part,
-    /// The most that this node has acknowledged as durable, since it was in a chain or to the present owner, and that was
-    /// not truncated since.
+    /// The most that this node has acknowledged as durable, and that was not truncated since. A view that does not list
+    /// this node begins it anew: only what its owner is told counts.
     acknowledged: Seq,
     /// The end of the log that this process found, and that was not truncated since: the one before may have acknowledged
     /// all of it to the owner of that epoch.

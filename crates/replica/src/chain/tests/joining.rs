@@ -14,18 +14,23 @@ fn with_joiner() -> Script {
 
 /// The owner's records do not fit node 3's log.
 fn misfit(script: &mut Script) {
+    misfit_of(script, view(2, &[1, 2]));
+}
+
+/// The same, of the owner of that view.
+fn misfit_of(script: &mut Script, view: ChainView) {
+    let from = view.chain[0];
     let message = Message::Append {
-        view: view(2, &[1, 2]),
         prev: Version {
-            epoch: Epoch(2),
+            epoch: view.epoch,
             seq: Seq(99),
         },
+        view,
         entries: Vec::new(),
         commit: Seq::ZERO,
         admit: None,
         sent_at: Tick(script.now),
     };
-    let from = n(1);
     script.input(n(3), Input::Receive { from, message });
 }
 
@@ -290,31 +295,13 @@ fn what_an_owner_before_was_told_does_not_keep_the_state_of_the_present_one_away
         epoch: Epoch(3),
         seq: Seq(2),
     };
-    let sent_at = Tick(script.now + 1);
-    let from = n(2);
-    let misfit = Message::Append {
-        view: owner.clone(),
-        prev: Version {
-            epoch: Epoch(3),
-            seq: Seq(99),
-        },
-        entries: Vec::new(),
-        commit: Seq::ZERO,
-        admit: None,
-        sent_at,
-    };
-    script.input(
-        n(3),
-        Input::Receive {
-            from,
-            message: misfit,
-        },
-    );
+    misfit_of(&mut script, owner.clone());
     let message = Message::StateNeeded {
         view: owner,
         last: script.host(3).chain.last(),
-        sent_at,
+        sent_at: Tick(script.now + 1),
     };
+    let from = n(2);
     script.input(n(3), Input::Receive { from, message });
     assert!(script.host(3).needs_state);
     assert!(script.host(3).chain.accepts_state(state));
