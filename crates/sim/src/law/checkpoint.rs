@@ -1,5 +1,6 @@
 //! Law of checkpoints: what one has is never another content than it was. It may be lost with the only copy of what was
-//! kept, and then whoever owns says so; but not once an fsync of the file that it is about has come back.
+//! kept, and then whoever owns says so; but not once an fsync of the file that it is about has come back
+//! while no member took it for lost.
 
 use crate::model::{BLOCKS, Committed, PastRow, Record, file_of, kept_block, kept_token, range_of};
 use crate::oracle::Mark;
