@@ -1,6 +1,6 @@
 //! Two hosts that take turns in writing: what moving must not make slower.
 
-use super::field::{Done, Field, Migration};
+use super::field::{Done, Field, Migration, Sample};
 use super::random::Random;
 use super::rewrite::write;
 use super::{Samples, Settings, Side};
@@ -11,16 +11,59 @@ use std::time::Instant;
 const OWNER: u32 = 1;
 /// All of it is one chunk.
 const FILE_BYTES: u64 = 4 << 20;
+/// Parts of one sample. Off and adaptive should come to much the same: what slows the machine down for some seconds must
+/// not decide between them.
+const SLICES: u32 = 6;
 
-/// Off and adaptive, in an order that changes: who comes first finds the machine as others left it.
-pub(super) fn both(round: u32, moves: bool) -> Vec<(Side, Migration)> {
-    let off = (Side::Off, Migration::Off);
-    let adaptive = (Side::Adaptive, Migration::Adaptive);
-    match (moves, round % 2) {
-        (false, _) => vec![off],
-        (true, 0) => vec![adaptive, off],
-        (true, _) => vec![off, adaptive],
+/// One side of a pair: a directory of its own, and what is remembered of it.
+struct Contest<T> {
+    side: Side,
+    directory: String,
+    memory: T,
+    slices: Vec<Sample>,
+}
+
+/// Measures off and adaptive in slices by turns, and in an order that changes: who comes first finds the machine as others
+/// left it. Whatever moves, moves in the time that is measured.
+pub(super) fn paired<T>(
+    field: &mut Field,
+    round: u32,
+    mut begin: impl FnMut(&Field, &str) -> Checked<T>,
+    mut slice: impl FnMut(&mut Field, &str, &mut T) -> Checked<Sample>,
+) -> Checked<Samples> {
+    let sides = [
+        (Side::Adaptive, Migration::Adaptive),
+        (Side::Off, Migration::Off),
+    ];
+    let mut contests = Vec::new();
+    for (side, migration) in sides {
+        if migration != Migration::Off && !field.moves() {
+            continue;
+        }
+        let directory = field.directory(OWNER)?;
+        field.set(&directory, migration)?;
+        contests.push(Contest {
+            side,
+            memory: begin(field, &directory)?,
+            directory,
+            slices: Vec::new(),
+        });
     }
+    for number in round..round + SLICES {
+        if number % 2 == 0 {
+            contests.reverse();
+        }
+        for contest in &mut contests {
+            let sample = slice(field, &contest.directory, &mut contest.memory)?;
+            contest.slices.push(sample);
+        }
+    }
+    let mut samples = Samples::new();
+    for contest in contests {
+        field.remove(&contest.directory)?;
+        samples.push((contest.side, Sample::whole(&contest.slices)));
+    }
+    Ok(samples)
 }
 
 /// Two hosts write 4 KiB each, by turns, into one chunk that the first node made.
@@ -30,13 +73,12 @@ pub(super) fn alternate(
     hosts: [u32; 2],
     round: u32,
 ) -> Checked<Samples> {
-    let mut samples = Samples::new();
-    for (side, migration) in both(round, field.moves()) {
-        let name = field.directory(OWNER)?;
-        field.set(&name, migration)?;
-        let file = format!("{name}/f");
-        write(&field.on(OWNER, &file), FILE_BYTES, 7)?;
-        let mut random = Random::new(FILE_BYTES, 4 << 10);
+    let begin = |field: &Field, directory: &str| {
+        write(&field.on(OWNER, &format!("{directory}/f")), FILE_BYTES, 7)?;
+        Ok(Random::new(FILE_BYTES, 4 << 10))
+    };
+    let slice = |field: &mut Field, directory: &str, random: &mut Random| {
+        let file = format!("{directory}/f");
         let sample = field.measure(|field| {
             let what = || "write by turns".to_owned();
             let open = |host| {
@@ -63,8 +105,7 @@ pub(super) fn alternate(
         for host in hosts {
             random.verify(&field.on(host, &file))?;
         }
-        field.remove(&name)?;
-        samples.push((side, sample));
-    }
-    Ok(samples)
+        Ok(sample)
+    };
+    paired(field, round, begin, slice)
 }

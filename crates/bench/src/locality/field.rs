@@ -46,6 +46,30 @@ pub struct Sample {
     pub traffic: Traffic,
 }
 
+impl Sample {
+    /// What slices of one job came to together. Their values are in calls a second.
+    pub(super) fn whole(slices: &[Self]) -> Self {
+        let calls: u64 = slices.iter().map(|slice| slice.calls).sum();
+        let seconds = |slice: &Self| slice.calls as f64 / slice.value.max(f64::MIN_POSITIVE);
+        let cpu: f64 = slices
+            .iter()
+            .map(|slice| slice.cpu.as_secs_f64() * slice.calls as f64)
+            .sum();
+        Self {
+            value: calls as f64
+                / slices
+                    .iter()
+                    .map(seconds)
+                    .sum::<f64>()
+                    .max(f64::MIN_POSITIVE),
+            calls,
+            cpu: Duration::from_secs_f64(cpu / calls.max(1) as f64),
+            messages: slices.iter().map(|slice| slice.messages).sum(),
+            traffic: slices.iter().map(|slice| slice.traffic).sum(),
+        }
+    }
+}
+
 /// What a job did.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Done {

@@ -1,6 +1,6 @@
 //! Names: empty files that are made in a directory of the first node, by it and another one at once, and by another one alone.
 
-use super::contend::both;
+use super::contend::paired;
 use super::field::{Done, Field, Migration, Sample};
 use super::rewrite::joined;
 use super::{Samples, Settings, Side};
@@ -14,14 +14,12 @@ const OTHER: u32 = 2;
 
 /// Two hosts at once, in one directory.
 pub(super) fn by_two(field: &mut Field, settings: &Settings, round: u32) -> Checked<Samples> {
-    let mut samples = Samples::new();
-    for (side, migration) in both(round, field.moves()) {
-        let name = field.directory(OWNER)?;
-        field.set(&name, migration)?;
-        samples.push((side, create(field, settings, &name, &[OWNER, OTHER])?));
-        field.remove(&name)?;
-    }
-    Ok(samples)
+    paired(
+        field,
+        round,
+        |_, _| Ok(()),
+        |field, name, ()| create(field, settings, name, &[OWNER, OTHER]),
+    )
 }
 
 /// A host that does not own the directory, alone: where nothing moves, where the directory may move, and once more.
