@@ -108,8 +108,8 @@ fn measure(cli: &Cli) -> Result<(), BenchError> {
     _ = std::io::stdout().write_all(locality::table(&outcome).as_bytes());
     if let Some(folder) = &cli.results {
         let network = format!(
-            "{} hosts, {:?} from one to another and back, delayed by the testbed; packets late by {}",
-            cli.nodes, settings.round_trip, outcome.late
+            "{} hosts, {:?} from one to another and back, delayed by the testbed; packets late by {:?} on the average, {:?} at worst",
+            cli.nodes, settings.round_trip, outcome.late.mean, outcome.late.worst
         );
         locality::store(&outcome, folder, &command(cli), &network)?;
     }

@@ -2,7 +2,7 @@
 
 use super::Settings;
 use crate::target::Target;
-use perigee_testbed::delay::{Traffic, Wire};
+use perigee_testbed::delay::{Lateness, Traffic, Wire};
 use perigee_testbed::links::Direction;
 use perigee_testbed::{Call, CheckError, Checked, Cluster, ensure};
 use std::path::PathBuf;
@@ -240,12 +240,8 @@ impl Field {
     }
 
     /// How late the network's packets were.
-    pub(super) fn late(&self) -> Checked<String> {
-        let late = self.cluster.links()?.lateness()?;
-        Ok(format!(
-            "{:?} on the average, {:?} at worst",
-            late.mean, late.worst
-        ))
+    pub(super) fn late(&self) -> Checked<Lateness> {
+        self.cluster.links()?.lateness()
     }
 }
 

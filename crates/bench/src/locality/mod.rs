@@ -26,7 +26,7 @@ pub use field::Sample;
 pub use report::{store, table};
 
 use field::Field;
-use perigee_testbed::delay::Wire;
+use perigee_testbed::delay::{Lateness, Wire};
 use perigee_testbed::{Checked, ensure};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,8 +71,8 @@ pub struct Outcome {
     pub series: Series,
     /// Whether the version under test has a policy for whether ownership moves.
     pub moves: bool,
-    /// How late the network's packets were.
-    pub late: String,
+    /// How late the network's packets were, on the average of the worst round, and at worst.
+    pub late: Lateness,
     /// What became of the chunks of clusters of several sizes.
     pub moved: Vec<Moved>,
 }
@@ -95,12 +95,17 @@ pub fn run(
         settings.nodes, settings.round_trip
     ));
     let wire = Wire::of_round_trip(settings.round_trip);
-    let mut field = Field::new(settings, wire)?;
-    if !field.moves() {
-        tell("this version has no policy `migration`: rows that need it are left out");
-    }
     let mut series = Series::new();
+    let mut late = Lateness::default();
+    let mut moves = true;
     for round in 1..=settings.rounds.max(settings.pairs) {
+        // Directories that are gone leave their containers, whose owners and members go on telling each other that they are
+        // there: each round begins without those of the rounds before.
+        let mut field = Field::new(settings, wire)?;
+        moves = field.moves();
+        if round == 1 && !moves {
+            tell("this version has no policy `migration`: rows that need it are left out");
+        }
         for job in jobs {
             let rounds = if job.is_of_turns() {
                 settings.pairs
@@ -120,9 +125,12 @@ pub fn run(
                     .push(sample);
             }
         }
+        let now = field.late()?;
+        late = Lateness {
+            mean: late.mean.max(now.mean),
+            worst: late.worst.max(now.worst),
+        };
     }
-    let (moves, late) = (field.moves(), field.late()?);
-    drop(field);
     let mut moved = Vec::new();
     for nodes in sizes {
         tell(&format!("chunks of {nodes} nodes"));

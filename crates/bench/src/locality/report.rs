@@ -250,8 +250,9 @@ pub fn table(outcome: &Outcome) -> String {
         text,
         "ratio: median of those of each round; msgs: messages that nodes sent each other, by their own count, and bytes: what \
          arrived\nover the network, by the wires' count, both for each call and with the fsync at the end. Packets were late by \
-         {}.\n{} of {} goals are reached",
-        outcome.late,
+         {:?}\non the average, {:?} at worst.\n{} of {} goals are reached",
+        outcome.late.mean,
+        outcome.late.worst,
         reached.iter().filter(|reached| **reached).count(),
         reached.len()
     );
@@ -328,6 +329,7 @@ fn write(folder: &Path, name: &str, stored: &impl Serialize) -> Result<(), Bench
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perigee_testbed::delay::Lateness;
     use perigee_testbed::delay::Traffic;
     use std::time::Duration;
 
@@ -349,7 +351,7 @@ mod tests {
         Outcome {
             series: series.collect(),
             moves: true,
-            late: String::new(),
+            late: Lateness::default(),
             moved: Vec::new(),
         }
     }
