@@ -120,8 +120,9 @@ impl Spent {
     }
 }
 
-/// Daemons that use less CPU time than this in a [`GLANCE`] are at rest.
-const AT_REST: Duration = Duration::from_millis(5);
+/// Daemons that use less CPU time than this in a [`GLANCE`] are at rest: all together, and with what those of dozens of
+/// containers tell each other anyway.
+const AT_REST: Duration = Duration::from_millis(10);
 const GLANCE: Duration = Duration::from_millis(100);
 /// So often in a row.
 const RESTS: u32 = 3;

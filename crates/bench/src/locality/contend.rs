@@ -6,7 +6,7 @@ use super::rewrite::write;
 use super::{Samples, Settings, Side};
 use perigee_testbed::{Call, Checked};
 use std::fs::{File, OpenOptions};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const OWNER: u32 = 1;
 /// All of it is one chunk.
@@ -14,6 +14,11 @@ const FILE_BYTES: u64 = 4 << 20;
 /// Parts of one sample. Off and adaptive should come to much the same: what slows the machine down for some seconds must
 /// not decide between them.
 const SLICES: u32 = 6;
+
+/// How long each part runs: all together twice as long as another sample.
+pub(super) fn slice_time(settings: &Settings) -> Duration {
+    settings.time * 2 / SLICES
+}
 
 /// One side of a pair: a directory of its own, and what is remembered of it.
 struct Contest<T> {
@@ -77,6 +82,7 @@ pub(super) fn alternate(
         write(&field.on(OWNER, &format!("{directory}/f")), FILE_BYTES, 7)?;
         Ok(Random::new(FILE_BYTES, 4 << 10))
     };
+    let time = slice_time(settings);
     let slice = |field: &mut Field, directory: &str, random: &mut Random| {
         let file = format!("{directory}/f");
         let sample = field.measure(|field| {
@@ -90,7 +96,7 @@ pub(super) fn alternate(
             let files = [open(hosts[0])?, open(hosts[1])?];
             let start = Instant::now();
             let mut calls = 0;
-            while start.elapsed() < settings.time {
+            while start.elapsed() < time {
                 random
                     .write_one(&files[(calls % 2) as usize], calls)
                     .call(what)?;

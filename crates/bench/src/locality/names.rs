@@ -1,6 +1,6 @@
 //! Names: empty files that are made in a directory of the first node, by it and another one at once, and by another one alone.
 
-use super::contend::paired;
+use super::contend::{paired, slice_time};
 use super::field::{Done, Field, Migration, Sample};
 use super::rewrite::joined;
 use super::{Samples, Settings, Side};
@@ -18,7 +18,7 @@ pub(super) fn by_two(field: &mut Field, settings: &Settings, round: u32) -> Chec
         field,
         round,
         |_, _| Ok(()),
-        |field, name, ()| create(field, settings, name, &[OWNER, OTHER]),
+        |field, name, ()| create(field, slice_time(settings), name, &[OWNER, OTHER]),
     )
 }
 
@@ -26,22 +26,22 @@ pub(super) fn by_two(field: &mut Field, settings: &Settings, round: u32) -> Chec
 pub(super) fn by_another(field: &mut Field, settings: &Settings) -> Checked<Samples> {
     let name = field.directory(OWNER)?;
     field.set(&name, Migration::Off)?;
-    let mut samples = vec![(Side::Off, create(field, settings, &name, &[OTHER])?)];
+    let mut samples = vec![(Side::Off, create(field, settings.time, &name, &[OTHER])?)];
     if field.moves() {
         field.set(&name, Migration::Adaptive)?;
-        samples.push((Side::First, create(field, settings, &name, &[OTHER])?));
-        samples.push((Side::Again, create(field, settings, &name, &[OTHER])?));
+        samples.push((Side::First, create(field, settings.time, &name, &[OTHER])?));
+        samples.push((Side::Again, create(field, settings.time, &name, &[OTHER])?));
     }
     field.remove(&name)?;
     let own = field.directory(OTHER)?;
     field.set(&own, Migration::Off)?;
-    samples.push((Side::Own, create(field, settings, &own, &[OTHER])?));
+    samples.push((Side::Own, create(field, settings.time, &own, &[OTHER])?));
     field.remove(&own)?;
     Ok(samples)
 }
 
 /// Each host makes files in the directory for a while, all at once, and syncs; then each must see them all.
-fn create(field: &mut Field, settings: &Settings, name: &str, hosts: &[u32]) -> Checked<Sample> {
+fn create(field: &mut Field, time: Duration, name: &str, hosts: &[u32]) -> Checked<Sample> {
     let list = |field: &Field, host| -> Checked<u64> {
         let listed = std::fs::read_dir(field.on(host, name)).call(|| "list".to_owned())?;
         Ok(listed.count() as u64)
@@ -51,7 +51,7 @@ fn create(field: &mut Field, settings: &Settings, name: &str, hosts: &[u32]) -> 
         let calls = std::thread::scope(|scope| {
             let make = |host: &u32| {
                 let (directory, prefix) = (field.on(*host, name), format!("h{host}-{before}"));
-                scope.spawn(move || create_for(&directory, &prefix, settings.time))
+                scope.spawn(move || create_for(&directory, &prefix, time))
             };
             let threads: Vec<_> = hosts.iter().map(make).collect();
             threads.into_iter().map(joined).sum::<Checked<u64>>()
