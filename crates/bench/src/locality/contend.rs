@@ -28,18 +28,21 @@ struct Contest<T> {
     slices: Vec<Sample>,
 }
 
-/// Measures off and adaptive in slices by turns, and in an order that changes: who comes first finds the machine as others
-/// left it. Whatever moves, moves in the time that is measured.
+/// Measures off and adaptive in slices by turns, and in an order that changes, that in which their directories are made, too:
+/// who comes first finds the machine as others left it. Whatever moves, moves in the time that is measured.
 pub(super) fn paired<T>(
     field: &mut Field,
     round: u32,
     mut begin: impl FnMut(&Field, &str) -> Checked<T>,
     mut slice: impl FnMut(&mut Field, &str, &mut T) -> Checked<Sample>,
 ) -> Checked<Samples> {
-    let sides = [
+    let mut sides = [
         (Side::Adaptive, Migration::Adaptive),
         (Side::Off, Migration::Off),
     ];
+    if round.is_multiple_of(2) {
+        sides.reverse();
+    }
     let mut contests = Vec::new();
     for (side, migration) in sides {
         if migration != Migration::Off && !field.moves() {
