@@ -19,6 +19,7 @@ pub mod key;
 pub mod lease;
 pub mod lock;
 pub mod memory;
+pub mod near;
 pub mod op;
 pub mod overlay;
 pub mod owner_view;

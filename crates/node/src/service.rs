@@ -12,7 +12,7 @@ use perigee_proto::message::{chain, data, file, hold, past, report, session, tx}
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
 use perigee_types::limits::IO_LEN_MAX;
-use perigee_types::{ContainerId, Errno, NodeId, Span};
+use perigee_types::{ContainerId, Errno, NodeId, Span, Version};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 use tracing::{debug, info, warn};
@@ -113,6 +113,8 @@ async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
         return reply::<session::Execute>(&session::Executed {
             result: Err(Errno::EROFS),
             ttl_us: 0,
+            as_of: Version::default(),
+            directory: None,
         });
     }
     let container = container(env, crate::router::container_of(&request.operation))?;
@@ -126,13 +128,19 @@ async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
         operation: request.operation,
     };
     let result = answered(|answer| container.execute(request, answer)).await;
-    let (result, ttl) = match inner(&container, result)? {
-        Ok((reply, ttl)) => (Ok(reply), ttl),
-        Err(errno) => (Err(errno), Span::ZERO),
-    };
-    reply::<session::Execute>(&session::Executed {
-        result,
-        ttl_us: ttl.as_micros(),
+    reply::<session::Execute>(&match inner(&container, result)? {
+        Ok(told) => session::Executed {
+            result: Ok(told.reply),
+            ttl_us: told.ttl.as_micros(),
+            as_of: told.as_of,
+            directory: told.directory,
+        },
+        Err(errno) => session::Executed {
+            result: Err(errno),
+            ttl_us: 0,
+            as_of: Version::default(),
+            directory: None,
+        },
     })
 }
 

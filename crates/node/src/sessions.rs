@@ -2,11 +2,13 @@
 
 use crate::container::{Elsewhere, Failed};
 use crate::env::Env;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use perigee_client::Session;
-use perigee_meta::Touched;
 use perigee_meta::lock::kept::{Fate, KeptId};
-use perigee_types::{ContainerId, InodeId, NodeId, SessionId, Tick};
+use perigee_meta::near::{Asked, Near, Word};
+use perigee_meta::{Attr, Op, Reply, Touched};
+use perigee_proto::message::session::Executed;
+use perigee_types::{ContainerId, InodeId, NodeId, SessionId, Span, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,6 +35,7 @@ pub(crate) struct Sessions {
     reads: RwLock<BTreeMap<(SessionId, InodeId), Tick>>,
     /// Counts revocations, so that a lease that crossed one on its way is not believed.
     revision: AtomicU64,
+    near: Mutex<Near>,
 }
 
 impl Sessions {
@@ -48,7 +51,57 @@ impl Sessions {
             open: RwLock::default(),
             reads: RwLock::default(),
             revision: AtomicU64::new(0),
+            near: Mutex::default(),
         }
+    }
+
+    /// A session is about to ask another host's owner.
+    pub(crate) fn asks(&self) -> Asked {
+        self.near.lock().ask()
+    }
+
+    /// The owner has answered what was asked, and sent, then.
+    pub(crate) fn told(
+        &self,
+        id: SessionId,
+        op: &Op,
+        (asked, sent): (Asked, Tick),
+        answer: &Executed,
+    ) {
+        let Ok(reply) = &answer.result else {
+            return self.told_nothing(id, op);
+        };
+        let word = |attr, ttl_us| Word {
+            attr,
+            until: sent + Span(ttl_us),
+        };
+        let directory = answer.directory.iter();
+        let mut words: Vec<Word> = directory
+            .map(|after| word(after.attr, after.ttl_us))
+            .collect();
+        if let Reply::Attr(attr) | Reply::Entry(attr) | Reply::Created { attr, .. } = reply {
+            words.push(word(*attr, answer.ttl_us));
+        }
+        // The answer is of the state of one container, which orders what is said of it.
+        let home = crate::router::container_of(op);
+        words.retain(|word| word.attr.inode.container() == home);
+        let mut near = self.near.lock();
+        near.told(id, op, reply, (asked, answer.as_of), &words);
+    }
+
+    /// It has not, or refused: what became of an operation may not be known.
+    pub(crate) fn told_nothing(&self, id: SessionId, op: &Op) {
+        self.near.lock().unknown(id, op);
+    }
+
+    /// What a session keeps of a directory that another host owns, and for how long it may.
+    pub(crate) fn kept_attr(
+        &self,
+        id: SessionId,
+        inode: InodeId,
+        now: Tick,
+    ) -> Option<(Attr, Span)> {
+        self.near.lock().attr(now, id, inode)
     }
 
     pub(crate) fn next_id(&self) -> SessionId {
@@ -66,6 +119,7 @@ impl Sessions {
     }
 
     pub(crate) fn remove(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.near.lock().session_ended(id);
         self.open.write().remove(&id)
     }
 
@@ -146,6 +200,7 @@ impl Sessions {
     }
 
     fn end_reads(&self, id: SessionId, touched: &[Touched]) {
+        self.near.lock().revoked(id, touched);
         let mut reads = self.reads.write();
         self.revision.fetch_add(1, Ordering::SeqCst);
         for change in touched {
@@ -200,6 +255,7 @@ impl Sessions {
     /// A container has another owner: no mount keeps content of its files unasked.
     pub(crate) fn forget_content(&self, container: ContainerId) {
         let sessions: Vec<_> = self.open.read().values().cloned().collect();
+        self.near.lock().owner_changed(container);
         {
             let mut reads = self.reads.write();
             self.revision.fetch_add(1, Ordering::SeqCst);

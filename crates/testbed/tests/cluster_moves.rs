@@ -4,6 +4,7 @@
 use perigee_testbed::{Cluster, program, wait};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -218,4 +219,66 @@ fn a_copy_and_then_the_ownership_go_to_the_host_that_works_without_one() {
     );
     assert_eq!(owner(&mut cluster, &stays), (1, 0));
     assert_eq!(names(&works), names(&mount.join("works/tree")));
+}
+
+#[test]
+fn a_change_of_a_name_tells_its_host_what_became_of_the_directory() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(2).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let (dir, far) = (here.join("far"), there.join("far"));
+    fs::create_dir(&dir).unwrap();
+    let name = dir.to_string_lossy();
+    let settings = ["policy", "set", &name, "copies=1", "migration=off"];
+    assert!(cluster.command(&settings).unwrap().status.success());
+    // Files: a directory would come into a container of who makes it.
+    let changed = |path: &Path| {
+        let attr = fs::metadata(path).unwrap();
+        (attr.mtime(), attr.mtime_nsec())
+    };
+    // A member would have more to tell.
+    wait::until("a copy at the owner alone", LIMIT, || {
+        Ok((copies(&mut cluster, &dir) == [1]).then_some(()))
+    })
+    .unwrap();
+    // Where both have just made something, nobody may keep anything for a moment.
+    let mut round = 0;
+    wait::until("the host may keep what it knows", LIMIT, || {
+        round += 1;
+        fs::File::create_new(far.join(format!("first-{round}"))).unwrap();
+        let before = messages(&mut cluster, 2);
+        (0..20).for_each(|_| _ = changed(&far));
+        Ok((messages(&mut cluster, 2) - before < 15).then_some(()))
+    })
+    .unwrap();
+    let mut last = changed(&far);
+
+    let before = messages(&mut cluster, 2);
+    let began = Instant::now();
+    for number in 0..100 {
+        fs::File::create_new(far.join(number.to_string())).unwrap();
+        let now = changed(&far);
+        assert!(now > last, "file {number}: {now:?} after {last:?}");
+        last = now;
+    }
+    let took = began.elapsed();
+    let sent = messages(&mut cluster, 2) - before;
+    // The name is looked up, and made; its directory's attributes would be a third question.
+    let by_time = 20 + took.as_millis() as u64 / 10;
+    assert!(sent < 200 + by_time, "{sent} messages in {took:?}");
+
+    // What the host has of the directory ends with the next change, whoever makes it.
+    for number in 0..30 {
+        let (who, other) = match number % 3 {
+            0 => (&far, &dir),
+            _ => (&dir, &far),
+        };
+        fs::File::create_new(who.join(format!("again-{number}"))).unwrap();
+        let now = changed(other);
+        assert!(now > last, "again {number}: {now:?} after {last:?}");
+        assert_eq!(changed(who), now);
+        last = now;
+    }
 }

@@ -6,10 +6,11 @@ use super::{After, Answer, Container, Elsewhere, Failed, File, State};
 use crate::sessions::Whom;
 use parking_lot::MutexGuard;
 use perigee_meta::lease::{Holder, leased_by};
+use perigee_meta::near::directory_of;
 use perigee_meta::queue::Asked;
 use perigee_meta::tx::Turn;
-use perigee_meta::{Attr, Op, Outcome, Reply, RunId, Seen, Touched};
-use perigee_proto::message::session::{CallLock, Revoke};
+use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
+use perigee_proto::message::session::{CallLock, DirectoryAfter, Revoke};
 use perigee_replica::work::Done;
 use perigee_types::{
     Batch, ByteRange, ContainerId, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
@@ -32,6 +33,30 @@ pub(crate) struct Request {
     pub(crate) answered_through: OpId,
     pub(crate) new_directory_in: Option<ContainerId>,
     pub(crate) operation: Op,
+}
+
+/// What a session is answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    pub(crate) reply: Reply,
+    /// For how long the session may keep what the reply says.
+    pub(crate) ttl: Span,
+    /// The last record of the state that it is of.
+    pub(crate) as_of: Version,
+    /// The directory in which another host's session has changed a name, after that.
+    pub(crate) directory: Option<DirectoryAfter>,
+}
+
+impl Told {
+    /// Of which nothing may be kept.
+    pub(super) const fn unkept(reply: Reply, as_of: Version) -> Self {
+        Self {
+            reply,
+            ttl: Span::ZERO,
+            as_of,
+            directory: None,
+        }
+    }
 }
 
 /// What stands between an operation that was ordered and its answer.
@@ -128,7 +153,7 @@ impl Container {
 
     /// Runs an operation of a session, of this node or another, and answers when what it shows and
     /// does is safe to tell that session.
-    pub(crate) fn execute(self: &Arc<Self>, request: Request, answer: Answer<(Reply, Span)>) {
+    pub(crate) fn execute(self: &Arc<Self>, request: Request, answer: Answer<Told>) {
         self.execute_called(request, None, answer);
     }
 
@@ -137,7 +162,7 @@ impl Container {
         self: &Arc<Self>,
         request: Request,
         called: Option<Called>,
-        answer: Answer<(Reply, Span)>,
+        answer: Answer<Told>,
     ) {
         let local = request.session.node() == self.env.me;
         let mut after = After::default();
@@ -176,9 +201,9 @@ impl Container {
         };
         drop(still);
         match ran {
-            Ok(Ran::Done(result, ttl, owed)) => {
+            Ok(Ran::Done(result, owed)) => {
                 after.run();
-                self.settle(owed, result.map(|reply| (reply, ttl)), answer);
+                self.settle(owed, result, answer);
             }
             Ok(Ran::Spans(run)) => {
                 after.run();
@@ -259,7 +284,11 @@ impl Container {
                 commit: Some(st.chain.last()),
                 ..Owed::default()
             };
-            return Ok(Ran::Done(result, Span::ZERO, owed));
+            let last = st.chain.last();
+            return Ok(Ran::Done(
+                result.map(|reply| Told::unkept(reply, last)),
+                owed,
+            ));
         }
         if mutates && self.is_backed_up(st) {
             return Err(Elsewhere::NotReady);
@@ -274,7 +303,11 @@ impl Container {
                 return Ok(Ran::Calls(calls, run));
             }
             Admitted::Answered(result, owed) => {
-                return Ok(Ran::Done(result, Span::ZERO, owed));
+                let last = st.chain.last();
+                return Ok(Ran::Done(
+                    result.map(|reply| Told::unkept(reply, last)),
+                    owed,
+                ));
             }
         }
         let Ok(context) = self.context(st, (epoch, now), request) else {
@@ -295,11 +328,7 @@ impl Container {
                 after.push(move || me.keys_rot(&failed));
                 return Err(Elsewhere::NotReady);
             }
-            return Ok(Ran::Done(
-                Err(self.store_refused(&failed)),
-                Span::ZERO,
-                Owed::default(),
-            ));
+            return Ok(Ran::Done(Err(self.store_refused(&failed)), Owed::default()));
         }
         let show = st.before_telling(local, latest);
         let outcome = match st.transactions.judge(&reads, foreign, ran) {
@@ -312,11 +341,11 @@ impl Container {
                     commit: show,
                     ..Owed::default()
                 };
-                return Ok(Ran::Done(Err(errno), Span::ZERO, owed));
+                return Ok(Ran::Done(Err(errno), owed));
             }
             Turn::Corrupt(corrupt) => {
                 error!(container = %self.id, %corrupt, "state is corrupt");
-                return Ok(Ran::Done(Err(Errno::EIO), Span::ZERO, Owed::default()));
+                return Ok(Ran::Done(Err(Errno::EIO), Owed::default()));
             }
             // What other sessions keep of it is taken back first: whoever sees the change is sure that all do.
             Turn::Alone(outcome) if st.leases.is_kept(now, request.session, &outcome.touched) => {
@@ -335,7 +364,7 @@ impl Container {
         }
         let local = local && !self.is_abroad(&outcome.reply);
         let done = self.conclude(st, now, until, request, local, latest, outcome, after);
-        Ok(Ran::Done(done.result, done.ttl, done.owed))
+        Ok(Ran::Done(done.result, done.owed))
     }
 
     /// Orders an outcome that this container alone carries, and sums up what its answer waits for.
@@ -361,6 +390,7 @@ impl Container {
         let granted = matches!(outcome.reply, Reply::Granted(_));
         let mut owed = Owed::default();
         let mut depends = latest;
+        let changes = outcome.batches.contains_key(&self.id);
         if let Some(mut batch) = outcome.batches.remove(&self.id) {
             self.add_reap(st, local, &outcome.reply, &mut batch);
             // One of this node may wait for other hosts' leases, or for the members to know of a lock, and be asked for
@@ -389,11 +419,60 @@ impl Container {
         self.locks_changed(st, now, &request.operation, &reply, after);
         self.freshen(st, &mut reply);
         let ttl = self.grant(st, now, until, request, &reply);
-        Concluded {
-            result: Ok(reply),
+        // The answer waits for the record of the change, and so for all that the directory shows then.
+        let directory = match changes {
+            true => self.directory_after(st, now, until, request),
+            false => None,
+        };
+        let told = Told {
+            reply,
             ttl,
+            as_of: st.chain.last(),
+            directory,
+        };
+        Concluded {
+            result: Ok(told),
             owed,
         }
+    }
+
+    /// What the directory is like in which another host's session has changed a name: its kernel has forgotten that, and
+    /// asks before the next step.
+    fn directory_after(
+        &self,
+        st: &mut State,
+        now: Tick,
+        until: Tick,
+        request: &Request,
+    ) -> Option<DirectoryAfter> {
+        let session = request.session;
+        let inode = directory_of(&request.operation)?;
+        if session.node() == self.env.me || inode.container() != self.id {
+            return None;
+        }
+        let mut foreign = Foreign::default();
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let look = Op::GetAttr { inode };
+        let looked = perigee_meta::execute(&look, &Context::default(), &mut view);
+        let Ok(Outcome {
+            reply: Reply::Attr(attr),
+            ..
+        }) = looked
+        else {
+            // The change is done, and its answer needs no word of it: who wants to know asks, and hears of what is wrong.
+            return None;
+        };
+        let ttl = match st.may_keep(inode, session) {
+            true => {
+                let limit = st.leases.limit(now, session, until);
+                st.leases.grant(now, inode, session, limit)
+            }
+            false => Span::ZERO,
+        };
+        Some(DirectoryAfter {
+            attr,
+            ttl_us: ttl.as_micros(),
+        })
     }
 
     /// Whether other hosts may keep what is about to change.
@@ -648,9 +727,7 @@ impl Container {
 
 /// What an operation came to that one container alone carries.
 pub(super) struct Concluded {
-    pub(super) result: Result<Reply, Errno>,
-    /// For how long the session may keep what it is shown.
-    pub(super) ttl: Span,
+    pub(super) result: Result<Told, Errno>,
     /// What the answer waits for.
     pub(super) owed: Owed,
 }
@@ -659,7 +736,6 @@ impl Concluded {
     fn failed(errno: Errno) -> Self {
         Self {
             result: Err(errno),
-            ttl: Span::ZERO,
             owed: Owed::default(),
         }
     }
@@ -681,7 +757,7 @@ struct Called {
 )]
 enum Ran {
     /// It is decided; the answer may owe something first.
-    Done(Result<Reply, Errno>, Span, Owed),
+    Done(Result<Told, Errno>, Owed),
     /// Other containers are part of it, or may be in its way, or leases are. Of a change: this execution's name.
     Spans(Option<RunId>),
     /// Locks are to be called for first, that hosts may only keep; and this execution's name.

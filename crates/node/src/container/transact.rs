@@ -2,7 +2,7 @@
 //!
 //! [`perigee_meta::tx::Transactions`] decides; this asks the other owners, orders the records, and says what may be said.
 
-use super::execute::{Owed, Request, changes, data_inode};
+use super::execute::{Owed, Request, Told, changes, data_inode};
 use super::trash::Unsaid;
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State};
@@ -16,7 +16,7 @@ use perigee_proto::message::tx::{
 };
 use perigee_replica::Chunk;
 use perigee_replica::chunk::Access;
-use perigee_types::{ByteRange, ContainerId, Errno, InodeId, SessionId, Span, Tick, TxId, Version};
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, SessionId, Tick, TxId, Version};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -42,7 +42,7 @@ enum Next {
     Policy(InodeId),
     /// Parts of these files belong to other members.
     Call(Vec<(InodeId, Access)>),
-    Answer(Result<Reply, Errno>, Owed),
+    Answer(Box<Result<Told, Errno>>, Owed),
     Prepare(Box<(Plan, Outcome)>),
 }
 
@@ -72,7 +72,7 @@ impl Container {
         request: Request,
         run: Option<RunId>,
         foreign: Foreign,
-        answer: Answer<(Reply, Span)>,
+        answer: Answer<Told>,
     ) {
         let me = self.clone();
         let operation = request.operation.clone();
@@ -88,10 +88,10 @@ impl Container {
             Ok(Ok(result)) => result,
             Ok(Err(_)) | Err(_) => Err(Failed::Errno(Errno::EIO)),
         };
-        if let Ok(reply) = &result {
-            self.locks_changed_apart(&operation, reply);
+        if let Ok(told) = &result {
+            self.locks_changed_apart(&operation, &told.reply);
         }
-        answer(result.map(|reply| (reply, Span::ZERO)));
+        answer(result);
     }
 
     async fn attempt(
@@ -99,7 +99,7 @@ impl Container {
         request: &Request,
         run: Option<RunId>,
         mut foreign: Foreign,
-    ) -> Result<Reply, Failed> {
+    ) -> Result<Told, Failed> {
         let deadline = Instant::now() + PATIENCE;
         let mut pause = PAUSE.0;
         let mut passed = Vec::new();
@@ -113,13 +113,14 @@ impl Container {
                     self.fetch(&mut later).await?;
                     if foreign.agrees(&later) {
                         self.pay(owed).await?;
-                        return result.map_err(Failed::Errno);
+                        return (*result).map_err(Failed::Errno);
                     }
                 }
                 Next::Prepare(prepared) => {
                     let (plan, outcome) = *prepared;
                     if let Some(reply) = self.transact(request, plan, outcome).await? {
-                        return Ok(reply);
+                        let as_of = self.state.lock().chain.last();
+                        return Ok(Told::unkept(reply, as_of));
                     }
                 }
                 Next::Recall(owed) => {
@@ -245,7 +246,13 @@ impl Container {
         Ok(match turn {
             Turn::Fetch => Next::Fetch,
             Turn::Wait => Next::Wait,
-            Turn::Answer(result) => Next::Answer(result.map(|outcome| outcome.reply), owed),
+            Turn::Answer(result) => {
+                let last = st.chain.last();
+                Next::Answer(
+                    Box::new(result.map(|outcome| Told::unkept(outcome.reply, last))),
+                    owed,
+                )
+            }
             Turn::Corrupt(corrupt) => {
                 error!(container = %self.id, %corrupt, "state is corrupt");
                 return Err(Errno::EIO.into());
@@ -257,7 +264,7 @@ impl Container {
             }
             Turn::Alone(outcome) => {
                 let done = self.conclude(st, now, until, request, local, latest, outcome, after);
-                Next::Answer(done.result, done.owed)
+                Next::Answer(Box::new(done.result), done.owed)
             }
             Turn::Spans(mut outcome) => {
                 let batches = std::mem::take(&mut outcome.batches);

@@ -23,7 +23,7 @@ use asks::ask;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_client::fs::Done;
-use perigee_meta::{NewNode, Op, Reply};
+use perigee_meta::{Attr, NewNode, Op, Reply};
 use perigee_proto::message::file;
 use perigee_proto::message::session::Execute;
 use perigee_replica::work::Done as What;
@@ -128,8 +128,8 @@ impl Router {
                 request.clone(),
                 Box::new(move |result| _ = sender.send(result)),
             );
-            let (reply, ttl) = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
-            Ok((Ok(reply), ttl))
+            let told = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
+            Ok((Ok(told.reply), told.ttl))
         };
         let execute = Execute {
             session: request.session,
@@ -141,8 +141,11 @@ impl Router {
         let there = |node| {
             let execute = &execute;
             async move {
+                let asked = env.sessions.asks();
                 let sent = env.clock.now();
                 let answer = ask(env, node, execute, CALL).await?;
+                let (session, op) = (execute.session, &execute.operation);
+                env.sessions.told(session, op, (asked, sent), &answer);
                 let took = env.clock.now().since(sent);
                 Ok((
                     answer.result,
@@ -153,6 +156,13 @@ impl Router {
         let container = container_of(&request.operation);
         let (result, ttl) = at_owner(env, container, PATIENCE, here, there).await?;
         Ok((result?, ttl))
+    }
+
+    /// What a session's host keeps of a directory that another host owns.
+    fn kept_attr(&self, session: SessionId, inode: InodeId) -> Option<(Attr, Span)> {
+        self.env
+            .sessions
+            .kept_attr(session, inode, self.env.clock.now())
     }
 
     /// A program of this host is served; the node's own questions are not counted.
@@ -172,6 +182,10 @@ impl Router {
         let me = self.me();
         self.env.runtime.spawn(async move {
             let result = Self::route(&env, &request).await;
+            if result.is_err() {
+                env.sessions
+                    .told_nothing(request.session, &request.operation);
+            }
             // Members carry such a change out when they hear that it is committed, which may be after this.
             if let Some(inode) = data_inode(&request.operation) {
                 env.sessions.ask_again(request.session, inode);
@@ -198,6 +212,11 @@ impl Router {
         let request = self.request(session, op);
         let container = self.env.container(container_of(&request.operation));
         let Some(container) = container.filter(|container| container.owned().is_some()) else {
+            if let Op::GetAttr { inode } = &request.operation
+                && let Some((attr, left)) = self.kept_attr(session, *inode)
+            {
+                return done(Ok((Reply::Attr(attr), left.as_duration())));
+            }
             return self.route_later(request, done);
         };
         let again = request.clone();
@@ -216,7 +235,7 @@ impl Router {
                     if let Some(me) = me.filter(|_| changes(&again.operation)) {
                         me.answered(again.op);
                     }
-                    done(plain(result));
+                    done(plain(result.map(|told| (told.reply, told.ttl))));
                 }
             }),
         );

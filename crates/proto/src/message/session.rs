@@ -2,8 +2,8 @@
 
 use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
-use perigee_meta::{Op, Reply, Touched, WaitId};
-use perigee_types::{ContainerId, Errno, InodeId, OpId, SessionId};
+use perigee_meta::{Attr, Op, Reply, Touched, WaitId};
+use perigee_types::{ContainerId, Errno, InodeId, OpId, SessionId, Version};
 use serde::{Deserialize, Serialize};
 
 /// Runs one operation of the name space at the owner of the container that it starts in.
@@ -28,6 +28,20 @@ pub struct Executed {
     /// The reply, or the error for the program.
     pub result: Result<Reply, Errno>,
     /// For how long names and attributes of the reply may be kept, microseconds; 0: not.
+    pub ttl_us: u64,
+    /// The last record of the state that the answer is of: of two answers the one of the later state is right.
+    pub as_of: Version,
+    /// What the directory is like in which a name was changed.
+    pub directory: Option<DirectoryAfter>,
+}
+
+/// A directory after a change of a name in it: a call with its `getattr`, which the kernel of who made the change would send
+/// next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryAfter {
+    /// Its attributes.
+    pub attr: Attr,
+    /// For how long they may be kept, microseconds; 0: not.
     pub ttl_us: u64,
 }
 
