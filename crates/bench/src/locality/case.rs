@@ -32,6 +32,8 @@ pub enum Side {
     Concentrated,
     /// Nothing moves: the owner is elsewhere.
     Off,
+    /// Nothing moves, once more: what a difference of nothing looks like.
+    Control,
     /// What is owned elsewhere may move while it is measured.
     First,
     /// The same once more.
@@ -60,6 +62,8 @@ pub struct Case {
 pub(super) enum Aim {
     /// So many times as fast.
     AtLeast(f64),
+    /// As fast, or slower by no more than the control was in one of its rounds.
+    NotSlower,
     /// It works without a byte from the network.
     NoBytes,
     /// It is shown for its own sake.
@@ -108,9 +112,9 @@ const fn compare(
 const FASTER: Aim = Aim::AtLeast(1.0);
 
 /// In the order of the table.
-pub(super) const COMPARISONS: [Comparison; 21] = {
-    use Aim::{AtLeast, NoBytes, Nothing};
-    use Side::{Adaptive, Again, Concentrated, Cut, First, Linked, Off, Own};
+pub(super) const COMPARISONS: [Comparison; 24] = {
+    use Aim::{AtLeast, NoBytes, NotSlower, Nothing};
+    use Side::{Adaptive, Again, Concentrated, Control, Cut, First, Linked, Off, Own};
     [
         compare(
             "rewrite_off",
@@ -191,15 +195,36 @@ pub(super) const COMPARISONS: [Comparison; 21] = {
             Some(1.175),
         ),
         compare("random_1m_own", Job::Random1m, (Own, Off), Nothing, None),
-        compare("alternate", Job::Alternate, (Adaptive, Off), FASTER, None),
+        compare(
+            "alternate",
+            Job::Alternate,
+            (Adaptive, Off),
+            NotSlower,
+            None,
+        ),
+        compare(
+            "alternate_control",
+            Job::Alternate,
+            (Control, Off),
+            Nothing,
+            None,
+        ),
         compare(
             "alternate_strangers",
             Job::AlternateStrangers,
             (Adaptive, Off),
-            FASTER,
+            NotSlower,
             None,
         ),
-        compare("create", Job::Create, (Adaptive, Off), FASTER, None),
+        compare(
+            "alternate_strangers_control",
+            Job::AlternateStrangers,
+            (Control, Off),
+            Nothing,
+            None,
+        ),
+        compare("create", Job::Create, (Adaptive, Off), NotSlower, None),
+        compare("create_control", Job::Create, (Control, Off), Nothing, None),
         compare(
             "create_far_first",
             Job::CreateFar,
@@ -300,6 +325,7 @@ impl Side {
         match self {
             Self::Concentrated => "concentrated",
             Self::Off => "migration=off",
+            Self::Control => "off, as control",
             Self::First => "adaptive, first",
             Self::Again => "adaptive, again",
             Self::Own => "made there",

@@ -12,12 +12,12 @@ const OWNER: u32 = 1;
 /// All of it is one chunk.
 const FILE_BYTES: u64 = 4 << 20;
 /// Parts of one sample. Off and adaptive should come to much the same: what slows the machine down for some seconds must
-/// not decide between them.
-const SLICES: u32 = 6;
+/// not decide between them. A multiple of the number of sides, each of which comes first, second and last equally often.
+const SLICES: u32 = 12;
 
-/// How long each part runs: all together twice as long as another sample.
+/// How long each part runs: all together three times as long as another sample.
 pub(super) fn slice_time(settings: &Settings) -> Duration {
-    settings.time * 2 / SLICES
+    settings.time * 3 / SLICES
 }
 
 /// One side of a pair: a directory of its own, and what is remembered of it.
@@ -28,8 +28,10 @@ struct Contest<T> {
     slices: Vec<Sample>,
 }
 
-/// Measures off and adaptive in slices by turns, and in an order that changes, that in which their directories are made, too:
-/// who comes first finds the machine as others left it. Whatever moves, moves in the time that is measured.
+/// Measures adaptive, off, and off once more as a control in slices by turns, and in an order that changes, that in which
+/// their directories are made, too: who comes first finds the machine as others left it. Whatever moves, moves in the time
+/// that is measured. What a slice leaves to the background the next one has, whichever side it is of: a rest between them would
+/// be longer than they are.
 pub(super) fn paired<T>(
     field: &mut Field,
     round: u32,
@@ -39,10 +41,10 @@ pub(super) fn paired<T>(
     let mut sides = [
         (Side::Adaptive, Migration::Adaptive),
         (Side::Off, Migration::Off),
+        (Side::Control, Migration::Off),
     ];
-    if round.is_multiple_of(2) {
-        sides.reverse();
-    }
+    let first = round as usize % sides.len();
+    sides.rotate_left(first);
     let mut contests = Vec::new();
     for (side, migration) in sides {
         if migration != Migration::Off && !field.moves() {
@@ -57,8 +59,10 @@ pub(super) fn paired<T>(
             slices: Vec::new(),
         });
     }
-    for number in round..round + SLICES {
-        if number % 2 == 0 {
+    field.settle();
+    for number in 0..SLICES {
+        contests.rotate_left(1);
+        if number % 3 == 0 {
             contests.reverse();
         }
         for contest in &mut contests {
@@ -88,7 +92,7 @@ pub(super) fn alternate(
     let time = slice_time(settings);
     let slice = |field: &mut Field, directory: &str, random: &mut Random| {
         let file = format!("{directory}/f");
-        let sample = field.measure(|field| {
+        let sample = field.measure_at_once(|field| {
             let what = || "write by turns".to_owned();
             let open = |host| {
                 OpenOptions::new()

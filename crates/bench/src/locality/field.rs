@@ -194,6 +194,14 @@ impl Field {
     /// Does a piece of work, and tells what it took. What is to count is synced at its end.
     pub(super) fn measure(&mut self, work: impl FnOnce(&Self) -> Checked<Done>) -> Checked<Sample> {
         self.settle();
+        self.measure_at_once(work)
+    }
+
+    /// The same without waiting for what nodes do in the background.
+    pub(super) fn measure_at_once(
+        &mut self,
+        work: impl FnOnce(&Self) -> Checked<Done>,
+    ) -> Checked<Sample> {
         let messages = self.cluster.messages_sent()?;
         let everywhere = self.cluster.links()?.everywhere();
         let traffic = self.cluster.links()?.traffic(&everywhere)?;

@@ -26,18 +26,24 @@ pub(super) fn by_two(field: &mut Field, settings: &Settings, round: u32) -> Chec
 pub(super) fn by_another(field: &mut Field, settings: &Settings) -> Checked<Samples> {
     let name = field.directory(OWNER)?;
     field.set(&name, Migration::Off)?;
-    let mut samples = vec![(Side::Off, create(field, settings.time, &name, &[OTHER])?)];
+    let mut samples = vec![(Side::Off, alone(field, settings, &name)?)];
     if field.moves() {
         field.set(&name, Migration::Adaptive)?;
-        samples.push((Side::First, create(field, settings.time, &name, &[OTHER])?));
-        samples.push((Side::Again, create(field, settings.time, &name, &[OTHER])?));
+        samples.push((Side::First, alone(field, settings, &name)?));
+        samples.push((Side::Again, alone(field, settings, &name)?));
     }
     field.remove(&name)?;
     let own = field.directory(OTHER)?;
     field.set(&own, Migration::Off)?;
-    samples.push((Side::Own, create(field, settings.time, &own, &[OTHER])?));
+    samples.push((Side::Own, alone(field, settings, &own)?));
     field.remove(&own)?;
     Ok(samples)
+}
+
+/// [`create`] by another host than the owner, once the nodes are at rest.
+fn alone(field: &mut Field, settings: &Settings, name: &str) -> Checked<Sample> {
+    field.settle();
+    create(field, settings.time, name, &[OTHER])
 }
 
 /// Each host makes files in the directory for a while, all at once, and syncs; then each must see them all.
@@ -47,7 +53,7 @@ fn create(field: &mut Field, time: Duration, name: &str, hosts: &[u32]) -> Check
         Ok(listed.count() as u64)
     };
     let before = list(field, OWNER)?;
-    let sample = field.measure(|field| {
+    let sample = field.measure_at_once(|field| {
         let calls = std::thread::scope(|scope| {
             let make = |host: &u32| {
                 let (directory, prefix) = (field.on(*host, name), format!("h{host}-{before}"));

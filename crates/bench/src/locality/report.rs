@@ -48,6 +48,8 @@ struct Compared {
     of: Measured,
     over: Measured,
     ratios: Vec<f64>,
+    /// The ratio that it should reach, if any.
+    goal: Option<f64>,
 }
 
 impl Compared {
@@ -60,8 +62,18 @@ impl Compared {
         let (of_samples, of) = side(comparison.of)?;
         let (over_samples, over) = side(comparison.over)?;
         let ratio = |(of, over): (&Sample, &Sample)| of.value / over.value.max(f64::MIN_POSITIVE);
+        let ratios = |of: &[Sample]| of.iter().zip(over_samples).map(ratio).collect::<Vec<_>>();
+        let goal = match comparison.aim {
+            Aim::AtLeast(times) => Some(times),
+            Aim::NotSlower => {
+                let control = side(Side::Control).map(|(samples, _)| ratios(samples));
+                Some(control.iter().flatten().copied().fold(1.0, f64::min))
+            }
+            Aim::NoBytes | Aim::Nothing => None,
+        };
         Some(Self {
-            ratios: of_samples.iter().zip(over_samples).map(ratio).collect(),
+            ratios: ratios(of_samples),
+            goal,
             comparison,
             of,
             over,
@@ -76,17 +88,18 @@ impl Compared {
     /// Whether it is what it should be; none where it is shown for its own sake.
     fn reached(&self) -> Option<bool> {
         match self.comparison.aim {
-            Aim::AtLeast(times) => Some(self.ratio() >= times),
             Aim::NoBytes => Some(self.of.bytes_per_call == 0.0 && self.of.median > 0.0),
-            Aim::Nothing => None,
+            Aim::AtLeast(_) | Aim::NotSlower | Aim::Nothing => {
+                self.goal.map(|goal| self.ratio() >= goal)
+            }
         }
     }
 
     fn aim(&self) -> String {
-        match self.comparison.aim {
-            Aim::AtLeast(times) => format!("{times:.2}"),
-            Aim::NoBytes => "0 bytes".to_owned(),
-            Aim::Nothing => "-".to_owned(),
+        match (self.comparison.aim, self.goal) {
+            (Aim::NoBytes, _) => "0 bytes".to_owned(),
+            (_, Some(goal)) => format!("{goal:.2}"),
+            (_, None) => "-".to_owned(),
         }
     }
 }
@@ -250,7 +263,8 @@ pub fn table(outcome: &Outcome) -> String {
         text,
         "ratio: median of those of each round; msgs: messages that nodes sent each other, by their own count, and bytes: what \
          arrived\nover the network, by the wires' count, both for each call and with the fsync at the end. Packets were late by \
-         {:?}\non the average, {:?} at worst.\n{} of {} goals are reached",
+         {:?}\non the average, {:?} at worst. Goal of what should not be slower than off: 1, or the lowest round of off beside \
+         itself.\n{} of {} goals are reached",
         outcome.late.mean,
         outcome.late.worst,
         reached.iter().filter(|reached| **reached).count(),
@@ -281,10 +295,7 @@ pub fn store(
             name: format!("locality_{}", comparison.key),
             value: round(row.ratio()),
             unit: "times what is beside it",
-            goal: match comparison.aim {
-                Aim::AtLeast(times) => Some(times),
-                Aim::NoBytes | Aim::Nothing => None,
-            },
+            goal: row.goal.map(round),
             goal_bytes_per_call: (comparison.aim == Aim::NoBytes).then_some(0.0),
             paper: comparison.paper,
             command,
@@ -375,6 +386,25 @@ mod tests {
         assert!(table(&outcome).contains("migration=off"));
         outcome.moves = false;
         assert!(table(&outcome).contains("as it is"));
+    }
+
+    #[test]
+    fn slower_is_what_off_beside_itself_never_was() {
+        for (adaptive, reached) in [(0.94, false), (0.96, true), (1.1, true)] {
+            let of = (Side::Adaptive, &[adaptive; 3][..], 0);
+            let mut outcome = outcome(Job::Create, of, (Side::Off, &[1.0; 3], 0));
+            let reached_by = |outcome: &Outcome| compared(outcome)[0].reached();
+            // Without a control it must be as fast.
+            assert_eq!(reached_by(&outcome), Some(adaptive >= 1.0));
+            let control = Case {
+                job: Job::Create,
+                side: Side::Control,
+            };
+            outcome
+                .series
+                .insert(control, samples(&[1.08, 0.95, 1.01], 0));
+            assert_eq!(reached_by(&outcome), Some(reached));
+        }
     }
 
     #[test]
