@@ -5,9 +5,10 @@ use crate::error::StoreError;
 use crate::kv::key::{self, Tag};
 use crate::kv::{Done, WriteBatch};
 use crate::object::Object;
+use crate::touched::By;
 use parking_lot::Mutex;
 use perigee_types::{ContainerId, InodeId};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -23,8 +24,8 @@ type Shard = HashMap<InodeId, Arc<Object>>;
 pub(crate) struct Objects {
     core: Arc<Core>,
     shards: Vec<Mutex<Shard>>,
-    /// What the last process left to verify.
-    unrecovered: Mutex<BTreeSet<InodeId>>,
+    /// What the last process left to verify, and who else may have changed it.
+    unrecovered: Mutex<BTreeMap<InodeId, By>>,
     any_unrecovered: AtomicBool,
     /// Removed objects whose keys are still being deleted.
     leaving: Arc<Leaving>,
@@ -39,7 +40,7 @@ struct Leaving {
 
 impl Objects {
     pub(crate) fn new(core: Arc<Core>, open_files_max: usize) -> Self {
-        let unrecovered: BTreeSet<InodeId> = core.touched.list().into_iter().collect();
+        let unrecovered: BTreeMap<InodeId, By> = core.touched.list().into_iter().collect();
         Self {
             core,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -58,7 +59,8 @@ impl Objects {
 
     /// The handle of an inode; refuses those that are not recovered.
     pub(crate) fn get(&self, inode: InodeId) -> Result<Arc<Object>, StoreError> {
-        if self.any_unrecovered.load(Ordering::Acquire) && self.unrecovered.lock().contains(&inode)
+        if self.any_unrecovered.load(Ordering::Acquire)
+            && self.unrecovered.lock().contains_key(&inode)
         {
             return Err(StoreError::Unrecovered { inode });
         }
@@ -117,8 +119,13 @@ impl Objects {
         }
     }
 
+    pub(crate) fn left_to_verify(&self) -> Vec<(InodeId, By)> {
+        let left = self.unrecovered.lock();
+        left.iter().map(|(inode, by)| (*inode, *by)).collect()
+    }
+
     pub(crate) fn unrecovered(&self) -> Vec<InodeId> {
-        self.unrecovered.lock().iter().copied().collect()
+        self.unrecovered.lock().keys().copied().collect()
     }
 
     pub(crate) fn set_recovered(&self, inode: InodeId) {
@@ -135,7 +142,7 @@ impl Objects {
             found => found?,
         };
         let unrecovered = self.any_unrecovered.load(Ordering::Acquire)
-            && self.unrecovered.lock().contains(&inode);
+            && self.unrecovered.lock().contains_key(&inode);
         let (retired, gone) = object.retire(unrecovered);
         self.set_recovered(inode);
         self.shard(inode).lock().remove(&inode);

@@ -302,6 +302,12 @@ impl Store {
         self.core.kv.objects_after(container, after, limit)
     }
 
+    /// Whether the kernel tells which parts of files others change.
+    #[must_use]
+    pub fn tells_changes(&self) -> bool {
+        self.core.dirty_log().is_some()
+    }
+
     /// Space that an object of `len` bytes takes, in units of 512 bytes, where it needs no file for that.
     #[must_use]
     pub fn small_blocks(&self, len: u64) -> Option<u64> {
@@ -330,11 +336,11 @@ impl Store {
     ) -> Result<Recovered, StoreError> {
         let mut recovered = Recovered::default();
         let mut settled = Vec::new();
-        for inode in self.objects.unrecovered() {
+        for (inode, by) in self.objects.left_to_verify() {
             let adopt = policy_of(inode.container());
             let object = self.objects.get_any(inode)?;
             recovered.checked += 1;
-            match object.settle(adopt) {
+            match object.settle(adopt, by) {
                 Ok(ranges) => {
                     if !ranges.is_empty() {
                         match adopt {

@@ -4,13 +4,15 @@
 //! process leaves it behind; it is synced in the background at once, and always before the object's
 //! own file is. What is left: power lost in the milliseconds before that, when the kernel has written a
 //! page of the object back already (it waits for seconds; `O_DIRECT` through the backing file does
-//! not). Then recovery does not know of the object, and such a block reads as corrupt. An entry takes 16 bytes: inode (8, little-endian), CRC-32C of it (4), zeros (4).
+//! not). Then recovery does not know of the object, and such a block reads as corrupt. An entry takes 16 bytes: inode (8,
+//! little-endian), CRC-32C of it and of what follows if that is not zero (4), 1 if others write the file unseen, else 0 (4).
+//! Of two entries of an inode the one that says so counts.
 
 use crate::disk::{Disk, DiskFile, OpenMode, read_padded, write_all};
 use crate::error::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use perigee_types::{ByteRange, InodeId};
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +21,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const ENTRY_LEN: usize = 16;
 /// Entries beyond which the log may be written anew.
 const COMPACT_ENTRIES: u64 = 4096;
+
+/// Who may change an object's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum By {
+    /// This process alone.
+    Process,
+    /// Programs, too, past this process: they may outlive it and go on.
+    Others,
+}
 
 /// The log, open.
 #[derive(Debug)]
@@ -36,7 +47,7 @@ pub(crate) struct Touched {
 struct Log {
     file: Arc<dyn DiskFile>,
     entries: u64,
-    set: HashSet<InodeId>,
+    set: HashMap<InodeId, By>,
 }
 
 impl Touched {
@@ -45,12 +56,14 @@ impl Touched {
         let file = disk.open(&path, OpenMode::Existing)?;
         reserve(&*file);
         let entries = file.size()? / ENTRY_LEN as u64;
-        let mut set = HashSet::new();
+        let mut set = HashMap::new();
         let mut entry = [0; ENTRY_LEN];
         for at in 0..entries {
             read_padded(&*file, at * ENTRY_LEN as u64, &mut entry)?;
             // An entry that was torn never had its write follow it to the disk, or the blocks will tell.
-            set.extend(decode(&entry));
+            if let Some((inode, by)) = decode(&entry) {
+                note(&mut set, inode, by);
+            }
         }
         Ok(Self {
             disk,
@@ -63,23 +76,24 @@ impl Touched {
     }
 
     /// The inodes in the log.
-    pub(crate) fn list(&self) -> Vec<InodeId> {
-        let mut list: Vec<InodeId> = self.log.lock().set.iter().copied().collect();
+    pub(crate) fn list(&self) -> Vec<(InodeId, By)> {
+        let log = self.log.lock();
+        let mut list: Vec<_> = log.set.iter().map(|(inode, by)| (*inode, *by)).collect();
         list.sort_unstable();
         list
     }
 
     /// Appends an inode, unless it is there.
-    pub(crate) fn add(&self, inode: InodeId) -> Result<(), StoreError> {
+    pub(crate) fn add(&self, inode: InodeId, by: By) -> Result<(), StoreError> {
         let mut log = self.log.lock();
-        if log.set.contains(&inode) {
+        if log.set.get(&inode).is_some_and(|known| *known >= by) {
             return Ok(());
         }
         let at = log.entries * ENTRY_LEN as u64;
-        write_all(&*log.file, at, &encode(inode))
+        write_all(&*log.file, at, &encode(inode, by))
             .map_err(|e| StoreError::io("append to touched.log", &e))?;
         log.entries += 1;
-        log.set.insert(inode);
+        note(&mut log.set, inode, by);
         drop(log);
         self.unsynced.store(true, Ordering::Release);
         Ok(())
@@ -117,7 +131,8 @@ impl Touched {
         let next = self.path.with_extension("log.new");
         let file = self.disk.open(&next, OpenMode::Truncate)?;
         reserve(&*file);
-        let bytes: Vec<u8> = log.set.iter().flat_map(|&inode| encode(inode)).collect();
+        let entries = log.set.iter().map(|(inode, by)| encode(*inode, *by));
+        let bytes: Vec<u8> = entries.flatten().collect();
         write_all(&*file, 0, &bytes)?;
         file.sync_data()?;
         self.disk.rename(&next, &self.path)?;
@@ -135,18 +150,29 @@ fn reserve(file: &dyn DiskFile) {
     _ = file.allocate(ByteRange::new(0, COMPACT_ENTRIES * ENTRY_LEN as u64));
 }
 
-fn encode(inode: InodeId) -> [u8; ENTRY_LEN] {
+fn note(set: &mut HashMap<InodeId, By>, inode: InodeId, by: By) {
+    let known = set.entry(inode).or_insert(by);
+    *known = by.max(*known);
+}
+
+fn encode(inode: InodeId, by: By) -> [u8; ENTRY_LEN] {
     let mut entry = [0; ENTRY_LEN];
-    let number = inode.0.to_le_bytes();
-    entry[..8].copy_from_slice(&number);
-    entry[8..12].copy_from_slice(&crc32c::crc32c(&number).to_le_bytes());
+    entry[..8].copy_from_slice(&inode.0.to_le_bytes());
+    let mut crc = crc32c::crc32c(&entry[..8]);
+    if by == By::Others {
+        entry[12..].copy_from_slice(&1_u32.to_le_bytes());
+        crc = crc32c::crc32c_append(crc, &entry[12..]);
+    }
+    entry[8..12].copy_from_slice(&crc.to_le_bytes());
     entry
 }
 
-fn decode(entry: &[u8; ENTRY_LEN]) -> Option<InodeId> {
+fn decode(entry: &[u8; ENTRY_LEN]) -> Option<(InodeId, By)> {
     let number = *entry.first_chunk::<8>()?;
     let inode = InodeId(u64::from_le_bytes(number));
-    (*entry == encode(inode)).then_some(inode)
+    let matches = |by: &By| *entry == encode(inode, *by);
+    let by = [By::Process, By::Others].into_iter().find(matches)?;
+    Some((inode, by))
 }
 
 #[cfg(test)]
@@ -168,16 +194,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = open(dir.path());
         for inode in [5, 9, 5, 12] {
-            log.add(InodeId(inode)).unwrap();
+            log.add(InodeId(inode), By::Process).unwrap();
         }
+        log.add(InodeId(9), By::Others).unwrap();
+        log.add(InodeId(9), By::Process).unwrap();
         log.remove(InodeId(9));
         let path = dir.path().join("touched.log");
         let mut bytes = std::fs::read(&path).unwrap();
-        assert_eq!(bytes.len(), 3 * ENTRY_LEN);
+        assert_eq!(bytes.len(), 4 * ENTRY_LEN);
         bytes[2 * ENTRY_LEN] ^= 1;
         bytes.extend_from_slice(&[1, 2, 3]);
         std::fs::write(&path, bytes).unwrap();
-        assert_eq!(open(dir.path()).list(), [InodeId(5), InodeId(9)]);
+        let left = [(InodeId(5), By::Process), (InodeId(9), By::Others)];
+        assert_eq!(open(dir.path()).list(), left);
     }
 
     #[test]
@@ -185,13 +214,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = open(dir.path());
         for inode in 0..COMPACT_ENTRIES + 10 {
-            log.add(InodeId(inode)).unwrap();
+            log.add(InodeId(inode), By::Process).unwrap();
         }
         for inode in 0..COMPACT_ENTRIES {
             log.remove(InodeId(inode));
         }
         log.compact(false).unwrap();
-        log.add(InodeId(3)).unwrap();
-        assert_eq!(open(dir.path()).list().len(), 11);
+        log.add(InodeId(3), By::Others).unwrap();
+        let list = open(dir.path()).list();
+        let others = list.iter().filter(|(_, by)| *by == By::Others);
+        assert_eq!((list.len(), others.count()), (11, 1));
     }
 }

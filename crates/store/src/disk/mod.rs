@@ -6,8 +6,8 @@ mod real;
 
 pub use real::RealDisk;
 
-use perigee_types::ByteRange;
 use perigee_types::limits::BLOCK_LEN;
+use perigee_types::{ByteRange, WallTime};
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io;
@@ -96,6 +96,12 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     }
     /// The length in bytes.
     fn size(&self) -> io::Result<u64>;
+    /// When the content was last changed, by whomever.
+    ///
+    /// Errors: `Unsupported` of what is no file of a file system.
+    fn modified(&self) -> io::Result<WallTime> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Space taken, in units of 512 bytes.
     fn blocks(&self) -> io::Result<u64>;
     /// Cuts or extends; what is new reads as zeros.

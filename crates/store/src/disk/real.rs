@@ -2,7 +2,7 @@
 
 use super::{Disk, DiskFile, DiskSpace, OpenMode, SeekTo, Sharing, WholeDisk};
 use parking_lot::Mutex;
-use perigee_types::ByteRange;
+use perigee_types::{ByteRange, WallTime};
 use rustix::fs::{
     FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, fallocate, fdatasync, flock, fstat,
     ftruncate, seek, syncfs,
@@ -205,6 +205,14 @@ impl DiskFile for RealFile {
 
     fn size(&self) -> io::Result<u64> {
         Ok(u64::try_from(fstat(&self.fd)?.st_size).unwrap_or(0))
+    }
+
+    fn modified(&self) -> io::Result<WallTime> {
+        let stat = fstat(&self.fd)?;
+        Ok(WallTime {
+            secs: stat.st_mtime,
+            nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or_default(),
+        })
     }
 
     fn blocks(&self) -> io::Result<u64> {

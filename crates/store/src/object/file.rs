@@ -2,7 +2,7 @@
 
 use super::small::Open;
 use super::{Backing, Body, Goes, Object, Writers};
-use crate::disk::{DiskFile, OpenMode};
+use crate::disk::{DiskFile, OpenMode, SeekTo, read_padded, write_all};
 use crate::error::StoreError;
 use perigee_types::ByteRange;
 use std::io;
@@ -74,6 +74,27 @@ impl Object {
         }
     }
 
+    /// Puts a copy in the file's place: who still has the old one open, or maps it, changes nothing here any more. For an
+    /// object of an earlier process, which wrote the file together with programs that may go on.
+    pub(super) fn renew_file(&self) -> io::Result<()> {
+        let disk = &self.core.disk;
+        let path = self.core.layout.object(self.inode);
+        let old = match disk.open(&path, OpenMode::Existing) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+            opened => opened?,
+        };
+        self.close_file();
+        let next = path.with_extension("new");
+        let made = copy_file(&*old, &*disk.open(&next, OpenMode::Truncate)?);
+        let renamed = made.and_then(|()| disk.rename(&next, &path));
+        if let Err(error) = renamed {
+            // What is left of it would take the space that was missing; what remains of this is overwritten next time.
+            _ = disk.remove_file(&next);
+            return Err(error);
+        }
+        disk.sync_dir(&self.core.layout.shelf(self.inode))
+    }
+
     /// Removes the file; no error where there is none.
     pub(super) fn remove_file(&self) -> io::Result<()> {
         let path = self.core.layout.object(self.inode);
@@ -126,4 +147,29 @@ impl Object {
         }
         file.fd().map_err(|e| self.io("use", &e))
     }
+}
+
+/// Copies content and holes, durably.
+fn copy_file(from: &dyn DiskFile, to: &dyn DiskFile) -> io::Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let size = from.size()?;
+    to.set_len(size)?;
+    let mut at = 0;
+    while at < size {
+        let Some(start) = from.seek(at, SeekTo::Data)? else {
+            break;
+        };
+        let end = from.seek(start, SeekTo::Hole)?.unwrap_or(size).min(size);
+        let mut piece = vec![0; PIECE.min(end.saturating_sub(start)) as usize];
+        let mut from_here = start;
+        while from_here < end {
+            let len = PIECE.min(end - from_here) as usize;
+            let part = &mut piece[..len];
+            read_padded(from, from_here, part)?;
+            write_all(to, from_here, part)?;
+            from_here += len as u64;
+        }
+        at = end.max(start + 1);
+    }
+    to.sync_data()
 }

@@ -23,6 +23,7 @@ use crate::core::Core;
 use crate::error::StoreError;
 use crate::format::{ObjectRecord, Place, decode_record, decode_regions};
 use crate::kv::key::{self, Part, Tag};
+use crate::touched::By;
 use outside::Outside;
 use parking_lot::{Mutex, RwLock};
 use perigee_replica::RegionMap;
@@ -245,7 +246,7 @@ impl Object {
     /// returns.
     fn note_data_change(&self, goes: Goes) -> Result<u64, StoreError> {
         if goes == Goes::ToFile && !self.marks.touched.load(Ordering::Acquire) {
-            self.core.touched.add(self.inode)?;
+            self.core.touched.add(self.inode, By::Process)?;
             self.marks.touched.store(true, Ordering::Release);
             self.core.keeper.ring();
         }

@@ -1,10 +1,11 @@
 //! Files that the kernel may change unseen: what was changed, and when.
 
-use super::{Goes, Object, Writers};
+use super::{Backing, Goes, Object, Writers};
 use crate::disk::DiskFile;
 use crate::error::StoreError;
+use crate::touched::By;
 use perigee_dirtylog::{Changed, Watch};
-use perigee_types::ByteRange;
+use perigee_types::{ByteRange, WallTime};
 use std::io;
 use tracing::debug;
 
@@ -79,7 +80,10 @@ impl Object {
             }
             self.core.check_writable(self.inode.container())?;
             self.note_data_change(Goes::ToFile)?;
-            if !on {
+            if on {
+                // Programs may outlive this process, and go on.
+                self.core.touched.add(self.inode, By::Others)?;
+            } else {
                 body.len = self.current_len(&body)?;
             }
             body.writers = writers;
@@ -98,6 +102,20 @@ impl Object {
     pub fn tells_changes(&self) -> bool {
         let outside = self.outside.try_lock();
         outside.is_some_and(|outside| outside.watch.is_some())
+    }
+
+    /// When the backing file was last changed, by whomever; `None` of an object without one.
+    pub fn modified(&self) -> Result<Option<WallTime>, StoreError> {
+        let file = {
+            let body = self.body.read();
+            self.check_live(&body)?;
+            if body.backing == Backing::Small {
+                return Ok(None);
+            }
+            self.open_file(&body)?
+        };
+        let modified = file.map(|file| file.modified()).transpose();
+        modified.map_err(|e| self.io("read the time of", &e))
     }
 
     /// Takes the checksums of blocks that do not match them, and the file's length: for writes that the daemon

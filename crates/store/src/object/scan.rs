@@ -6,6 +6,7 @@ use crate::disk::{DiskFile, SeekTo, read_padded};
 use crate::error::StoreError;
 use crate::store::Adopt;
 use crate::sums::{BLOCK, GROUP_LEN, block_sum};
+use crate::touched::By;
 use perigee_types::limits::BLOCK_LEN;
 use perigee_types::{ByteRange, Version};
 use std::sync::Arc;
@@ -177,8 +178,15 @@ impl Object {
     }
 
     /// After an unclean stop: every block either matches its checksum, or is taken as it is, or is invalid.
-    /// Returns those that did not match.
-    pub(crate) fn settle(self: &Arc<Self>, adopt: Adopt) -> Result<Vec<ByteRange>, StoreError> {
+    /// Returns those that did not match. `by`: who may have changed the file, and may go on.
+    pub(crate) fn settle(
+        self: &Arc<Self>,
+        adopt: Adopt,
+        by: By,
+    ) -> Result<Vec<ByteRange>, StoreError> {
+        if by == By::Others {
+            self.renew_file().map_err(|e| self.io("copy", &e))?;
+        }
         let mut found = Vec::new();
         let mut body = self.body.write();
         // The log knows the inode already; this ties it to the object.

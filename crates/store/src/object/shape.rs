@@ -2,11 +2,11 @@
 
 use super::small::blocks_for;
 use super::table::{block_range, blocks_of};
-use super::write::forget_invalid;
+use super::write::{Rest, forget_invalid};
 use super::{Backing, Body, Goes, Object, Writers};
 use crate::disk::{DiskFile, SeekTo};
 use crate::error::StoreError;
-use crate::sums::{BLOCK, block_sum};
+use crate::sums::BLOCK;
 use perigee_types::ByteRange;
 use perigee_types::limits::BLOCK_LEN;
 use std::sync::Arc;
@@ -44,12 +44,14 @@ impl Object {
         self.load_sums(body, block_range(block))?;
         if let Some(file) = self.open_to_change(body)? {
             let mut scratch = [0; BLOCK];
-            if !kept.is_empty() {
+            let rest = if kept.is_empty() {
+                Rest::Known
+            } else {
                 let lost = ByteRange::new(size, body.len);
-                self.keep_rest(body, &*file, block, lost, &mut scratch)?;
-            }
+                self.keep_rest(body, &*file, block, lost, &mut scratch)?
+            };
             file.set_len(size).map_err(|e| self.io("cut", &e))?;
-            let sum = block_sum(&scratch[..kept.len() as usize]);
+            let sum = rest.sum(&scratch[..kept.len() as usize]);
             body.sums.set(block, &[sum], change);
         }
         body.sums.cut(size.div_ceil(BLOCK_LEN), change);
@@ -115,10 +117,10 @@ impl Object {
                 continue;
             };
             let mut scratch = [0; BLOCK];
-            self.keep_rest(body, &*file, block, part, &mut scratch)?;
+            let rest = self.keep_rest(body, &*file, block, part, &mut scratch)?;
             let (from, to) = (part.start - here.start, part.end - here.start);
             scratch[from as usize..to as usize].fill(0);
-            edges.push((block, block_sum(&scratch)));
+            edges.push((block, rest.sum(&scratch)));
         }
         Ok(edges)
     }

@@ -212,14 +212,15 @@ impl Object {
         let block = start / BLOCK_LEN;
         let mut scratch = [0; BLOCK];
         let written = ByteRange::with_len(start, part.len() as u64);
-        self.keep_rest(body, file, block, written, &mut scratch)?;
+        let rest = self.keep_rest(body, file, block, written, &mut scratch)?;
         let at = (start % BLOCK_LEN) as usize;
         scratch[at..at + part.len()].copy_from_slice(part);
-        Ok(block_sum(&scratch))
+        Ok(rest.sum(&scratch))
     }
 
     /// Reads what a block has outside of `written` into `scratch`, if that is anything. It must match its
-    /// checksum, or a new one would make rot look good; where the rest is invalid, nobody will read it.
+    /// checksum, or a new one would make rot look good; where the rest is invalid, nobody will read it. Where others write
+    /// the file unseen, it may not match, and nobody has been told of that yet.
     pub(super) fn keep_rest(
         &self,
         body: &Body,
@@ -227,19 +228,22 @@ impl Object {
         block: u64,
         written: ByteRange,
         scratch: &mut [u8; BLOCK],
-    ) -> Result<(), StoreError> {
+    ) -> Result<Rest, StoreError> {
         let here = block_range(block);
         let here = ByteRange::new(here.start, here.end.min(body.len));
         let rest = outside(here, written);
         if rest.iter().all(|part| part.is_empty()) {
-            return Ok(());
+            return Ok(Rest::Known);
         }
         let content = read_block(file, here, scratch).map_err(|e| self.io("read", &e))?;
-        let trusted = body.writers == Writers::Outside
-            || block_sum(content) == body.sums.get(block)
-            || rest.iter().all(|&part| wholly_invalid(&body.invalid, part));
-        if trusted {
-            return Ok(());
+        if block_sum(content) == body.sums.get(block) {
+            return Ok(Rest::Known);
+        }
+        if body.writers == Writers::Outside {
+            return Ok(Rest::ChangedOutside);
+        }
+        if rest.iter().all(|&part| wholly_invalid(&body.invalid, part)) {
+            return Ok(Rest::Known);
         }
         Err(self.corrupt(vec![here]))
     }
@@ -270,6 +274,25 @@ impl Object {
             if let Ok(content) = read_block(file, here, &mut scratch) {
                 body.sums.set(block, &[block_sum(content)], change);
             }
+        }
+    }
+}
+
+/// What a block has beside what is written into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// What its checksum says, or nothing that counts.
+    Known,
+    /// Something that others have written unseen, and no rescan has found yet.
+    ChangedOutside,
+}
+
+impl Rest {
+    /// The checksum of the block once `content` is in it: one that does not match, where a rescan must still find it.
+    pub(super) fn sum(self, content: &[u8]) -> u32 {
+        match self {
+            Self::Known => block_sum(content),
+            Self::ChangedOutside => !block_sum(content),
         }
     }
 }

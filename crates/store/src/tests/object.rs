@@ -309,6 +309,59 @@ fn writes_that_the_daemon_did_not_see_are_found_by_a_rescan() {
     assert_eq!(object.verify(), Ok(vec![]));
 }
 
+#[test]
+fn whoever_goes_on_writing_after_the_process_has_died_changes_nothing() {
+    use std::os::unix::fs::FileExt;
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 20_000)).unwrap();
+    object.write(3 << 20, b"behind a hole").unwrap();
+    object.sync_wait().unwrap();
+    let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
+    object.set_externally_writable(true).unwrap();
+    file.write_all_at(b"in time", 5_000).unwrap();
+    let content = object.read_bytes(0, 4 << 20).unwrap();
+    let blocks = object.allocated_blocks().unwrap();
+    drop(object);
+    bench.kill();
+    file.write_all_at(b"before", 1).unwrap();
+    bench.open_and_recover(Adopt::Adopt);
+    file.write_all_at(b"after", 9).unwrap();
+    let object = bench.object(1);
+    let mut expected = content.to_vec();
+    expected[1..7].copy_from_slice(b"before");
+    assert_eq!(object.read_bytes(0, 4 << 20).unwrap(), expected);
+    assert_eq!(object.verify(), Ok(vec![]));
+    assert!(object.allocated_blocks().unwrap() <= blocks, "holes stay");
+}
+
+#[test]
+fn a_write_into_a_block_that_others_have_changed_does_not_hide_it() {
+    use std::os::unix::fs::FileExt;
+    type Change = fn(&crate::Object) -> Result<(), StoreError>;
+    let changes: [Change; 3] = [
+        |object| object.write(4_096 + 100, b"seen"),
+        |object| object.punch(r(4_096 + 100, 3 * 4_096)),
+        |object| object.resize(4_096 + 100),
+    ];
+    for change in changes {
+        let bench = Bench::new();
+        let object = bench.object(1);
+        object.write(0, &pattern(1, 20_000)).unwrap();
+        object.sync_wait().unwrap();
+        let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
+        object.set_externally_writable(true).unwrap();
+        file.write_all_at(b"unseen", 4_096).unwrap();
+        change(&object).unwrap();
+        let found = object.rescan().unwrap();
+        let end = object.len().unwrap().min(8_192);
+        assert_eq!(found, [r(4_096, end)]);
+        object.set_externally_writable(false).unwrap();
+        assert_eq!(object.verify(), Ok(vec![]));
+        assert_eq!(object.read_bytes(4_096, 6).unwrap(), b"unseen"[..]);
+    }
+}
+
 /// Whoever the kernel tells what has changed must find the same as who reads the whole file.
 #[test]
 fn whatever_others_change_by_calls_and_maps_is_found_and_nothing_else() {
