@@ -28,8 +28,30 @@ pub struct Found {
     /// The epoch in which this node owns the file's container, if it does: while it stays the
     /// same, this node itself tells the session of every change, so cached pages stay good.
     pub home: Option<Epoch>,
-    /// The whole file, valid, as a local file that no other host writes at present.
-    pub local: Option<Arc<OwnedFd>>,
+    /// The whole file, valid, as a local file.
+    pub local: Local,
+}
+
+/// What a file is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Reading alone.
+    Read,
+    /// Writing; the daemon sees each write.
+    Write,
+    /// Writing, past the daemon if that may be.
+    WriteAlone,
+}
+
+/// A file's bytes as a local file.
+#[derive(Debug, Clone)]
+pub enum Local {
+    /// They are not all here, or others may write them.
+    None,
+    /// To be read from.
+    Read(Arc<OwnedFd>),
+    /// To be read from and written to, by programs of this session alone: [`MapWriter::Goes`] follows.
+    Write(Arc<OwnedFd>),
 }
 
 /// A program that has, or may make, a shared map of a file's backing file that it can write to.
@@ -47,8 +69,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Runs an operation of the name space; the duration is for how long the kernel may keep
     /// what the reply says.
     fn execute(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>);
-    /// Finds a file that is being opened.
-    fn open(&self, session: SessionId, inode: InodeId, write: bool, done: Done<Found>);
+    /// Finds a file that is being opened. [`Local::Write`] comes for [`Purpose::WriteAlone`] alone.
+    fn open(&self, session: SessionId, inode: InodeId, purpose: Purpose, done: Done<Found>);
     /// Reads; fewer bytes than asked for only at the end of the file.
     fn read(&self, session: SessionId, inode: InodeId, offset: u64, len: u32, done: Done<Bytes>);
     /// Writes all of `data`; the answer says where it went.

@@ -80,6 +80,8 @@ pub struct OpenFlags {
     pub direct: bool,
     /// `O_EXCL` (create only).
     pub exclusive: bool,
+    /// The kernel can write to a backing file by itself, where the file system lets it.
+    pub past_daemon: bool,
 }
 
 /// One entry of a directory.

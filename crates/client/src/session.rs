@@ -1,6 +1,6 @@
 //! One mount's session: whose it is, what it has open, and what its kernel must forget.
 
-use crate::backend::{Backend, Found};
+use crate::backend::{Backend, Found, Local, Purpose};
 use crate::fs::{Caller, Done, Entry, KernelCache, OpenFlags, OpenMode, Opened, SetAttr};
 use crate::handles::{Handle, Handles};
 use crate::kept_locks::KeptLocks;
@@ -203,17 +203,27 @@ impl Session {
         let inode = found.attr.inode;
         let keep = self.handles.keep_pages(inode, found.home);
         let mode = match &found.local {
+            Local::Write(file) => OpenMode::Passthrough(file.clone()),
             _ if flags.append => OpenMode::Direct,
             _ if flags.write && !flags.read => OpenMode::WriteOnly,
-            Some(file) if !flags.write && !flags.direct => {
-                // Who maps the backing file changes it without a word to the page cache.
-                self.handles.forget(inode);
+            Local::Read(file) if !flags.write && !flags.direct => {
                 OpenMode::Passthrough(file.clone())
             }
-            _ => OpenMode::Cached { keep },
+            Local::Read(_) | Local::None => OpenMode::Cached { keep },
         };
+        if matches!(mode, OpenMode::Passthrough(_)) {
+            // Who writes or maps the backing file changes it without a word to the page cache.
+            self.handles.forget(inode);
+        }
+        let number = self.handles.insert(inode, flags, self.backend.losses());
+        if matches!(found.local, Local::Write(_))
+            && let Some(handle) = self.handles.get(number)
+        {
+            // The node counts it among those that change the file unseen already.
+            handle.begin_unseen();
+        }
         Opened {
-            handle: self.handles.insert(inode, flags, self.backend.losses()),
+            handle: number,
             mode,
         }
     }
@@ -235,7 +245,7 @@ impl Session {
             me.backend.open(
                 me.id,
                 inode,
-                flags.write,
+                purpose(flags),
                 Box::new(move |result| match result {
                     Ok(found) => done(Ok(session.opened(&found, flags))),
                     Err(errno) => {
@@ -267,5 +277,19 @@ impl Session {
                 }
             }),
         );
+    }
+}
+
+/// Appends and direct I/O are the daemon's to see: those go to the end that all hosts know, and these past what tells changes.
+const fn purpose(flags: OpenFlags) -> Purpose {
+    match flags {
+        OpenFlags { write: false, .. } => Purpose::Read,
+        OpenFlags {
+            past_daemon: true,
+            append: false,
+            direct: false,
+            ..
+        } => Purpose::WriteAlone,
+        OpenFlags { .. } => Purpose::Write,
     }
 }

@@ -1,6 +1,6 @@
 //! System calls turned into operations on names and bytes.
 
-use crate::backend::{At, Found, MapWriter};
+use crate::backend::{At, Found, Local, MapWriter};
 use crate::copy::Copy;
 use crate::fs::{
     Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, LockKind, Moved, NewNode,
@@ -157,7 +157,7 @@ impl FileSystem for Session {
                 let found = Found {
                     attr,
                     home: None,
-                    local: None,
+                    local: Local::None,
                 };
                 let opened = me.opened(&found, flags);
                 done(Ok((Entry { attr, ttl }, opened)));

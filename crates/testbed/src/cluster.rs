@@ -71,6 +71,8 @@ pub struct Cluster {
     pub(crate) links: Option<Links>,
     /// Where the record is in one: [`Cluster::move_to_etcd`].
     pub(crate) etcd: Option<Etcd>,
+    /// Options of mounts, with commas between; at first those of `PERIGEE_TEST_MOUNT_OPTIONS`.
+    pub mount_options: Option<String>,
     _watchdog: Sender<()>,
 }
 
@@ -116,6 +118,7 @@ impl Cluster {
             commands: 0,
             links: None,
             etcd: None,
+            mount_options: std::env::var("PERIGEE_TEST_MOUNT_OPTIONS").ok(),
         })
     }
 
@@ -285,7 +288,10 @@ impl Cluster {
         mounts::detach_below(&point).call(|| format!("detach {}", point.display()))?;
         std::fs::create_dir_all(&point).call(|| format!("make {}", point.display()))?;
         let (target, node) = (point.to_string_lossy().into_owned(), id.to_string());
-        self.perigee(&["mount", &target, "--node", &node])?;
+        let mut words = vec!["mount", &target, "--node", &node];
+        let options = self.mount_options.clone();
+        words.extend(options.iter().flat_map(|options| ["-o", options]));
+        self.perigee(&words)?;
         self.workspace.record()?;
         wait::until("the mount is in the kernel's table", COMMAND, || {
             Ok(mounts::is_mounted(&point).then_some(()))

@@ -23,9 +23,8 @@ pub struct MountOptions {
     pub allow_other: Option<bool>,
     /// `nonempty`: the mount point may have entries, which the mount hides.
     pub non_empty: bool,
-    /// `passthrough` (default) or `nopassthrough`: files whose bytes are all here are handed to
-    /// the kernel. Has an effect when root mounts.
-    pub passthrough: bool,
+    /// `passthrough`, `passthrough=all` or `nopassthrough`. Has an effect when root mounts.
+    pub passthrough: Passthrough,
     /// `lowlatency` (default) or `nolowlatency`: idle processors are kept from sleeping while requests come
     /// briskly. Has an effect when root mounts.
     pub low_latency: bool,
@@ -40,6 +39,17 @@ pub struct MountOptions {
     /// Who ends the mount's requests when this process is killed; no option can say. `None`: nobody, and what
     /// touches the mount then may hang.
     pub watchdog: Option<WatchdogCommand>,
+}
+
+/// Which programs read and write files past the daemon, whose bytes are all on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passthrough {
+    /// None.
+    None,
+    /// Those that read (default).
+    Readers,
+    /// Those that write, too, while their host alone uses the file.
+    All,
 }
 
 /// 1 MiB: the largest request, so that a sequential reader asks for whole ones.
@@ -57,7 +67,7 @@ impl Default for MountOptions {
             no_atime: false,
             allow_other: None,
             non_empty: false,
-            passthrough: true,
+            passthrough: Passthrough::Readers,
             low_latency: true,
             source: "perigee".to_owned(),
             threads: None,
@@ -132,8 +142,9 @@ impl MountOptions {
             ("allow_other", None) => self.allow_other = Some(true),
             ("noallow_other", None) => self.allow_other = Some(false),
             ("nonempty", None) => self.non_empty = true,
-            ("passthrough", None) => self.passthrough = true,
-            ("nopassthrough", None) => self.passthrough = false,
+            ("passthrough", None) => self.passthrough = Passthrough::Readers,
+            ("passthrough", Some("all")) => self.passthrough = Passthrough::All,
+            ("nopassthrough", None) => self.passthrough = Passthrough::None,
             ("lowlatency", None) => self.low_latency = true,
             ("nolowlatency", None) => self.low_latency = false,
             ("default_permissions", None) => {}

@@ -7,7 +7,7 @@ use super::nearby::Nearby;
 use super::notify::Kernel;
 use super::open_files::OpenFiles;
 use super::ops;
-use super::options::MountOptions;
+use super::options::{MountOptions, Passthrough};
 use super::point::{self, MountError};
 use super::reply::Reply;
 use super::slice;
@@ -77,6 +77,8 @@ impl Default for Hooks {
 pub(crate) struct Session {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) files: OpenFiles,
+    /// Programs that write may pass the daemon by, too.
+    pub(crate) past_daemon: bool,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) waiting: Waiting,
     pub(crate) lock_owners: LockOwners,
@@ -179,6 +181,7 @@ pub(crate) fn start(
     let session = Arc::new(Session {
         fs,
         files: OpenFiles::new(Arc::clone(&device), facts.passthrough),
+        past_daemon: facts.passthrough && options.passthrough == Passthrough::All,
         kernel: Arc::clone(&kernel),
         waiting: Waiting::default(),
         lock_owners: LockOwners::default(),
@@ -223,7 +226,7 @@ fn facts(request: &InitRequest, options: &MountOptions) -> Result<KernelFacts, M
     Ok(KernelFacts {
         protocol_minor: minor,
         // The kernel lets only those with CAP_SYS_ADMIN register a backing file.
-        passthrough: options.passthrough
+        passthrough: options.passthrough != Passthrough::None
             && point::is_root()
             && request.flags & init::PASSTHROUGH != 0,
         names_can_be_forgotten: minor >= wire::MINOR_EPOCH,

@@ -1,5 +1,6 @@
 //! Operations of the name space at the owner.
 
+use super::hold::{Passed, Shows};
 use super::locks::{Admitted, PAUSE, call_for_all};
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, File, State};
@@ -355,10 +356,9 @@ impl Container {
             Turn::Answer(Ok(outcome)) | Turn::Alone(outcome) => outcome,
         };
         let (session, operation) = (request.session, &request.operation);
-        if !st
-            .held_up(session, operation, &outcome.reply, &[])
-            .is_empty()
-        {
+        let passed = Passed::default();
+        let held = st.held_up(session, operation, &outcome.reply, &passed, Shows::Now);
+        if !held.is_empty() {
             let run = mutates.then(|| st.answers.begin(request.session, request.op));
             return Ok(Ran::Spans(run));
         }
@@ -417,7 +417,7 @@ impl Container {
         }
         let mut reply = outcome.reply;
         self.locks_changed(st, now, &request.operation, &reply, after);
-        self.freshen(st, &mut reply);
+        self.freshen(st, request.session, &mut reply);
         let ttl = self.grant(st, now, until, request, &reply);
         // The answer waits for the record of the change, and so for all that the directory shows then.
         let directory = match changes {
@@ -634,8 +634,9 @@ impl Container {
         ttl
     }
 
-    /// Puts writes that have no record yet into the attributes of a reply.
-    fn freshen(&self, st: &State, reply: &mut Reply) {
+    /// Puts writes that have no record yet into the attributes of a reply, and those of its session that the daemon has not
+    /// seen.
+    fn freshen(&self, st: &State, session: SessionId, reply: &mut Reply) {
         let fresh = |attr: &mut Attr| {
             if attr.inode.container() != self.id {
                 return;
@@ -649,6 +650,7 @@ impl Container {
                     attr.mode &= !0o6000;
                 }
             }
+            self.freshen_unseen(st, session, attr);
         };
         match reply {
             Reply::Attr(attr) | Reply::Entry(attr) | Reply::Created { attr, .. } => {

@@ -426,7 +426,13 @@ impl Container {
     fn offset(&self, st: &State, request: &WriteRequest) -> Result<u64, Errno> {
         match request.at {
             At::Offset(offset) => Ok(offset),
-            At::End => Ok(self.attr(st, request.inode)?.size),
+            At::End => {
+                let size = self.attr(st, request.inode)?.size;
+                match st.alone.has(request.inode) {
+                    true => Ok(size.max(self.unseen_len(request.inode)?)),
+                    false => Ok(size),
+                }
+            }
         }
     }
 
@@ -443,18 +449,7 @@ impl Container {
         // One moment for the right to order and for all that follows from it.
         let now = self.env.clock.now();
         let full = self.take(&mut st, now, request, placed)?;
-        if st.dirty.get(inode).is_some_and(|file| file.due() <= now) {
-            if st.unsent_since.is_none() {
-                st.unsent_since = Some(now);
-                self.wake.notify_one();
-            }
-            if st.dirty.get(inode).is_some_and(dirty::Written::is_much) {
-                self.hurry(&mut st);
-            }
-        } else if st.dirty.get(inode).is_some_and(|file| file.is_new(now)) {
-            // Somebody must know when it will be due.
-            self.wake.notify_one();
-        }
+        self.follow_writes(&mut st, now, inode);
         let mut owed = Owed::default();
         let mut seq = None;
         if !local {
@@ -475,6 +470,22 @@ impl Container {
             st.leases.note_reader(inode, request.session);
         }
         Ok((range, owed, seq))
+    }
+
+    /// Sees to it that what was written to a file gets its record in time.
+    pub(super) fn follow_writes(&self, st: &mut State, now: Tick, inode: InodeId) {
+        if st.dirty.get(inode).is_some_and(|file| file.due() <= now) {
+            if st.unsent_since.is_none() {
+                st.unsent_since = Some(now);
+                self.wake.notify_one();
+            }
+            if st.dirty.get(inode).is_some_and(dirty::Written::is_much) {
+                self.hurry(st);
+            }
+        } else if st.dirty.get(inode).is_some_and(|file| file.is_new(now)) {
+            // Somebody must know when it will be due.
+            self.wake.notify_one();
+        }
     }
 
     /// A write of another host is in place and got no record: it waits for one as this host's own do, and is asked for again
@@ -742,6 +753,7 @@ impl Container {
             .await?;
         let me = self.clone();
         let seek = move || me.seek(inode, offset, whence);
+        self.take_in_unseen(inode).await?;
         let found = self.look_past_changes(inode, seek).await;
         if !self.is_settled(inode)? {
             self.settle_writes(inode).await?;
@@ -758,6 +770,7 @@ impl Container {
     ) -> Result<u64, Failed> {
         self.pass_holders(inode, ByteRange::new(0, u64::MAX), Access::Read)
             .await?;
+        self.take_in_unseen(inode).await?;
         self.seek(inode, offset, whence)
     }
 

@@ -258,13 +258,17 @@ impl Container {
                 return;
             }
             st.hands_over_from = now + HAND_OVER_AGAIN;
+            if !st.alone.is_empty() {
+                info!(container = %self.id, "not handed over while programs write files past the daemon");
+                return;
+            }
         }
         self.take_in_all_unseen().await;
         let until = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             // The reign may have ended meanwhile, and what the next one may change is not for this one to say.
-            if Self::reign(&st, now).is_err() || now < st.changes_from {
+            if Self::reign(&st, now).is_err() || now < st.changes_from || !st.alone.is_empty() {
                 return;
             }
             let until = now + HAND_OVER;

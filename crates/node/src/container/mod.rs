@@ -6,6 +6,7 @@
 //! records must not be separated from.
 
 mod abroad;
+mod alone;
 mod checkpoint;
 mod dirty;
 mod drive;
@@ -144,6 +145,8 @@ pub(crate) struct State {
     lock_queue: LockQueue,
     /// Chunks of files that belong to other members.
     away: hold::Away,
+    /// Files that programs of this host write past the daemon, while nobody else uses them.
+    alone: alone::Alone,
     /// Chunks of files that belong to this one.
     unsent: hold::Unsent,
     dirty: Dirty,

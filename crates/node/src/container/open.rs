@@ -83,6 +83,7 @@ impl Container {
             leases: Leases::new(env.me),
             lock_queue: perigee_meta::queue::LockQueue::default(),
             away: super::hold::Away::default(),
+            alone: super::alone::Alone::default(),
             unsent: super::hold::Unsent::default(),
             dirty: Dirty::default(),
             unsent_since: None,

@@ -3,6 +3,7 @@
 //! [`perigee_meta::tx::Transactions`] decides; this asks the other owners, orders the records, and says what may be said.
 
 use super::execute::{Owed, Request, Told, changes, data_inode};
+use super::hold::{Passed, Shows};
 use super::trash::Unsaid;
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State};
@@ -14,7 +15,6 @@ use perigee_meta::{Answers, Outcome, Refusal, Reply, RunId, Touched, View};
 use perigee_proto::message::tx::{
     AskDecision, Decided, Keys, Prepare, Prepared, ReadKeys, Resolve,
 };
-use perigee_replica::Chunk;
 use perigee_replica::chunk::Access;
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, SessionId, Tick, TxId, Version};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Container {
     ) -> Result<Told, Failed> {
         let deadline = Instant::now() + PATIENCE;
         let mut pause = PAUSE.0;
-        let mut passed = Vec::new();
+        let mut passed = Passed::default();
         while Instant::now() < deadline {
             self.fetch(&mut foreign).await?;
             match self.turn(request, run, &mut foreign, &passed)? {
@@ -134,7 +134,10 @@ impl Container {
                 Next::Call(held) => {
                     for (inode, access) in held {
                         let whole = ByteRange::new(0, u64::MAX);
-                        passed.extend(self.pass_holders(inode, whole, access).await?);
+                        let chunks = self.pass_holders(inode, whole, access).await?;
+                        passed.chunks.extend(chunks);
+                        self.take_in_unseen(inode).await?;
+                        passed.files.push(inode);
                     }
                     continue;
                 }
@@ -180,7 +183,7 @@ impl Container {
         request: &Request,
         run: Option<RunId>,
         foreign: &mut Foreign,
-        passed: &[Chunk],
+        passed: &Passed,
     ) -> Result<Next, Failed> {
         let mut after = After::default();
         let file = match data_inode(&request.operation) {
@@ -206,7 +209,7 @@ impl Container {
         request: &Request,
         run: Option<RunId>,
         foreign: &mut Foreign,
-        passed: &[Chunk],
+        passed: &Passed,
         after: &mut After,
     ) -> Result<Next, Failed> {
         let local = request.session.node() == self.env.me;
@@ -238,7 +241,7 @@ impl Container {
         let turn = st.transactions.judge(&reads, foreign, ran);
         if let Turn::Answer(Ok(outcome)) | Turn::Alone(outcome) | Turn::Spans(outcome) = &turn {
             let (session, op) = (request.session, &request.operation);
-            let held = st.held_up(session, op, &outcome.reply, passed);
+            let held = st.held_up(session, op, &outcome.reply, passed, Shows::Recorded);
             if !held.is_empty() {
                 return Ok(Next::Call(held));
             }

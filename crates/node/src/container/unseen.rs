@@ -7,11 +7,11 @@
 //! when the program has let go of it.
 
 use super::dirty::{Effect, Taken};
-use super::{Container, Failed, File, State};
+use super::{Container, Failed, File, State, alone};
 use parking_lot::Mutex;
 use perigee_meta::{Attr, Kind, Touched};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, Errno, InodeId, SessionId};
+use perigee_types::{ByteRange, Errno, InodeId, SessionId, WallTime};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,6 +31,13 @@ struct Writers {
     count: u32,
     /// The last one's session.
     session: SessionId,
+}
+
+/// What was found of a file.
+struct Found {
+    changed: Vec<ByteRange>,
+    /// When it was last changed, as of before the search.
+    modified: Option<WallTime>,
 }
 
 /// All such files of a container. Whoever has a file's writers locked does not lock the table.
@@ -104,6 +111,29 @@ impl Container {
 
     /// A program may have a shared map of the backing file from now on.
     pub(crate) fn map_writer_comes(&self, session: SessionId, inode: InodeId) -> Result<(), Errno> {
+        self.comes(session, inode, |_| Ok(()))
+    }
+
+    /// A program may write to the backing file from now on, if no other session uses it.
+    pub(super) fn writer_comes(&self, session: SessionId, inode: InodeId) -> Result<(), Errno> {
+        self.comes(session, inode, |file| {
+            let modified = file.object.modified();
+            let modified = modified.map_err(|error| self.store_refused(&error))?;
+            let modified = modified.ok_or(Errno::EINVAL)?;
+            let now = self.env.clock.now();
+            let mut st = self.state.lock();
+            st.begin_alone(now, session, inode, modified)
+                .map_err(|alone::NotAlone| Errno::EBUSY)
+        })
+    }
+
+    /// Somebody may change the file unseen from now on, if `admit` lets them; nobody goes meanwhile.
+    fn comes(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        admit: impl FnOnce(&File) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let file = self
             .file(inode)
             .map_err(|error| self.store_refused(&error))?;
@@ -133,16 +163,22 @@ impl Container {
         }
         let begun = {
             let mut writers = entry.writers.lock();
-            let begun = entry.file.object.set_externally_writable(true);
-            writers.session = session;
-            writers.count += u32::from(begun.is_ok());
+            let begun = admit(&entry.file).and_then(|()| {
+                let begun = entry.file.object.set_externally_writable(true);
+                begun.map_err(|error| self.store_refused(&error))
+            });
+            match begun {
+                Ok(()) => {
+                    writers.session = session;
+                    writers.count += 1;
+                }
+                Err(_) if writers.count == 0 => self.state.lock().alone.end(inode),
+                Err(_) => {}
+            }
             begun
         };
         drop(entry);
-        begun.map_err(|error| {
-            self.unseen.tidy(inode);
-            self.store_refused(&error)
-        })
+        begun.inspect_err(|_| self.unseen.tidy(inode))
     }
 
     /// One of those programs has let go of file and maps. Reads the whole file.
@@ -157,6 +193,7 @@ impl Container {
             }
             writers.count -= 1;
             if writers.count == 0 {
+                self.state.lock().alone.end(inode);
                 match entry.file.object.set_externally_writable(false) {
                     Ok(()) | Err(StoreError::Removed { .. }) => {}
                     Err(error) => error!(%inode, %error, "checksums of the file stay unused"),
@@ -224,18 +261,22 @@ impl Container {
         let compared = file.object.len().and_then(|len| {
             // From the search on a sync stores the checksums of what was found.
             let under_way = self.intend(inode, ByteRange::new(0, len));
-            file.object.rescan().map(|changed| (changed, under_way))
+            // Before it: what is written meanwhile has a later time, and that is found next.
+            let modified = file.object.modified()?;
+            let changed = file.object.rescan()?;
+            Ok((Found { changed, modified }, under_way))
         });
         match compared {
-            Ok((changed, under_way)) if changed.is_empty() => {
-                drop(under_way);
-                let mut st = self.state.lock();
-                let last = st.chain.last().seq;
-                st.intents.on_recorded(last, inode);
-                Ok(())
-            }
-            Ok((changed, _under_way)) => {
-                self.note_unseen(inode, session, &changed);
+            Ok((found, under_way)) => {
+                let changed_at = self.state.lock().alone.look(inode, found.modified);
+                if found.changed.is_empty() && changed_at.is_none() {
+                    drop(under_way);
+                    let mut st = self.state.lock();
+                    let last = st.chain.last().seq;
+                    st.intents.on_recorded(last, inode);
+                } else {
+                    self.note_unseen(inode, session, &found.changed, changed_at);
+                }
                 Ok(())
             }
             Err(StoreError::Removed { .. }) => Ok(()),
@@ -246,7 +287,17 @@ impl Container {
         }
     }
 
-    fn note_unseen(self: &Arc<Self>, inode: InodeId, session: SessionId, changed: &[ByteRange]) {
+    /// `changed_at`: when the file was last changed, if that is known.
+    fn note_unseen(
+        self: &Arc<Self>,
+        inode: InodeId,
+        session: SessionId,
+        changed: &[ByteRange],
+        changed_at: Option<WallTime>,
+    ) {
+        // What was written again as it was has a time, and that goes with a write.
+        let again = [ByteRange::new(0, 1)];
+        let changed = if changed.is_empty() { &again } else { changed };
         let mut owed = super::execute::Owed::default();
         {
             let mut st = self.state.lock();
@@ -254,21 +305,32 @@ impl Container {
             if Self::reign(&st, now).is_err() {
                 return self.drop_unseen(&mut st, inode, changed);
             }
+            // A file that programs write waits as one that is written through the daemon does.
+            let size = match st.alone.has(inode) {
+                true => self.attr(&st, inode).map_or(0, |attr| attr.size),
+                false => 0,
+            };
+            let mtime = changed_at.unwrap_or_else(|| self.env.clock.wall());
+            let mut full = false;
             for range in changed {
+                let effect = match range.end <= size {
+                    true => Effect::Replaced,
+                    false => Effect::Grew,
+                };
                 let taken = Taken {
                     answer: None,
                     range: *range,
-                    effect: Effect::Grew,
-                    mtime: self.env.clock.wall(),
+                    effect,
+                    mtime,
                     now,
                     kill_privileges: false,
                 };
-                st.take_write(inode, &taken);
+                full |= st.take_write(inode, &taken);
             }
-            if st.unsent_since.is_none() {
-                st.unsent_since = Some(now);
-                self.wake.notify_one();
+            if full {
+                self.record_writes(&mut st, now, inode);
             }
+            self.follow_writes(&mut st, now, inode);
             let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
             self.owe_leases(&mut st, now, session, touched, &mut owed);
         }

@@ -7,7 +7,7 @@ use crate::heat::Served;
 use crate::search::at_owner;
 use bytes::Bytes;
 use perigee_client::Backend;
-use perigee_client::backend::{At, Found, MapWriter};
+use perigee_client::backend::{At, Found, Local, MapWriter, Purpose};
 use perigee_client::fs::{Done, Seek, Space};
 use perigee_meta::lock::kept::Life;
 use perigee_meta::{Op, Reply};
@@ -28,7 +28,7 @@ impl Backend for Router {
         }
     }
 
-    fn open(&self, session: SessionId, inode: InodeId, write: bool, done: Done<Found>) {
+    fn open(&self, session: SessionId, inode: InodeId, purpose: Purpose, done: Done<Found>) {
         let Some(me) = self.me() else {
             return done(Err(Errno::EIO));
         };
@@ -36,19 +36,28 @@ impl Backend for Router {
             session,
             Op::GetAttr { inode },
             Box::new(move |result| {
-                done(match result {
-                    Ok((Reply::Attr(attr), _)) => {
-                        let container = me.env.container(inode.container());
-                        let home = container.as_ref().and_then(|container| container.owned());
-                        let local = match container {
-                            Some(container) if !write => container.whole_file(&attr),
-                            _ => None,
-                        };
-                        Ok(Found { attr, home, local })
-                    }
-                    Ok(_) => Err(Errno::EPROTO),
-                    Err(errno) => Err(errno),
-                });
+                let attr = match result {
+                    Ok((Reply::Attr(attr), _)) => attr,
+                    Ok(_) => return done(Err(Errno::EPROTO)),
+                    Err(errno) => return done(Err(errno)),
+                };
+                let container = me.env.container(inode.container());
+                let home = container.as_ref().and_then(|container| container.owned());
+                let found = move |local| Ok(Found { attr, home, local });
+                let whole = || container.as_ref()?.whole_file(&attr);
+                match purpose {
+                    Purpose::Read => done(found(whole().map_or(Local::None, Local::Read))),
+                    Purpose::Write => done(found(Local::None)),
+                    Purpose::WriteAlone => match (whole(), container) {
+                        (Some(_), Some(container)) => {
+                            let runtime = &me.env.runtime;
+                            runtime.spawn_blocking(move || {
+                                done(found(container.local_for_writing(session, &attr)));
+                            });
+                        }
+                        _ => done(found(Local::None)),
+                    },
+                }
             }),
         );
     }

@@ -21,7 +21,10 @@ impl Call<'_> {
         self.session.fs.open(
             self.caller,
             inode,
-            open_flags(flags),
+            OpenFlags {
+                past_daemon: self.session.past_daemon,
+                ..open_flags(flags)
+            },
             Box::new(move |result| match result {
                 Ok(opened) => session.give_open(reply, inode, &opened),
                 Err(error) => reply.error(error),
@@ -266,6 +269,7 @@ fn open_flags(flags: i32) -> OpenFlags {
         truncate: has(libc::O_TRUNC),
         direct: has(libc::O_DIRECT),
         exclusive: has(libc::O_EXCL),
+        past_daemon: false,
     }
 }
 

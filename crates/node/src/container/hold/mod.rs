@@ -87,11 +87,30 @@ fn shown(reply: &Reply) -> impl Iterator<Item = &Attr> {
 }
 
 impl State {
-    /// Whether `session` may keep something of a file unasked: not where a part of it belongs to another one.
+    /// Whether `session` may keep something of a file unasked: not where a part of it belongs to another one, nor where
+    /// another one writes it past the daemon.
     pub(super) fn may_keep(&self, inode: InodeId, session: SessionId) -> bool {
         let mut rows = self.away.holds.of(inode);
-        rows.all(|(_, hold)| hold.holder == session)
+        rows.all(|(_, hold)| hold.holder == session) && self.alone.may_keep(inode, session)
     }
+}
+
+/// What an answer says of a file that a program of the same session writes past the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shows {
+    /// What has a record, or waits for one.
+    Recorded,
+    /// That, and what the file is like now.
+    Now,
+}
+
+/// What an operation has been past already: it need not look again.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    /// Chunks whose holders go on after they were asked.
+    pub(super) chunks: Vec<Chunk>,
+    /// Files of which it was taken in what programs wrote past the daemon.
+    pub(super) files: Vec<InodeId>,
 }
 
 impl Container {

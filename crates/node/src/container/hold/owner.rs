@@ -3,7 +3,7 @@
 use super::super::dirty::{Effect, Taken};
 use super::super::view::{Foreign, owner_view};
 use super::super::{Container, Elsewhere, Failed, State};
-use super::{ALL, Away, chunk_of, hold_of, row, shown};
+use super::{ALL, Away, Passed, Shows, chunk_of, hold_of, row, shown};
 use bytes::Bytes;
 use perigee_meta::{Op, Reply, View};
 use perigee_proto::message::hold::{CallHolder, NoRight};
@@ -42,15 +42,17 @@ impl State {
         }
     }
 
-    /// The files with held parts that stand in the way of an operation that came to this reply.
+    /// The files with held parts, or with programs that write past the daemon, that stand in the way of an operation that
+    /// came to this reply.
     pub(in super::super) fn held_up(
         &mut self,
         session: SessionId,
         op: &Op,
         reply: &Reply,
-        passed: &[Chunk],
+        passed: &Passed,
+        shows: Shows,
     ) -> Vec<(InodeId, Access)> {
-        if self.away.holds.is_empty() {
+        if self.away.holds.is_empty() && self.alone.is_empty() {
             return Vec::new();
         }
         let mut accesses = Vec::new();
@@ -58,15 +60,17 @@ impl State {
             accesses.push((*inode, Access::Change));
         }
         let others = shown(reply).map(|attr| attr.inode);
-        let others = others.filter(|inode| !self.may_keep(*inode, session));
+        let unseen = |inode: &InodeId| shows == Shows::Recorded && self.alone.has(*inode);
+        let others = others.filter(|inode| !self.may_keep(*inode, session) || unseen(inode));
         accesses.extend(others.map(|inode| (inode, Access::Read)));
         // A holder that goes on after it was called to send stands in the way of a change.
         accesses.retain(|(inode, access)| {
-            let passed = match access {
-                Access::Read => passed,
+            let chunks = match access {
+                Access::Read => passed.chunks.as_slice(),
                 Access::Change => &[],
             };
-            self.is_held_up(*inode, ALL, *access, passed)
+            let unseen = self.alone.has(*inode) && !passed.files.contains(inode);
+            unseen || self.is_held_up(*inode, ALL, *access, chunks)
         });
         accesses
     }

@@ -1,0 +1,207 @@
+//! Files that programs of this host write past the daemon, while nobody else uses them (passthrough for writers).
+//!
+//! At the owner, a program that opens a whole file for writing may get the backing file, as readers do. The daemon sees none of
+//! its writes. They are found as stores through maps are (`unseen`), since the kernel tells which pages change: before a sync, before
+//! another session is shown the file, each second, and when the program has let go of it.
+//!
+//! When that begins, no other session has a lease on the file, or may hold pages of it, and none is changing it. While it
+//! lasts, no other session gets a lease: each look of another one is answered after what was written is taken in, and
+//! is on every member. Other sessions' writes go through the daemon to the same file. Looks of the session itself are
+//! answered from the file: its length, and its time when that is later than at the last look.
+//!
+//! What other hosts map is told of a write only when it is found, which may be after it has returned.
+
+use super::{Container, State};
+use perigee_client::backend::Local;
+use perigee_meta::Attr;
+use perigee_types::{ByteRange, Errno, InodeId, SessionId, Tick, WallTime};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tracing::debug;
+
+/// All such files of a container.
+#[derive(Debug, Default)]
+pub(super) struct Alone {
+    files: BTreeMap<InodeId, Writer>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Writer {
+    /// Whose programs write.
+    session: SessionId,
+    /// When the file was last changed, as of the last look.
+    looked: WallTime,
+}
+
+impl Alone {
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// Whether a file is among them.
+    pub(super) fn has(&self, inode: InodeId) -> bool {
+        self.files.contains_key(&inode)
+    }
+
+    /// Whether a session may keep what it is shown of a file.
+    pub(super) fn may_keep(&self, inode: InodeId, session: SessionId) -> bool {
+        let writer = self.files.get(&inode);
+        writer.is_none_or(|writer| writer.session == session)
+    }
+
+    fn begin(&mut self, inode: InodeId, writer: Writer) {
+        self.files.entry(inode).or_insert(writer);
+    }
+
+    /// Nobody writes the file past the daemon any more.
+    pub(super) fn end(&mut self, inode: InodeId) {
+        self.files.remove(&inode);
+    }
+
+    /// The time of a file's last change, if it is of one since the last look.
+    fn since_looked(&self, inode: InodeId, modified: WallTime) -> Option<WallTime> {
+        let writer = self.files.get(&inode)?;
+        (modified > writer.looked).then_some(modified)
+    }
+
+    /// The file was looked at: gives the time of its last change, if it is of one since the look before.
+    pub(super) fn look(&mut self, inode: InodeId, modified: Option<WallTime>) -> Option<WallTime> {
+        let changed = self.since_looked(inode, modified?)?;
+        if let Some(writer) = self.files.get_mut(&inode) {
+            writer.looked = changed;
+        }
+        Some(changed)
+    }
+}
+
+/// Why a program that writes a file does so through the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum ThroughDaemon {
+    /// Whoever is not told what has changed would read the whole file for it.
+    #[error("the kernel does not tell what it changes")]
+    ChangesUntold,
+    /// Set-id bits go with a write that the daemon sees.
+    #[error("it has set-id bits")]
+    SetId,
+    #[error("others use it, or may keep something of it")]
+    Shared,
+    /// What a checkpoint has of it would have to be copied whole.
+    #[error("a snapshot has its content")]
+    Kept,
+    #[error("it is short, or not all of it is valid here, or another node owns it")]
+    NotWhole,
+    #[error("its copies have little room")]
+    NoRoom,
+}
+
+/// A file cannot be handed to a writer now.
+#[derive(Debug)]
+pub(super) struct NotAlone;
+
+impl State {
+    /// From here on a session writes a file past the daemon, unless others use it.
+    pub(super) fn begin_alone(
+        &mut self,
+        now: Tick,
+        session: SessionId,
+        inode: InodeId,
+        modified: WallTime,
+    ) -> Result<(), NotAlone> {
+        let holders = self.leases.holders(now, inode);
+        let others = holders.iter().any(|holder| *holder != session);
+        let in_use = others || !self.alone.may_keep(inode, session);
+        let kept_out = self.lock_queue.keeps_out(inode, session)
+            || self.transactions.holds_inode(inode)
+            || now < self.changes_from;
+        if in_use || kept_out {
+            return Err(NotAlone);
+        }
+        let writer = Writer {
+            session,
+            looked: modified,
+        };
+        self.alone.begin(inode, writer);
+        Ok(())
+    }
+}
+
+impl Container {
+    /// The file as a local one for a program of this host that opens it for writing: to write to as well, if nobody else
+    /// uses it. Blocks.
+    pub(crate) fn local_for_writing(self: &Arc<Self>, session: SessionId, attr: &Attr) -> Local {
+        match self.lend(session, attr) {
+            Ok(file) => Local::Write(file),
+            Err(through) => {
+                debug!(inode = %attr.inode, %through, "the file is written through the daemon");
+                Local::None
+            }
+        }
+    }
+
+    fn lend(
+        self: &Arc<Self>,
+        session: SessionId,
+        attr: &Attr,
+    ) -> Result<Arc<OwnedFd>, ThroughDaemon> {
+        let inode = attr.inode;
+        if !self.env.store.tells_changes() {
+            return Err(ThroughDaemon::ChangesUntold);
+        }
+        if attr.mode & 0o6000 != 0 {
+            return Err(ThroughDaemon::SetId);
+        }
+        if self.env.sessions.has_others(session) || self.abroad.has(inode) {
+            return Err(ThroughDaemon::Shared);
+        }
+        if self.must_keep(&self.state.lock(), inode) {
+            return Err(ThroughDaemon::Kept);
+        }
+        if self.whole_file(attr).is_none() {
+            return Err(ThroughDaemon::NotWhole);
+        }
+        // What it grows by nobody asks the members about: there has to be plenty.
+        if self.find_room(ByteRange::new(0, attr.size)).is_err() {
+            return Err(ThroughDaemon::NoRoom);
+        }
+        self.writer_comes(session, inode)
+            .map_err(|_| ThroughDaemon::Shared)?;
+        // Others may have come before that.
+        let file = self.whole_file(attr).filter(|_| self.tells_changes(inode));
+        file.ok_or_else(|| {
+            self.map_writer_goes(inode);
+            ThroughDaemon::NotWhole
+        })
+    }
+
+    fn tells_changes(&self, inode: InodeId) -> bool {
+        let file = self.file(inode);
+        file.is_ok_and(|file| file.object.tells_changes())
+    }
+
+    /// How long a file is that is written past the daemon.
+    pub(super) fn unseen_len(&self, inode: InodeId) -> Result<u64, Errno> {
+        let len = self.file(inode).and_then(|file| file.object.len());
+        len.map_err(|error| self.store_refused(&error))
+    }
+
+    /// Puts what a session has written past the daemon into the attributes that it is shown.
+    pub(super) fn freshen_unseen(&self, st: &State, session: SessionId, attr: &mut Attr) {
+        let inode = attr.inode;
+        if !st.alone.has(inode) || !st.alone.may_keep(inode, session) {
+            return;
+        }
+        let Ok(file) = self.file(inode) else {
+            return;
+        };
+        if let Ok(len) = file.object.len() {
+            attr.size = attr.size.max(len);
+        }
+        let modified = file.object.modified().ok().flatten();
+        if let Some(changed) = modified.and_then(|at| st.alone.since_looked(inode, at)) {
+            attr.mtime = attr.mtime.max(changed);
+            attr.ctime = attr.ctime.max(changed);
+        }
+    }
+}
