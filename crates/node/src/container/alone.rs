@@ -132,7 +132,10 @@ impl Container {
     /// uses it. Blocks.
     pub(crate) fn local_for_writing(self: &Arc<Self>, session: SessionId, attr: &Attr) -> Local {
         match self.lend(session, attr) {
-            Ok(file) => Local::Write(file),
+            Ok(file) => {
+                debug!(inode = %attr.inode, "the file is written past the daemon");
+                Local::Write(file)
+            }
             Err(through) => {
                 debug!(inode = %attr.inode, %through, "the file is written through the daemon");
                 Local::None

@@ -269,6 +269,8 @@ impl Container {
         match compared {
             Ok((found, under_way)) => {
                 let changed_at = self.state.lock().alone.look(inode, found.modified);
+                let bytes: u64 = found.changed.iter().map(|range| range.len()).sum();
+                debug!(%inode, bytes, ?changed_at, "looked for what was written past the daemon");
                 if found.changed.is_empty() && changed_at.is_none() {
                     drop(under_way);
                     let mut st = self.state.lock();

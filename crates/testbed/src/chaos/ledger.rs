@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -46,6 +47,8 @@ impl Place {
 struct Fate {
     places: Vec<Place>,
     content: Content,
+    /// Seeds of what a synced rewrite has replaced: tells what is there instead of what was promised.
+    replaced: Vec<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,6 +176,7 @@ impl Ledger {
         let fate = Fate {
             places: vec![Place::Nowhere, place],
             content: Content::Unknown,
+            replaced: Vec::new(),
         };
         lock(&self.files).insert(id, fate);
     }
@@ -185,6 +189,7 @@ impl Ledger {
                 seeds: vec![seed],
                 len,
             },
+            replaced: Vec::new(),
         };
         lock(&self.files).insert(id, fate);
     }
@@ -205,7 +210,9 @@ impl Ledger {
         if let Some(fate) = lock(&self.files).get_mut(&id)
             && let Content::Of { seeds, .. } = &mut fate.content
         {
-            *seeds = vec![seed];
+            let before = std::mem::replace(seeds, vec![seed]);
+            fate.replaced
+                .extend(before.iter().filter(|old| **old != seed));
         }
     }
 
@@ -483,12 +490,25 @@ fn look_up(mount: &Path, fate: &Fate) -> Checked {
         "{name} has {} bytes instead of {len}",
         bytes.len()
     );
-    for (number, block) in bytes.chunks(BLOCK).enumerate() {
-        let at = (number * BLOCK) as u64;
-        let known = seeds
-            .iter()
-            .any(|seed| pattern::first_difference(*seed, at, block).is_none());
-        ensure!(known, "{name}: the block at {at} is neither old nor new");
+    let blocks_of_none_of = |seeds: &[u64]| -> Vec<u64> {
+        let blocks = bytes.chunks(BLOCK).enumerate();
+        let unknown = blocks.filter_map(|(number, block)| {
+            let at = (number * BLOCK) as u64;
+            let is_of = |seed: &u64| pattern::first_difference(*seed, at, block).is_none();
+            (!seeds.iter().any(is_of)).then_some(at)
+        });
+        unknown.collect()
+    };
+    let unknown = blocks_of_none_of(seeds);
+    if let Some(at) = unknown.first() {
+        let all = [seeds.as_slice(), &fate.replaced].concat();
+        let (count, of) = (unknown.len(), bytes.len().div_ceil(BLOCK));
+        let replaced = count - blocks_of_none_of(&all).len();
+        return Err(CheckError::violated(format!(
+            "{name}: the block at {at} is neither old nor new, as {count} of {of}, of which {replaced} are what a synced \
+             rewrite has replaced; inode {:?}",
+            fs::metadata(mount.join(name)).map(|look| look.ino())
+        )));
     }
     Ok(())
 }
