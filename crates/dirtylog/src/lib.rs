@@ -18,6 +18,8 @@
 //! folio's length is not told, so everything up to which its first page's alignment lets it reach counts.
 //! Where events were lost, it says so ([`Changed::Anything`]). It does not see what passes by the page cache: direct I/O.
 //!
+//! It says nothing of file systems that write nothing back ([`DirtyLog::tells_of`]): a watch there hears of no change at all.
+//!
 //! It takes root, and Linux 5.12 or later with tracepoints and BPF. Where they are not to be had, [`DirtyLog::open`] says
 //! why. `perigee-store` may use it.
 
@@ -34,8 +36,10 @@ use bpf::Program;
 use parking_lot::Mutex;
 use perigee_types::ByteRange;
 use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// Why there is no log.
@@ -105,6 +109,8 @@ const FOLIOS_MAX: usize = 1 << 16;
 /// A folio has at most so many pages, as a power of two (8 MiB).
 const ORDER_MAX: u32 = 11;
 const PAGE: u64 = 4_096;
+/// The page that a probe writes: no file of another file system with the same number is likely to change there at that moment.
+const PROBED: u64 = 54_321;
 
 impl DirtyLog {
     /// Begins to listen; nothing is watched yet. `ring_bytes` is a power of two: room for a 24th of it in events that nobody
@@ -132,6 +138,22 @@ impl DirtyLog {
                 watched: HashMap::new(),
             }),
         }))
+    }
+
+    /// Whether changes are told of files on the file system of `file`, an empty one that is open for writing: writes a page of
+    /// it. A file system that writes nothing back, as one in memory (tmpfs), says nothing.
+    ///
+    /// # Errors
+    /// Those of [`DirtyLog::watch`], and of the write.
+    pub fn tells_of(self: &Arc<Self>, file: &File) -> io::Result<bool> {
+        let watch = self.watch(file)?;
+        file.write_all_at(&[1], PROBED * PAGE)?;
+        let page = ByteRange::with_len(PROBED * PAGE, PAGE);
+        let probed = |range: &ByteRange| range.overlaps(page);
+        Ok(match watch.take() {
+            Changed::Within(ranges) => ranges.iter().any(probed),
+            Changed::Anything => false,
+        })
     }
 
     /// Watches a file from now on. What is dirty already says nothing: write it back once after this.

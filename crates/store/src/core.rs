@@ -1,6 +1,6 @@
 //! What all objects of a store share.
 
-use crate::disk::{Disk, DiskFile, WholeDisk};
+use crate::disk::{Disk, DiskFile, OpenMode, WholeDisk};
 use crate::error::StoreError;
 use crate::format::Layout;
 use crate::kv::Kv;
@@ -9,6 +9,8 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use perigee_dirtylog::DirtyLog;
 use perigee_types::{ByteRange, ContainerId};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -113,7 +115,7 @@ impl Core {
     }
 
     /// Brings everything that was written to any backing file, and their directories, to the disk.
-    pub(crate) fn sync_whole(&self) -> std::io::Result<()> {
+    pub(crate) fn sync_whole(&self) -> io::Result<()> {
         self.touched.sync()?;
         self.whole.sync()
     }
@@ -121,14 +123,30 @@ impl Core {
     /// Who tells what other programs change in backing files, from the first time on that somebody wants to know; none where
     /// the system does not tell.
     pub(crate) fn dirty_log(&self) -> Option<&Arc<DirtyLog>> {
-        let opened = self.dirty_log.get_or_init(|| match DirtyLog::open(DIRTY_RING_BYTES) {
-            Ok(log) => Some(log),
-            Err(why) => {
-                info!(%why, "what programs change past the daemon is found by reading whole files");
-                None
-            }
+        let opened = self.dirty_log.get_or_init(|| {
+            let log = DirtyLog::open(DIRTY_RING_BYTES).map_err(|why| why.to_string());
+            let tells = log.and_then(|log| match self.is_told_of(&log) {
+                Ok(true) => Ok(log),
+                Ok(false) => Err("this file system says nothing".to_owned()),
+                Err(error) => Err(format!("it cannot be tried here: {error}")),
+            });
+            tells
+                .inspect_err(|why| {
+                    info!(%why, "what programs change past the daemon is found by reading whole files");
+                })
+                .ok()
         });
         opened.as_ref()
+    }
+
+    /// Whether the kernel tells what changes on the store's file system.
+    fn is_told_of(&self, log: &Arc<DirtyLog>) -> io::Result<bool> {
+        let path = self.layout.probe();
+        let file = self.disk.open(&path, OpenMode::Truncate)?;
+        let told = file.fd()?.try_clone().map(File::from);
+        let told = told.and_then(|file| log.tells_of(&file));
+        self.disk.remove_file(&path)?;
+        told
     }
 
     /// Milliseconds since the store was opened, from 1.

@@ -44,6 +44,11 @@ impl Layout {
         self.dir.join("touched.log")
     }
 
+    /// A file that is there for a moment, to see what the file system can do.
+    pub(crate) fn probe(&self) -> PathBuf {
+        self.dir.join("probe")
+    }
+
     pub(crate) fn objects(&self) -> PathBuf {
         self.dir.join("objects")
     }

@@ -77,7 +77,11 @@ impl Bench {
     }
 
     pub(crate) fn with_small(small_len_max: u64) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::within(tempfile::tempdir().unwrap(), small_len_max)
+    }
+
+    /// In a directory of its own, which goes with it.
+    pub(crate) fn within(dir: tempfile::TempDir, small_len_max: u64) -> Self {
         let disk = FaultyDisk::new();
         let options = StoreOptions {
             small_len_max,

@@ -365,71 +365,85 @@ fn a_write_into_a_block_that_others_have_changed_does_not_hide_it() {
 /// Whoever the kernel tells what has changed must find the same as who reads the whole file.
 #[test]
 fn whatever_others_change_by_calls_and_maps_is_found_and_nothing_else() {
+    for seed in 1..=4 {
+        others_change(Bench::new(), seed);
+    }
+}
+
+/// A file system in memory writes nothing back, and says nothing of what becomes dirty.
+#[test]
+fn whatever_others_change_is_found_where_the_kernel_tells_nothing() {
+    let memory = std::path::Path::new("/dev/shm");
+    if !memory.is_dir() {
+        println!("skipped: there is no /dev/shm");
+        return;
+    }
+    others_change(Bench::within(tempfile::tempdir_in(memory).unwrap(), 0), 5);
+}
+
+fn others_change(bench: Bench, seed: u64) {
     #![expect(unsafe_code, reason = "stores through a map")]
     use perigee_types::Rng;
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     use std::os::unix::fs::FileExt;
     const LEN: usize = 6 << 20;
-    for seed in 1..=4 {
-        let mut rng = Rng::new(seed);
-        let bench = Bench::new();
-        let object = bench.object(1);
-        object.write(0, &pattern(1, LEN)).unwrap();
-        object.sync_wait().unwrap();
-        let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
-        object.set_externally_writable(true).unwrap();
-        let (both, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping of a file that is as long, and never gets shorter here.
-        let map = unsafe { mmap(std::ptr::null_mut(), LEN, both, shared, &file, 0) };
-        let map = map.unwrap().cast::<u8>();
-        let mut len = LEN as u64;
-        for _ in 0..40 {
-            let mut blocks = std::collections::BTreeSet::new();
-            for _ in 0..rng.below(12) {
-                let at = rng.below(LEN as u64 - 9);
-                match rng.below(4) {
-                    // SAFETY: inside the mapping.
-                    0 | 1 => unsafe {
-                        let place = map.add(at as usize);
-                        place.write_volatile(place.read_volatile().wrapping_add(1));
-                    },
-                    2 => {
-                        let was = object.read_bytes(at, 1).unwrap()[0];
-                        file.write_all_at(&[was ^ 0x55], at).unwrap();
-                    }
-                    _ => {
-                        // Growth leaves a hole, or ends a block.
-                        let at = len + rng.below(3) * 5_000;
-                        file.write_all_at(b"grown", at).unwrap();
-                        len = at + 5;
-                        blocks.insert(at / 4_096);
-                        blocks.insert((at + 4) / 4_096);
-                        continue;
-                    }
+    let mut rng = Rng::new(seed);
+    let object = bench.object(1);
+    object.write(0, &pattern(1, LEN)).unwrap();
+    object.sync_wait().unwrap();
+    let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
+    object.set_externally_writable(true).unwrap();
+    let (both, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping of a file that is as long, and never gets shorter here.
+    let map = unsafe { mmap(std::ptr::null_mut(), LEN, both, shared, &file, 0) };
+    let map = map.unwrap().cast::<u8>();
+    let mut len = LEN as u64;
+    for _ in 0..40 {
+        let mut blocks = std::collections::BTreeSet::new();
+        for _ in 0..rng.below(12) {
+            let at = rng.below(LEN as u64 - 9);
+            match rng.below(4) {
+                // SAFETY: inside the mapping.
+                0 | 1 => unsafe {
+                    let place = map.add(at as usize);
+                    place.write_volatile(place.read_volatile().wrapping_add(1));
+                },
+                2 => {
+                    let was = object.read_bytes(at, 1).unwrap()[0];
+                    file.write_all_at(&[was ^ 0x55], at).unwrap();
                 }
-                blocks.insert(at / 4_096);
+                _ => {
+                    // Growth leaves a hole, or ends a block.
+                    let at = len + rng.below(3) * 5_000;
+                    file.write_all_at(b"grown", at).unwrap();
+                    len = at + 5;
+                    blocks.insert(at / 4_096);
+                    blocks.insert((at + 4) / 4_096);
+                    continue;
+                }
             }
-            let found = object.rescan().unwrap();
-            let inside = |block: u64| {
-                let mut found = found.iter();
-                found.any(|range| range.start <= block * 4_096 && block * 4_096 < range.end)
-            };
-            let count: u64 = found.iter().map(|range| range.len().div_ceil(4_096)).sum();
-            assert!(
-                blocks.iter().all(|block| inside(*block)) && count == blocks.len() as u64,
-                "seed {seed}: {found:?} of {blocks:?}"
-            );
-            assert_eq!(object.len(), Ok(len));
-            if rng.below(3) == 0 {
-                object.sync_wait().unwrap();
-            }
+            blocks.insert(at / 4_096);
         }
-        // SAFETY: nothing uses it any more.
-        unsafe { munmap(map.cast(), LEN) }.unwrap();
-        assert_eq!(object.rescan(), Ok(vec![]));
-        object.set_externally_writable(false).unwrap();
-        assert_eq!(object.verify(), Ok(vec![]), "seed {seed}");
+        let found = object.rescan().unwrap();
+        let inside = |block: u64| {
+            let mut found = found.iter();
+            found.any(|range| range.start <= block * 4_096 && block * 4_096 < range.end)
+        };
+        let count: u64 = found.iter().map(|range| range.len().div_ceil(4_096)).sum();
+        assert!(
+            blocks.iter().all(|block| inside(*block)) && count == blocks.len() as u64,
+            "seed {seed}: {found:?} of {blocks:?}"
+        );
+        assert_eq!(object.len(), Ok(len));
+        if rng.below(3) == 0 {
+            object.sync_wait().unwrap();
+        }
     }
+    // SAFETY: nothing uses it any more.
+    unsafe { munmap(map.cast(), LEN) }.unwrap();
+    assert_eq!(object.rescan(), Ok(vec![]));
+    object.set_externally_writable(false).unwrap();
+    assert_eq!(object.verify(), Ok(vec![]), "seed {seed}");
 }
 
 #[test]
