@@ -13,7 +13,8 @@ const OWNER: u32 = 1;
 const FILE_BYTES: u64 = 4 << 20;
 /// Parts of one sample. Off and adaptive should come to much the same: what slows the machine down for some seconds must
 /// not decide between them. A multiple of the number of sides, each of which comes first, second and last equally often.
-const SLICES: u32 = 12;
+const SLICES: u32 = 4 * SIDES;
+const SIDES: u32 = 3;
 
 /// How long each part runs: all together three times as long as another sample.
 pub(super) fn slice_time(settings: &Settings) -> Duration {
@@ -62,7 +63,7 @@ pub(super) fn paired<T>(
     field.settle();
     for number in 0..SLICES {
         contests.rotate_left(1);
-        if number % 3 == 0 {
+        if number.is_multiple_of(SIDES) {
             contests.reverse();
         }
         for contest in &mut contests {
