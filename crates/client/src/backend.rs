@@ -52,6 +52,8 @@ pub enum Local {
     Read(Arc<OwnedFd>),
     /// To be read from and written to, by programs of this session alone: [`MapWriter::Goes`] follows.
     Write(Arc<OwnedFd>),
+    /// To be mapped, as earlier maps of it may still be stored to; read and written through the daemon.
+    Maps(Arc<OwnedFd>),
 }
 
 /// A program that has, or may make, a shared map of a file's backing file that it can write to.
@@ -59,7 +61,7 @@ pub enum Local {
 pub enum MapWriter {
     /// From now on the file may change unseen.
     Comes,
-    /// Its descriptor and its maps are gone.
+    /// Its descriptor is gone; maps may have outlived it.
     Goes,
 }
 

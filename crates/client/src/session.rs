@@ -204,12 +204,13 @@ impl Session {
         let keep = self.handles.keep_pages(inode, found.home);
         let mode = match &found.local {
             Local::Write(file) => OpenMode::Passthrough(file.clone()),
+            Local::Maps(file) if flags.read => OpenMode::DirectBeside(file.clone()),
             _ if flags.append => OpenMode::Direct,
             _ if flags.write && !flags.read => OpenMode::WriteOnly,
             Local::Read(file) if !flags.write && !flags.direct => {
                 OpenMode::Passthrough(file.clone())
             }
-            Local::Read(_) | Local::None => OpenMode::Cached { keep },
+            Local::Read(_) | Local::Maps(_) | Local::None => OpenMode::Cached { keep },
         };
         if matches!(mode, OpenMode::Passthrough(_)) {
             // Who writes or maps the backing file changes it without a word to the page cache.

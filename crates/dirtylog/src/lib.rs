@@ -36,10 +36,8 @@ use bpf::Program;
 use parking_lot::Mutex;
 use perigee_types::ByteRange;
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// Why there is no log.
@@ -140,14 +138,18 @@ impl DirtyLog {
         }))
     }
 
-    /// Whether changes are told of files on the file system of `file`, an empty one that is open for writing: writes a page of
-    /// it. A file system that writes nothing back, as one in memory (tmpfs), says nothing.
+    /// Whether changes are told of files on the file system of `file`, an empty one: `write` writes a byte there at the given
+    /// offset. A file system that writes nothing back, as one in memory (tmpfs), says nothing.
     ///
     /// # Errors
     /// Those of [`DirtyLog::watch`], and of the write.
-    pub fn tells_of(self: &Arc<Self>, file: &File) -> io::Result<bool> {
+    pub fn tells_of(
+        self: &Arc<Self>,
+        file: impl AsFd,
+        write: impl FnOnce(u64) -> io::Result<()>,
+    ) -> io::Result<bool> {
         let watch = self.watch(file)?;
-        file.write_all_at(&[1], PROBED * PAGE)?;
+        write(PROBED * PAGE)?;
         let page = ByteRange::with_len(PROBED * PAGE, PAGE);
         let probed = |range: &ByteRange| range.overlaps(page);
         Ok(match watch.take() {

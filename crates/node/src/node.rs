@@ -532,7 +532,8 @@ async fn duties(env: Arc<Env>) {
             maps_seen = tokio::time::Instant::now();
             for container in env.all_containers() {
                 if container.maps_change_unseen() {
-                    env.runtime.spawn(container.search_unseen());
+                    env.runtime
+                        .spawn_blocking(move || container.search_unseen());
                 }
             }
         }

@@ -9,7 +9,6 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use perigee_dirtylog::DirtyLog;
 use perigee_types::{ByteRange, ContainerId};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -143,8 +142,8 @@ impl Core {
     fn is_told_of(&self, log: &Arc<DirtyLog>) -> io::Result<bool> {
         let path = self.layout.probe();
         let file = self.disk.open(&path, OpenMode::Truncate)?;
-        let told = file.fd()?.try_clone().map(File::from);
-        let told = told.and_then(|file| log.tells_of(&file));
+        let write = |at| crate::disk::write_all(&*file, at, &[1]);
+        let told = file.fd().and_then(|fd| log.tells_of(&*fd, write));
         self.disk.remove_file(&path)?;
         told
     }

@@ -129,8 +129,13 @@ impl State {
 
 impl Container {
     /// The file as a local one for a program of this host that opens it for writing: to write to as well, if nobody else
-    /// uses it. Blocks.
-    pub(crate) fn local_for_writing(self: &Arc<Self>, session: SessionId, attr: &Attr) -> Local {
+    /// uses it. `whole`: the caller has found that it is whole here. Blocks.
+    pub(crate) fn local_for_writing(
+        self: &Arc<Self>,
+        session: SessionId,
+        attr: &Attr,
+        whole: Arc<OwnedFd>,
+    ) -> Local {
         match self.lend(session, attr) {
             Ok(file) => {
                 debug!(inode = %attr.inode, "the file is written past the daemon");
@@ -138,7 +143,7 @@ impl Container {
             }
             Err(through) => {
                 debug!(inode = %attr.inode, %through, "the file is written through the daemon");
-                Local::None
+                self.beside_maps(attr.inode, whole)
             }
         }
     }
@@ -161,16 +166,13 @@ impl Container {
         if self.must_keep(&self.state.lock(), inode) {
             return Err(ThroughDaemon::Kept);
         }
-        if self.whole_file(attr).is_none() {
-            return Err(ThroughDaemon::NotWhole);
-        }
         // What it grows by nobody asks the members about: there has to be plenty.
         if self.find_room(ByteRange::new(0, attr.size)).is_err() {
             return Err(ThroughDaemon::NoRoom);
         }
         self.writer_comes(session, inode)
             .map_err(|_| ThroughDaemon::Shared)?;
-        // Others may have come before that.
+        // What the caller has found may have changed before that.
         let file = self.whole_file(attr).filter(|_| self.tells_changes(inode));
         file.ok_or_else(|| {
             self.map_writer_goes(inode);

@@ -4,17 +4,19 @@
 //! goes to that file first. A program that opens the file for writing beside such readers writes
 //! through the daemon, but its maps go to the backing file too. What they changed is found by
 //! comparing the file with its checksums: before a sync, before another host is shown the file, and
-//! when the program has let go of it.
+//! when the program has let go of it. A map outlives the descriptor, and the kernel tells nobody when it goes: once all
+//! have closed the file, it is asked each second whether anybody can still write to it.
 
 use super::dirty::{Effect, Taken};
 use super::{Container, Failed, File, State, alone};
 use parking_lot::Mutex;
+use perigee_client::backend::Local;
 use perigee_meta::{Attr, Kind, Touched};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, Errno, InodeId, SessionId, WallTime};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use tracing::{debug, error, warn};
 
 /// Shorter files are read through the daemon: one request brings all of it, and the kernel keeps it.
@@ -28,14 +30,24 @@ struct Unseen {
 
 struct Writers {
     /// Open files whose maps may do so.
-    count: u32,
+    open: u32,
+    /// Whether maps may have outlived one: the kernel tells of the last descriptor's end alone.
+    maps: bool,
     /// The last one's session.
     session: SessionId,
+}
+
+impl Writers {
+    fn is_none(&self) -> bool {
+        self.open == 0 && !self.maps
+    }
 }
 
 /// What was found of a file.
 struct Found {
     changed: Vec<ByteRange>,
+    /// What counts as changed where only the time did: something was written again as it was.
+    again: ByteRange,
     /// When it was last changed, as of before the search.
     modified: Option<WallTime>,
 }
@@ -70,7 +82,7 @@ impl UnseenWrites {
     fn tidy(&self, inode: InodeId) {
         let mut files = self.files.lock();
         let unused =
-            |entry: &Arc<Unseen>| Arc::strong_count(entry) == 1 && entry.writers.lock().count == 0;
+            |entry: &Arc<Unseen>| Arc::strong_count(entry) == 1 && entry.writers.lock().is_none();
         if files.get(&inode).is_some_and(unused) {
             files.remove(&inode);
         }
@@ -140,7 +152,11 @@ impl Container {
         let entry = {
             let mut files = self.unseen.files.lock();
             let entry = files.entry(inode).or_insert_with(|| {
-                let none = Writers { count: 0, session };
+                let none = Writers {
+                    open: 0,
+                    maps: false,
+                    session,
+                };
                 Arc::new(Unseen {
                     file,
                     writers: Mutex::new(none),
@@ -170,9 +186,9 @@ impl Container {
             match begun {
                 Ok(()) => {
                     writers.session = session;
-                    writers.count += 1;
+                    writers.open += 1;
                 }
-                Err(_) if writers.count == 0 => self.state.lock().alone.end(inode),
+                Err(_) if writers.is_none() => self.state.lock().alone.end(inode),
                 Err(_) => {}
             }
             begun
@@ -181,39 +197,78 @@ impl Container {
         begun.inspect_err(|_| self.unseen.tidy(inode))
     }
 
-    /// One of those programs has let go of file and maps. Reads the whole file.
+    /// One of those programs has closed the file; it may have maps still. Reads the whole file where changes are not told.
     pub(crate) fn map_writer_goes(self: &Arc<Self>, inode: InodeId) {
         let Some(entry) = self.unseen.get(inode) else {
             return;
         };
         {
             let mut writers = entry.writers.lock();
-            if let Err(errno) = self.find_unseen(inode, &entry.file, writers.session) {
-                error!(%inode, %errno, "stores through a map are lost");
-            }
-            writers.count -= 1;
-            if writers.count == 0 {
-                self.state.lock().alone.end(inode);
-                match entry.file.object.set_externally_writable(false) {
-                    Ok(()) | Err(StoreError::Removed { .. }) => {}
-                    Err(error) => error!(%inode, %error, "checksums of the file stay unused"),
-                }
+            writers.open -= 1;
+            writers.maps = true;
+            if !self.end_unseen(inode, &entry.file, &mut writers)
+                && let Err(errno) = self.find_unseen(inode, &entry.file, writers.session)
+            {
+                error!(%inode, %errno, "stores through a map wait");
             }
         }
         drop(entry);
         self.unseen.tidy(inode);
     }
 
+    /// The file is this node's alone again, if all have closed it and nobody has a map. Says whether it is.
+    fn end_unseen(
+        self: &Arc<Self>,
+        inode: InodeId,
+        file: &Arc<File>,
+        writers: &mut Writers,
+    ) -> bool {
+        static UNTOLD: Once = Once::new();
+        if writers.open > 0 {
+            return false;
+        }
+        match file.object.others_may_write() {
+            Ok(false) | Err(StoreError::Removed { .. }) => {}
+            Ok(true) => return false,
+            Err(error) => {
+                UNTOLD.call_once(|| {
+                    warn!(%inode, %error, "nobody tells whether programs map a file here: each counts as mapped");
+                });
+                return false;
+            }
+        }
+        // Before it was asked they may have stored something.
+        if let Err(errno) = self.find_unseen(inode, file, writers.session) {
+            error!(%inode, %errno, "stores through a map are lost");
+        }
+        writers.maps = false;
+        self.state.lock().alone.end(inode);
+        match file.object.set_externally_writable(false) {
+            Ok(()) | Err(StoreError::Removed { .. }) => {}
+            Err(error) => error!(%inode, %error, "checksums of the file stay unused"),
+        }
+        true
+    }
+
+    /// A file that is whole here, for a program that opens it for writing, and does so through the daemon: its maps are the same
+    /// as those that others may have.
+    pub(crate) fn beside_maps(&self, inode: InodeId, whole: Arc<OwnedFd>) -> Local {
+        match self.unseen.has(inode) {
+            true => Local::Maps(whole),
+            false => Local::None,
+        }
+    }
+
     /// Finds what maps have changed of a file, and makes it part of the file. Costs nothing where
     /// no map may have; else it reads the whole file.
-    pub(super) async fn take_in_unseen(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+    pub(crate) async fn take_in_unseen(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         let Some(entry) = self.unseen.get(inode) else {
             return Ok(());
         };
         let me = self.clone();
         let taken = self.env.runtime.spawn_blocking(move || {
             let writers = entry.writers.lock();
-            if writers.count == 0 {
+            if writers.is_none() {
                 return Ok(());
             }
             me.find_unseen(inode, &entry.file, writers.session)
@@ -236,15 +291,19 @@ impl Container {
     }
 
     /// Takes in what maps have changed lately, where that is told: hosts that read before the maps were there hear of it, and
-    /// members get it. Where it is not told, whole files would have to be read.
-    pub(crate) async fn search_unseen(self: Arc<Self>) {
+    /// members get it. Where it is not told, whole files would have to be read. Looks for maps that have gone. Blocks.
+    pub(crate) fn search_unseen(self: &Arc<Self>) {
         for inode in self.unseen.inodes() {
-            let told = {
-                let entry = self.unseen.get(inode);
-                entry.is_some_and(|entry| entry.file.object.tells_changes())
-            };
-            if told && let Err(error) = self.take_in_unseen(inode).await {
-                debug!(container = %self.id, %inode, ?error, "stores through a map wait");
+            if let Some(entry) = self.unseen.get(inode) {
+                let mut writers = entry.writers.lock();
+                if writers.maps && self.end_unseen(inode, &entry.file, &mut writers) {
+                    debug!(%inode, "all maps of the file are gone");
+                } else if !writers.is_none()
+                    && entry.file.object.tells_changes()
+                    && let Err(errno) = self.find_unseen(inode, &entry.file, writers.session)
+                {
+                    debug!(container = %self.id, %inode, %errno, "stores through a map wait");
+                }
             }
             // Whoever let go of the file meanwhile has found it in use here.
             self.unseen.tidy(inode);
@@ -264,20 +323,33 @@ impl Container {
             // Before it: what is written meanwhile has a later time, and that is found next.
             let modified = file.object.modified()?;
             let changed = file.object.rescan()?;
-            Ok((Found { changed, modified }, under_way))
+            let again = ByteRange::new(0, len.min(1));
+            let found = Found {
+                changed,
+                again,
+                modified,
+            };
+            Ok((found, under_way))
         });
         match compared {
             Ok((found, under_way)) => {
-                let changed_at = self.state.lock().alone.look(inode, found.modified);
-                let bytes: u64 = found.changed.iter().map(|range| range.len()).sum();
-                debug!(%inode, bytes, ?changed_at, "looked for what was written past the daemon");
-                if found.changed.is_empty() && changed_at.is_none() {
+                let Found {
+                    mut changed,
+                    again,
+                    modified,
+                } = found;
+                let changed_at = self.state.lock().alone.look(inode, modified);
+                if changed.is_empty() && changed_at.is_some() && !again.is_empty() {
+                    changed.push(again);
+                }
+                debug!(%inode, ?changed, ?changed_at, "looked for what was changed unseen");
+                if changed.is_empty() {
                     drop(under_way);
                     let mut st = self.state.lock();
                     let last = st.chain.last().seq;
                     st.intents.on_recorded(last, inode);
                 } else {
-                    self.note_unseen(inode, session, &found.changed, changed_at);
+                    self.note_unseen(inode, session, &changed, changed_at);
                 }
                 Ok(())
             }
@@ -297,9 +369,6 @@ impl Container {
         changed: &[ByteRange],
         changed_at: Option<WallTime>,
     ) {
-        // What was written again as it was has a time, and that goes with a write.
-        let again = [ByteRange::new(0, 1)];
-        let changed = if changed.is_empty() { &again } else { changed };
         let mut owed = super::execute::Owed::default();
         {
             let mut st = self.state.lock();

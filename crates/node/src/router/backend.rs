@@ -17,7 +17,7 @@ use perigee_types::{
     ByteRange, CheckpointId, ContainerId, Errno, InodeId, OpId, SessionId, WallTime,
 };
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 impl Backend for Router {
@@ -44,19 +44,19 @@ impl Backend for Router {
                 let container = me.env.container(inode.container());
                 let home = container.as_ref().and_then(|container| container.owned());
                 let found = move |local| Ok(Found { attr, home, local });
-                let whole = || container.as_ref()?.whole_file(&attr);
-                match purpose {
-                    Purpose::Read => done(found(whole().map_or(Local::None, Local::Read))),
-                    Purpose::Write => done(found(Local::None)),
-                    Purpose::WriteAlone => match (whole(), container) {
-                        (Some(_), Some(container)) => {
-                            let runtime = &me.env.runtime;
-                            runtime.spawn_blocking(move || {
-                                done(found(container.local_for_writing(session, &attr)));
-                            });
-                        }
-                        _ => done(found(Local::None)),
-                    },
+                let Some(container) = container else {
+                    return done(found(Local::None));
+                };
+                match (purpose, container.whole_file(&attr)) {
+                    (_, None) => done(found(Local::None)),
+                    (Purpose::Read, Some(file)) => done(found(Local::Read(file))),
+                    (Purpose::Write, Some(file)) => done(found(container.beside_maps(inode, file))),
+                    (Purpose::WriteAlone, Some(file)) => {
+                        let runtime = &me.env.runtime;
+                        runtime.spawn_blocking(move || {
+                            done(found(container.local_for_writing(session, &attr, file)));
+                        });
+                    }
                 }
             }),
         );
@@ -217,17 +217,26 @@ impl Backend for Router {
             let here =
                 |container: Arc<Container>| async move { container.sync(inode).await.map(Ok) };
             let request = file::Sync { inode };
+            let elsewhere = AtomicBool::new(false);
             let there = |node| {
-                let (env, request) = (&env, &request);
+                let (env, request, elsewhere) = (&env, &request, &elsewhere);
                 async move {
                     let synced = ask(env, node, request, CALL).await?.result;
+                    elsewhere.store(true, Ordering::Relaxed);
                     if let Some(container) = env.container(request.inode.container()) {
                         container.concede();
                     }
                     Ok(synced)
                 }
             };
-            let synced = at_owner(&env, inode.container(), PATIENCE, here, there).await;
+            let mut synced = at_owner(&env, inode.container(), PATIENCE, here, there).await;
+            if elsewhere.into_inner()
+                && let Some(container) = env.container(inode.container())
+                && let Err(failed) = container.take_in_unseen(inode).await
+            {
+                // What was changed unseen since the ownership went is lost, and nobody could say of what.
+                synced = Err(failed);
+            }
             done(match synced {
                 Ok(result) => result,
                 Err(failed) => Err(errno(failed)),

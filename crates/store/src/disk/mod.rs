@@ -58,6 +58,10 @@ pub trait Disk: Debug + Send + Sync + 'static {
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
     /// Renames over whatever is there.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Whether anybody has the file open for writing, this process included, or a map of it that can be stored to.
+    ///
+    /// Errors: where the file system cannot tell, too.
+    fn has_writers(&self, path: &Path) -> io::Result<bool>;
     /// Removes a file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory with all that is in it.
@@ -127,7 +131,7 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     }
     /// Makes the content durable.
     fn sync_data(&self) -> io::Result<()>;
-    /// The descriptor, for handing to the kernel.
+    /// A descriptor that can only be read, for handing to the kernel.
     fn fd(&self) -> io::Result<Arc<OwnedFd>>;
 }
 

@@ -25,6 +25,7 @@ pub struct RealDisk;
 struct RealFile {
     fd: Arc<OwnedFd>,
     past_cache: OnceLock<Option<OwnedFd>>,
+    read_only: OnceLock<Arc<OwnedFd>>,
 }
 
 /// What the memory of a write past the page cache must be a multiple of; enough for any disk.
@@ -34,19 +35,29 @@ const PAST_CACHE_LEN_MAX: usize = 1 << 20;
 /// Buffers that are kept for the next such writes.
 const BUFFERS_MAX: usize = 4;
 
+/// `F_SETSIG` of Linux, which libc lacks.
+const F_SETSIG: libc::c_int = 10;
+
 static BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
 impl RealFile {
     /// The file, opened for writes past the page cache; `None` where the file system has none.
     fn past_cache(&self) -> Option<&OwnedFd> {
         let open = || {
-            let own = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::DIRECT;
-            rustix::fs::open(own, flags, Mode::empty())
+            self.open_again(OFlags::RDWR | OFlags::DIRECT)
                 .inspect_err(|error| debug!(%error, "writes go through the page cache"))
                 .ok()
         };
         self.past_cache.get_or_init(open).as_ref()
+    }
+
+    fn open_again(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        let own = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        Ok(rustix::fs::open(
+            own,
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?)
     }
 }
 
@@ -80,6 +91,7 @@ impl Disk for RealDisk {
         Ok(Arc::new(RealFile {
             fd: Arc::new(fd),
             past_cache: OnceLock::new(),
+            read_only: OnceLock::new(),
         }))
     }
 
@@ -95,6 +107,27 @@ impl Disk for RealDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    #[expect(unsafe_code, reason = "rustix has no leases")]
+    fn has_writers(&self, path: &Path) -> io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        let set = |what, value: libc::c_int| {
+            // SAFETY: these take no pointer.
+            match unsafe { libc::fcntl(fd.as_raw_fd(), what, value) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        // A lease for reading is given where nobody writes. Who opens the file meanwhile waits until it is given back, which
+        // is at once, and has this process told by a signal: by one that is ignored unless asked for.
+        set(F_SETSIG, libc::SIGURG)?;
+        match set(libc::F_SETLEASE, libc::F_RDLCK) {
+            Ok(()) => set(libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
@@ -277,6 +310,10 @@ impl DiskFile for RealFile {
     }
 
     fn fd(&self) -> io::Result<Arc<OwnedFd>> {
-        Ok(Arc::clone(&self.fd))
+        if let Some(fd) = self.read_only.get() {
+            return Ok(Arc::clone(fd));
+        }
+        let fd = Arc::new(self.open_again(OFlags::RDONLY)?);
+        Ok(Arc::clone(self.read_only.get_or_init(|| fd)))
     }
 }

@@ -108,6 +108,8 @@ struct Body {
     writers: Writers,
     sums: SumTable,
     invalid: RegionMap,
+    /// Blocks that others have changed, whose checksums are taken, and nobody has been told of: a rescan tells.
+    unseen: Vec<ByteRange>,
     /// Spans where something became valid since the last sync began.
     filled: BTreeSet<u64>,
     /// What a sync that is on its way will store.
@@ -166,6 +168,7 @@ impl Object {
                 writers: Writers::Here,
                 sums: SumTable::default(),
                 invalid,
+                unseen: Vec::new(),
                 filled: BTreeSet::new(),
                 pending: None,
             }),

@@ -1,5 +1,6 @@
 //! Files that the kernel may change unseen: what was changed, and when.
 
+use super::small::Open;
 use super::{Backing, Goes, Object, Writers};
 use crate::disk::DiskFile;
 use crate::error::StoreError;
@@ -7,6 +8,8 @@ use crate::touched::By;
 use perigee_dirtylog::{Changed, Watch};
 use perigee_types::{ByteRange, WallTime};
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tracing::debug;
 
 /// What is known of changes by others.
@@ -90,10 +93,15 @@ impl Object {
             self.open_file(&body)?
         };
         *outside = Outside::default();
-        match file {
+        let begun = match file {
             Some(file) if on => outside.begin(self, &*file),
             _ => Ok(()),
+        };
+        if begun.is_err() {
+            // Nobody was let in.
+            self.body.write().writers = Writers::Here;
         }
+        begun
     }
 
     /// Whether the kernel tells what others change, so that [`Object::rescan`] reads that alone. Waits for nothing: while
@@ -132,9 +140,34 @@ impl Object {
         };
         let changed = outside.changed(self, &*file)?;
         let everything = [ByteRange::new(0, u64::MAX)];
-        let found = self.rescan_within(changed.as_deref().unwrap_or(&everything))?;
+        let within = changed.as_deref().unwrap_or(&everything);
+        self.rescan_within(within)?;
         outside.unsure = false;
-        Ok(found)
+        Ok(std::mem::take(&mut self.body.write().unseen))
+    }
+
+    /// Whether anybody else may change the file: a map of a program may outlive all its descriptors, and the kernel tells
+    /// nobody when it goes. Also while somebody here works with the file: to be asked again.
+    ///
+    /// Errors: where the file system cannot tell, too.
+    pub fn others_may_write(&self) -> Result<bool, StoreError> {
+        let body = self.body.write();
+        self.check_live(&body)?;
+        match body.backing {
+            Backing::Fresh | Backing::Present => {}
+            Backing::None | Backing::Small | Backing::Removed => return Ok(false),
+        }
+        let mut slot = self.file.lock();
+        if let Some(Open::File(file)) = &*slot {
+            if Arc::strong_count(file) > 1 {
+                return Ok(true);
+            }
+            *slot = None;
+            self.core.open_files.fetch_sub(1, Ordering::Relaxed);
+        }
+        let path = self.core.layout.object(self.inode);
+        let writers = self.core.disk.has_writers(&path);
+        writers.map_err(|error| self.io("ask who has open", &error))
     }
 
     fn write_back(&self, file: &dyn DiskFile, range: ByteRange) -> Result<(), StoreError> {

@@ -90,10 +90,9 @@ impl Object {
         Ok(verified)
     }
 
-    /// Takes the file's length, and the checksums of blocks in `ranges`, ascending, that do not match them. Returns the
-    /// blocks, cut at the end.
-    pub(super) fn rescan_within(&self, ranges: &[ByteRange]) -> Result<Vec<ByteRange>, StoreError> {
-        let mut found = Vec::new();
+    /// Takes the file's length, and the checksums of blocks in `ranges`, ascending, that do not match them. The blocks are
+    /// among the unseen ones, cut at the end: also those before a failure, whose checksums are taken.
+    pub(super) fn rescan_within(&self, ranges: &[ByteRange]) -> Result<(), StoreError> {
         let mut from = 0;
         for range in ranges.iter().chain([&ByteRange::new(0, 0)]) {
             let end = range.end.div_ceil(GROUP_LEN);
@@ -103,10 +102,10 @@ impl Object {
                 self.check_live(&body)?;
                 self.core.check_writable(self.inode.container())?;
                 if body.backing == Backing::Small {
-                    return Ok(found);
+                    return Ok(());
                 }
                 let Some(file) = self.open_file(&body)? else {
-                    return Ok(found);
+                    return Ok(());
                 };
                 let physical = file.size().map_err(|e| self.io("read the length of", &e))?;
                 if body.len < physical {
@@ -117,11 +116,11 @@ impl Object {
                 let Some(group) = group.filter(|group| *group < end) else {
                     break;
                 };
-                self.take_group(&mut body, &*file, group, &mut found)?;
+                self.take_unseen(&mut body, &*file, group)?;
                 from = group + 1;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Takes what is in place in `range` as the content: it is valid from now on, whatever was needed. Blocks that are not
@@ -147,7 +146,8 @@ impl Object {
         Ok(rotten)
     }
 
-    /// The blocks of a range that do not match their checksums, cut at the range. What others write unseen gets new ones.
+    /// The blocks of a range that do not match their checksums, cut at the range. What others write unseen gets new
+    /// ones, and a rescan tells of it.
     pub(super) fn rotten(
         &self,
         body: &mut Body,
@@ -161,10 +161,9 @@ impl Object {
         let Some(file) = self.open_file(body)? else {
             return Ok(found);
         };
-        let mut unseen = Vec::new();
         for group in known.start / GROUP_LEN..known.end.div_ceil(GROUP_LEN) {
             if body.writers == Writers::Outside {
-                self.take_group(body, &*file, group, &mut unseen)?;
+                self.take_unseen(body, &*file, group)?;
                 continue;
             }
             self.load_sums(body, ByteRange::with_len(group * GROUP_LEN, GROUP_LEN))?;
@@ -309,6 +308,19 @@ impl Object {
             }
         }
         Ok(differing)
+    }
+
+    /// Takes the checksums of what others have changed in a group.
+    fn take_unseen(
+        &self,
+        body: &mut Body,
+        file: &dyn DiskFile,
+        group: u64,
+    ) -> Result<(), StoreError> {
+        let mut unseen = std::mem::take(&mut body.unseen);
+        let taken = self.take_group(body, file, group, &mut unseen);
+        body.unseen = unseen;
+        taken
     }
 
     /// Takes the checksums of what is in the file.

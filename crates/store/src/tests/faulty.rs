@@ -173,6 +173,11 @@ impl Disk for FaultyDisk {
         RealDisk.rename(from, to)
     }
 
+    fn has_writers(&self, path: &Path) -> io::Result<bool> {
+        self.alive()?;
+        RealDisk.has_writers(path)
+    }
+
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.change()?;
         self.faults.lock().created.remove(path);

@@ -13,6 +13,15 @@ fn corrupt(ranges: &[perigee_types::ByteRange]) -> StoreError {
     }
 }
 
+/// The backing file, as another program has it.
+fn outside(object: &crate::Object) -> std::fs::File {
+    use std::os::fd::AsRawFd;
+    let fd = object.backing_fd().unwrap();
+    let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let mut open = std::fs::File::options();
+    open.read(true).write(true).open(own).unwrap()
+}
+
 fn invalid(ranges: &[perigee_types::ByteRange]) -> StoreError {
     StoreError::Invalid {
         inode: inode(1),
@@ -288,7 +297,7 @@ fn writes_that_the_daemon_did_not_see_are_found_by_a_rescan() {
     let object = bench.object(1);
     object.write(0, &pattern(1, 20_000)).unwrap();
     object.sync_wait().unwrap();
-    let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
+    let file = outside(&object);
     object.set_externally_writable(true).unwrap();
     file.write_all_at(b"unseen", 5000).unwrap();
     file.write_all_at(b"end", 25_000).unwrap();
@@ -317,7 +326,7 @@ fn whoever_goes_on_writing_after_the_process_has_died_changes_nothing() {
     object.write(0, &pattern(1, 20_000)).unwrap();
     object.write(3 << 20, b"behind a hole").unwrap();
     object.sync_wait().unwrap();
-    let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
+    let file = outside(&object);
     object.set_externally_writable(true).unwrap();
     file.write_all_at(b"in time", 5_000).unwrap();
     let content = object.read_bytes(0, 4 << 20).unwrap();
@@ -349,7 +358,7 @@ fn a_write_into_a_block_that_others_have_changed_does_not_hide_it() {
         let object = bench.object(1);
         object.write(0, &pattern(1, 20_000)).unwrap();
         object.sync_wait().unwrap();
-        let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
+        let file = outside(&object);
         object.set_externally_writable(true).unwrap();
         file.write_all_at(b"unseen", 4_096).unwrap();
         change(&object).unwrap();
@@ -360,6 +369,45 @@ fn a_write_into_a_block_that_others_have_changed_does_not_hide_it() {
         assert_eq!(object.verify(), Ok(vec![]));
         assert_eq!(object.read_bytes(4_096, 6).unwrap(), b"unseen"[..]);
     }
+}
+
+#[test]
+fn a_map_that_outlives_its_descriptors_is_known_until_it_is_gone() {
+    #![expect(unsafe_code, reason = "a map")]
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    const LEN: usize = 20_000;
+    let bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, &pattern(1, LEN)).unwrap();
+    object.sync_wait().unwrap();
+    assert_eq!(object.others_may_write(), Ok(false));
+    let reading = object.backing_fd().unwrap();
+    let file = outside(&object);
+    let (both, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping of a file that never gets shorter here.
+    let map = unsafe { mmap(std::ptr::null_mut(), LEN, both, shared, &file, 0) }.unwrap();
+    assert_eq!(object.others_may_write(), Ok(true));
+    drop(file);
+    assert_eq!(object.others_may_write(), Ok(true));
+    // SAFETY: nobody uses it.
+    unsafe { munmap(map, LEN) }.unwrap();
+    assert_eq!(object.others_may_write(), Ok(false), "a reader may stay");
+    drop(reading);
+    // Whoever opens the file while it is asked about waits for a moment, and nothing else happens.
+    let path = bench.file_of(1);
+    std::thread::scope(|scope| {
+        let opener = scope.spawn(|| {
+            for _ in 0..2_000 {
+                let opened = std::fs::File::options().write(true).open(&path);
+                drop(opened.unwrap());
+            }
+        });
+        while !opener.is_finished() {
+            object.others_may_write().unwrap();
+        }
+    });
+    assert_eq!(object.others_may_write(), Ok(false));
+    assert_eq!(object.read_bytes(0, LEN).unwrap(), pattern(1, LEN));
 }
 
 /// Whoever the kernel tells what has changed must find the same as who reads the whole file.
@@ -391,7 +439,7 @@ fn others_change(bench: Bench, seed: u64) {
     let object = bench.object(1);
     object.write(0, &pattern(1, LEN)).unwrap();
     object.sync_wait().unwrap();
-    let file = std::fs::File::from(object.backing_fd().unwrap().try_clone().unwrap());
+    let file = outside(&object);
     object.set_externally_writable(true).unwrap();
     let (both, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: a new mapping of a file that is as long, and never gets shorter here.

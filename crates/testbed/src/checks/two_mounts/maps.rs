@@ -7,7 +7,7 @@ use crate::error::{Call, CheckError, Checked};
 use crate::map::{Access, Shared};
 use crate::wait;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::Duration;
 
 pub(super) const CASES: &[Case] = &[
@@ -15,6 +15,7 @@ pub(super) const CASES: &[Case] = &[
     ("mmap-sees-writes", writes_show),
     ("mmap-both", both_map),
     ("mmap-beside-readers", beside_readers),
+    ("mmap-after-close", after_close),
 ];
 
 /// Where the kernel says what maps have changed, they are looked for each second.
@@ -140,6 +141,59 @@ fn beside_readers(pair: &Pair) -> Checked {
     content[BYTES - 9..BYTES].copy_from_slice(b"the last!");
     drop((stores, beside, seen, reader));
     pair.same_content("f", &held, &content)
+}
+
+/// A map outlives the descriptor that it was made from, and the reader beside which that was opened.
+fn after_close(pair: &Pair) -> Checked {
+    const LARGE: usize = 8 * BYTES;
+    let mut content = vec![3; LARGE];
+    pair.write("f", &content)?;
+    let held = pair.prime("f")?;
+    let reader = File::open(pair.w("f")).call(|| "open for reading".to_owned())?;
+    let mut stores = map(&open(pair.w("f"))?, Access::Write)?;
+    let mut reader = Some(reader);
+    for turn in 0..4_usize {
+        let at = turn * 30_011;
+        let record = [turn as u8 + 1; 3_000];
+        store_synced(&mut stores, at, &record)?;
+        content[at..at + record.len()].copy_from_slice(&record);
+        let told = || "the other host sees the store".to_owned();
+        wait::until(&told(), SOON, || {
+            let mut read = vec![0; record.len()];
+            let file = File::open(pair.r("f")).call(told)?;
+            file.read_exact_at(&mut read, at as u64).call(told)?;
+            Ok((read == record).then_some(()))
+        })?;
+        if turn == 1 {
+            reader = None;
+        }
+        // Another program of this host, which opens the file only now.
+        let late = open(pair.w("f"))?;
+        let mut read = vec![0; record.len()];
+        late.read_exact_at(&mut read, at as u64)
+            .call(|| "read".to_owned())?;
+        equal("f", "a program of the same host", &record, &read)?;
+        late.write_all_at(b"late", at as u64 + 10)
+            .call(|| "write".to_owned())?;
+        content[at + 10..at + 14].copy_from_slice(b"late");
+        let seen = load(&stores, at + 10, 4)?;
+        equal("f", "the map", b"late", &seen)?;
+        late.sync_all().call(|| "fsync".to_owned())?;
+        pair.same_content("f", &held, &content)?;
+    }
+    drop((stores, reader));
+    pair.same_content("f", &held, &content)?;
+    // Past the page cache the daemon reads it, and verifies what it reads.
+    let verified = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(pair.w("f"))
+        .call(|| "open for direct reads".to_owned())?;
+    let mut read = vec![0; LARGE];
+    verified
+        .read_exact_at(&mut read, 0)
+        .call(|| "read directly".to_owned())?;
+    equal("f", "the file", &content, &read)
 }
 
 /// Nobody syncs what a program stores beside a reader that reads past the daemon: the other host sees it all the same, a
