@@ -25,7 +25,8 @@ usage: perigee-testbed CHECK ...
   chaos [MINUTES [NODES [SEED [KIND...]]]]   own cluster, nodes struck under programs that check (10, 5, random);
                                    kinds: kill, kill-all, stop, full, wipe, cut, part, deafen, slow,
                                    fail, jump, swap (which takes another build: PERIGEE_OTHER_BIN),
-                                   etcd (which has the record in one)";
+                                   etcd (which has the record in one); disks in memory, or with
+                                   PERIGEE_TEST_DISKS=images in files; PERIGEE_TEST_MOUNT_OPTIONS for mounts";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -190,6 +191,7 @@ fn run_chaos(words: &[&str]) -> Checked {
         nodes: u32::try_from(number(words.get(1), 5)?).unwrap_or(u32::MAX),
         seed: number(words.get(2), random_seed())?,
         kinds: kinds(words.get(3..).unwrap_or_default())?,
+        disks: disks()?,
     };
     tell(&format!(
         "chaos: {} nodes for {:?}, seed {}",
@@ -209,6 +211,17 @@ fn run_chaos(words: &[&str]) -> Checked {
         outcome.kept, outcome.looked
     ));
     Ok(())
+}
+
+/// As `PERIGEE_TEST_DISKS` says.
+fn disks() -> Checked<chaos::Disks> {
+    match std::env::var("PERIGEE_TEST_DISKS").as_deref() {
+        Ok("memory") | Err(std::env::VarError::NotPresent) => Ok(chaos::Disks::Memory),
+        Ok("images") => Ok(chaos::Disks::Images),
+        _ => Err(CheckError::violated(
+            "PERIGEE_TEST_DISKS is `memory` or `images`",
+        )),
+    }
 }
 
 /// The usual ones where none is named.

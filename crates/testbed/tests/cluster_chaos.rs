@@ -23,6 +23,7 @@ fn every_promise_outlives_a_few_strikes() {
         nodes: 5,
         time: Duration::ZERO,
         seed: 3,
+        disks: chaos::Disks::default(),
         kinds: kinds.clone(),
     };
     let outcome = chaos::run(&settings, |line| eprintln!("{line}")).unwrap();

@@ -37,6 +37,8 @@ pub struct Settings {
     pub seed: u64,
     /// What is done: first each of these in this order, then at random, and twice as often what is here twice.
     pub kinds: Vec<Kind>,
+    /// What the nodes' disks are made of, where a kind of strike does not need others.
+    pub disks: Disks,
 }
 
 /// What a campaign saw.
@@ -96,7 +98,7 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
         );
         Disks::Images
     } else {
-        Disks::Memory
+        settings.disks
     };
     let prepare = |dir: &Path| disks(dir, settings.nodes, wanted);
     let mut cluster = if settings.kinds.iter().any(is_of_links) {
@@ -247,9 +249,10 @@ fn disks(dir: &Path, nodes: u32, wanted: Disks) -> Checked {
 }
 
 /// What the nodes' disks are made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Disks {
-    /// Of memory, which is fast.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Disks {
+    /// Of memory, which is fast, and of which the kernel does not tell what changes.
+    #[default]
     Memory,
     /// Of files, behind block devices.
     Images,
