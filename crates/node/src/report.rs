@@ -1,6 +1,6 @@
 //! What a node tells people: status, where a file is.
 
-use crate::container::Standing;
+use crate::container::{Container, Standing, ThroughDaemon};
 use crate::env::Env;
 use crate::node::Node;
 use perigee_cluster::Directory;
@@ -8,7 +8,8 @@ use perigee_control::AdminError;
 use perigee_meta::{Op, Reply};
 use perigee_proto::admin::{
     AdminPath, ContainerStatus, ControlState, ControlStatus, CopyMoving, CopyStatus, Heat, Holder,
-    HostHeat, MemberLag, NetStatus, NodeScrub, NodeState, NodeStatus, Placement, ScrubWish, Status,
+    HostHeat, MemberLag, NetStatus, NodeScrub, NodeState, NodeStatus, Placement, Rung, ScrubWish,
+    Status,
 };
 use perigee_proto::message::report::{self, AskReport, NodeReport};
 use perigee_types::{ContainerId, Errno, InodeId, NodeId};
@@ -363,6 +364,25 @@ impl Node {
             local_calls: heat.local_calls(),
             local_bytes: heat.local_bytes(),
             hosts: hosts(&directory, &reports, id),
+            reads: self.rung(&attr, |container| container.whole_file(&attr).map(drop)),
+            writes: self.rung(&attr, |container| container.may_write_past(&attr)),
+        })
+    }
+
+    /// How programs of this node use a file; none when it is no file.
+    fn rung(
+        &self,
+        attr: &perigee_meta::Attr,
+        past: impl FnOnce(&Container) -> Result<(), ThroughDaemon>,
+    ) -> Option<Rung> {
+        if attr.kind != perigee_meta::Kind::File {
+            return None;
+        }
+        let container = self.env.container(attr.inode.container());
+        let past = container.map_or(Err(ThroughDaemon::NotOwned), |container| past(&container));
+        Some(match past {
+            Ok(()) => Rung::PastDaemon,
+            Err(why) => Rung::ThroughDaemon(why.to_string()),
         })
     }
 

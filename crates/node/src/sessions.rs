@@ -266,6 +266,11 @@ impl Sessions {
         }
     }
 
+    /// The mounts on this node.
+    pub(crate) fn mounts(&self) -> Vec<SessionId> {
+        self.open.read().keys().copied().collect()
+    }
+
     /// Whether there is a mount on this node but `except`.
     pub(crate) fn has_others(&self, except: SessionId) -> bool {
         let open = self.open.read();

@@ -544,6 +544,22 @@ pub struct Placement {
     /// The same of each host that keeps a copy or works there, in the order of the chain.
     #[serde(default)]
     pub hosts: Vec<HostHeat>,
+    /// How programs of the node that answers read it; none when it is no file.
+    #[serde(default)]
+    pub reads: Option<Rung>,
+    /// How they write it.
+    #[serde(default)]
+    pub writes: Option<Rung>,
+}
+
+/// How far programs of a node are from a file's bytes (the ladder of the mount).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rung {
+    /// The kernel uses the local file by itself (passthrough).
+    PastDaemon,
+    /// The node's daemon sees each call that the kernel cannot answer from its cache, and why that is so.
+    ThroughDaemon(String),
 }
 
 /// What programs of one host do in a container.

@@ -35,6 +35,7 @@ fn what_one_host_did_the_other_sees_at_once() {
         return;
     };
     let mut cluster = Cluster::start(3).unwrap();
+    cluster.mount_options = Some("passthrough=readers".to_owned());
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
 
     let failures = two_mounts::run(&first, &second);
@@ -83,7 +84,6 @@ fn what_passes_the_daemon_the_other_host_sees_at_once() {
         return;
     }
     let mut cluster = Cluster::start(3).unwrap();
-    cluster.mount_options = Some("passthrough=all".to_owned());
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     writes_pass_a_stopped_daemon_and_last(&mut cluster, &first, &second);
     let mut failures = two_mounts::run(&first, &second);
@@ -102,6 +102,20 @@ fn writes_pass_a_stopped_daemon_and_last(cluster: &mut Cluster, first: &Path, se
     fs::write(&here, vec![1; LEN]).unwrap();
     let file = File::options().read(true).write(true).open(&here).unwrap();
     let before = fs::metadata(&there).unwrap().modified().unwrap();
+    let explain = |cluster: &mut Cluster, path: &Path| {
+        let told = cluster.command(&["explain", &path.to_string_lossy()]);
+        told.unwrap()
+            .stdout
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let past = "programs on node-1 that open it for writing use the local file itself";
+    let told = explain(cluster, &here);
+    assert!(told.contains(past), "{told}");
+    let told = explain(cluster, &there);
+    let through = "programs on node-2 write it through the daemon: this node does not own it";
+    assert!(told.contains(through), "{told}");
     // With the first write the kernel asks whether the file is a program with privileges.
     file.write_all_at(&[1], 0).unwrap();
     cluster.kill(1, Signal::STOP).unwrap();

@@ -11,6 +11,7 @@
 //!
 //! What other hosts map is told of a write only when it is found, which may be after it has returned.
 
+use super::unseen::ThroughDaemon;
 use super::{Container, State};
 use perigee_client::backend::Local;
 use perigee_meta::Attr;
@@ -19,6 +20,10 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tracing::debug;
+
+/// Longer files are not handed to a writer while something of them is not on the disk: to write so many bytes back takes
+/// a few milliseconds.
+const UNSYNCED_MAX: u64 = 1 << 20;
 
 /// All such files of a container.
 #[derive(Debug, Default)]
@@ -76,24 +81,12 @@ impl Alone {
     }
 }
 
-/// Why a program that writes a file does so through the daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum ThroughDaemon {
-    /// Whoever is not told what has changed would read the whole file for it.
-    #[error("the kernel does not tell what it changes")]
-    ChangesUntold,
-    /// Set-id bits go with a write that the daemon sees.
-    #[error("it has set-id bits")]
-    SetId,
-    #[error("others use it, or may keep something of it")]
-    Shared,
-    /// What a checkpoint has of it would have to be copied whole.
-    #[error("a snapshot has its content")]
-    Kept,
-    #[error("it is short, or not all of it is valid here, or another node owns it")]
-    NotWhole,
-    #[error("its copies have little room")]
-    NoRoom,
+/// Who wants to write a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct User {
+    pub(super) session: SessionId,
+    /// What the node asks for itself, which keeps nothing.
+    pub(super) node: SessionId,
 }
 
 /// A file cannot be handed to a writer now.
@@ -105,12 +98,25 @@ impl State {
     pub(super) fn begin_alone(
         &mut self,
         now: Tick,
-        session: SessionId,
+        user: User,
         inode: InodeId,
         modified: WallTime,
     ) -> Result<(), NotAlone> {
+        self.check_alone(now, user, inode)?;
+        let writer = Writer {
+            session: user.session,
+            looked: modified,
+        };
+        self.alone.begin(inode, writer);
+        Ok(())
+    }
+
+    fn check_alone(&self, now: Tick, user: User, inode: InodeId) -> Result<(), NotAlone> {
+        let User { session, node } = user;
         let holders = self.leases.holders(now, inode);
-        let others = holders.iter().any(|holder| *holder != session);
+        let others = holders
+            .iter()
+            .any(|holder| *holder != session && *holder != node);
         let in_use = others || !self.alone.may_keep(inode, session);
         let kept_out = self.lock_queue.keeps_out(inode, session)
             || self.transactions.holds_inode(inode)
@@ -118,11 +124,6 @@ impl State {
         if in_use || kept_out {
             return Err(NotAlone);
         }
-        let writer = Writer {
-            session,
-            looked: modified,
-        };
-        self.alone.begin(inode, writer);
         Ok(())
     }
 }
@@ -154,6 +155,41 @@ impl Container {
         attr: &Attr,
     ) -> Result<Arc<OwnedFd>, ThroughDaemon> {
         let inode = attr.inode;
+        self.may_lend(session, attr)?;
+        self.writer_comes(session, inode)
+            .map_err(|_| ThroughDaemon::Shared)?;
+        // What the caller has found may have changed before that.
+        let file = self
+            .whole_file(attr)
+            .and_then(|file| match self.tells_changes(inode) {
+                true => Ok(file),
+                false => Err(ThroughDaemon::ChangesUntold),
+            });
+        file.inspect_err(|_| self.map_writer_goes(inode))
+    }
+
+    /// How programs of the only mount on this node write a file: past the daemon, if the mount wants that, or not, and why.
+    pub(crate) fn may_write_past(&self, attr: &Attr) -> Result<(), ThroughDaemon> {
+        let session = match self.env.sessions.mounts()[..] {
+            [] => return Err(ThroughDaemon::NotMounted),
+            [session] => session,
+            _ => return Err(ThroughDaemon::Shared),
+        };
+        self.whole_file(attr)?;
+        self.may_lend(session, attr)?;
+        let st = self.state.lock();
+        let user = self.user(session);
+        st.check_alone(self.env.clock.now(), user, attr.inode)
+            .map_err(|NotAlone| ThroughDaemon::Shared)
+    }
+
+    pub(super) fn user(&self, session: SessionId) -> User {
+        let node = self.env.sessions.own();
+        User { session, node }
+    }
+
+    fn may_lend(&self, session: SessionId, attr: &Attr) -> Result<(), ThroughDaemon> {
+        let inode = attr.inode;
         if !self.env.store.tells_changes() {
             return Err(ThroughDaemon::ChangesUntold);
         }
@@ -163,21 +199,22 @@ impl Container {
         if self.env.sessions.has_others(session) || self.abroad.has(inode) {
             return Err(ThroughDaemon::Shared);
         }
-        if self.must_keep(&self.state.lock(), inode) {
-            return Err(ThroughDaemon::Kept);
+        {
+            let st = self.state.lock();
+            if self.must_keep(&st, inode) {
+                return Err(ThroughDaemon::Kept);
+            }
+            let at_once = attr.size <= UNSYNCED_MAX || st.alone.has(inode);
+            drop(st);
+            if !at_once && self.file(inode).is_ok_and(|file| file.object.is_dirty()) {
+                return Err(ThroughDaemon::Unsynced);
+            }
         }
         // What it grows by nobody asks the members about: there has to be plenty.
         if self.find_room(ByteRange::new(0, attr.size)).is_err() {
             return Err(ThroughDaemon::NoRoom);
         }
-        self.writer_comes(session, inode)
-            .map_err(|_| ThroughDaemon::Shared)?;
-        // What the caller has found may have changed before that.
-        let file = self.whole_file(attr).filter(|_| self.tells_changes(inode));
-        file.ok_or_else(|| {
-            self.map_writer_goes(inode);
-            ThroughDaemon::NotWhole
-        })
+        Ok(())
     }
 
     fn tells_changes(&self, inode: InodeId) -> bool {

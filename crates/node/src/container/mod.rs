@@ -61,6 +61,7 @@ pub(crate) use heal::Damage;
 pub(crate) use hold::{AsHolder, is_well_formed};
 pub(crate) use io::WriteRequest;
 pub(crate) use role::Standing;
+pub(crate) use unseen::ThroughDaemon;
 
 /// Why a container's owner-side work did not happen here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

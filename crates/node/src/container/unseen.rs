@@ -9,7 +9,7 @@
 
 use super::dirty::{Effect, Taken};
 use super::{Container, Failed, File, State, alone};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use perigee_client::backend::Local;
 use perigee_meta::{Attr, Kind, Touched};
 use perigee_store::StoreError;
@@ -89,36 +89,73 @@ impl UnseenWrites {
     }
 }
 
+/// Why programs use a file through the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ThroughDaemon {
+    #[error("it is no regular file")]
+    NoFile,
+    #[error("it is shorter than {} KiB", PASSTHROUGH_LEN_MIN >> 10)]
+    Short,
+    #[error("this node does not own it")]
+    NotOwned,
+    #[error("another host holds chunks of it")]
+    Chunks,
+    #[error("not all of it is valid here")]
+    NotWhole,
+    /// Whoever is not told what has changed would read the whole file for it.
+    #[error("the kernel does not tell what it changes")]
+    ChangesUntold,
+    /// Set-id bits go with a write that the daemon sees.
+    #[error("it has set-id bits")]
+    SetId,
+    #[error("others use it, or may keep something of it")]
+    Shared,
+    /// What a checkpoint has of it would have to be copied whole.
+    #[error("a snapshot has its content")]
+    Kept,
+    /// Before it is handed out it would have to be written back, and the program would wait for that.
+    #[error("it was written lately, and not synced")]
+    Unsynced,
+    #[error("its copies have little room")]
+    NoRoom,
+    #[error("it is not mounted on this node")]
+    NotMounted,
+}
+
 impl Container {
     /// The whole file as a local one that the kernel may read by itself, if this node owns it and
     /// lacks nothing of it.
-    pub(crate) fn whole_file(&self, attr: &Attr) -> Option<Arc<OwnedFd>> {
-        if attr.kind != Kind::File || attr.size < PASSTHROUGH_LEN_MIN {
-            return None;
+    pub(crate) fn whole_file(&self, attr: &Attr) -> Result<Arc<OwnedFd>, ThroughDaemon> {
+        if attr.kind != Kind::File {
+            return Err(ThroughDaemon::NoFile);
+        }
+        if attr.size < PASSTHROUGH_LEN_MIN {
+            return Err(ThroughDaemon::Short);
         }
         let inode = attr.inode;
         {
             let st = self.state.lock();
-            Self::reign(&st, self.env.clock.now()).ok()?;
+            Self::reign(&st, self.env.clock.now()).map_err(|_| ThroughDaemon::NotOwned)?;
             // Who cedes has looked for files in the kernel's hands.
             if st.leases.is_closed() {
-                return None;
+                return Err(ThroughDaemon::NotOwned);
             }
-            if st.pull.invalid(inode).is_some()
-                || st.damaged.contains_key(&inode)
-                || Self::is_partly_away(&st, inode)
-            {
-                return None;
+            if Self::is_partly_away(&st, inode) {
+                return Err(ThroughDaemon::Chunks);
+            }
+            if st.pull.invalid(inode).is_some() || st.damaged.contains_key(&inode) {
+                return Err(ThroughDaemon::NotWhole);
             }
         }
-        let object = &self.file(inode).ok()?.object;
-        if !object.is_whole() || object.len().ok()? != attr.size {
-            return None;
+        let file = self.file(inode).map_err(|_| ThroughDaemon::NotWhole)?;
+        let object = &file.object;
+        if !object.is_whole() || object.len() != Ok(attr.size) {
+            return Err(ThroughDaemon::NotWhole);
         }
-        object
-            .backing_fd()
-            .inspect_err(|error| debug!(%inode, %error, "no backing file to hand out"))
-            .ok()
+        object.backing_fd().map_err(|error| {
+            debug!(%inode, %error, "no backing file to hand out");
+            ThroughDaemon::NotWhole
+        })
     }
 
     /// A program may have a shared map of the backing file from now on.
@@ -134,7 +171,7 @@ impl Container {
             let modified = modified.ok_or(Errno::EINVAL)?;
             let now = self.env.clock.now();
             let mut st = self.state.lock();
-            st.begin_alone(now, session, inode, modified)
+            st.begin_alone(now, self.user(session), inode, modified)
                 .map_err(|alone::NotAlone| Errno::EBUSY)
         })
     }
@@ -338,18 +375,22 @@ impl Container {
                     again,
                     modified,
                 } = found;
-                let changed_at = self.state.lock().alone.look(inode, modified);
+                // What is looked at and what is noted of it change together: a look of the session itself is answered from
+                // one of them.
+                let mut st = self.state.lock();
+                let changed_at = st.alone.look(inode, modified);
                 if changed.is_empty() && changed_at.is_some() && !again.is_empty() {
                     changed.push(again);
                 }
                 debug!(%inode, ?changed, ?changed_at, "looked for what was changed unseen");
                 if changed.is_empty() {
+                    drop(st);
                     drop(under_way);
                     let mut st = self.state.lock();
                     let last = st.chain.last().seq;
                     st.intents.on_recorded(last, inode);
                 } else {
-                    self.note_unseen(inode, session, &changed, changed_at);
+                    self.note_unseen(st, inode, session, &changed, changed_at);
                 }
                 Ok(())
             }
@@ -364,47 +405,46 @@ impl Container {
     /// `changed_at`: when the file was last changed, if that is known.
     fn note_unseen(
         self: &Arc<Self>,
+        mut st: MutexGuard<'_, State>,
         inode: InodeId,
         session: SessionId,
         changed: &[ByteRange],
         changed_at: Option<WallTime>,
     ) {
         let mut owed = super::execute::Owed::default();
-        {
-            let mut st = self.state.lock();
-            let now = self.env.clock.now();
-            if Self::reign(&st, now).is_err() {
-                return self.drop_unseen(&mut st, inode, changed);
-            }
-            // A file that programs write waits as one that is written through the daemon does.
-            let size = match st.alone.has(inode) {
-                true => self.attr(&st, inode).map_or(0, |attr| attr.size),
-                false => 0,
-            };
-            let mtime = changed_at.unwrap_or_else(|| self.env.clock.wall());
-            let mut full = false;
-            for range in changed {
-                let effect = match range.end <= size {
-                    true => Effect::Replaced,
-                    false => Effect::Grew,
-                };
-                let taken = Taken {
-                    answer: None,
-                    range: *range,
-                    effect,
-                    mtime,
-                    now,
-                    kill_privileges: false,
-                };
-                full |= st.take_write(inode, &taken);
-            }
-            if full {
-                self.record_writes(&mut st, now, inode);
-            }
-            self.follow_writes(&mut st, now, inode);
-            let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
-            self.owe_leases(&mut st, now, session, touched, &mut owed);
+        let now = self.env.clock.now();
+        if Self::reign(&st, now).is_err() {
+            return self.drop_unseen(&mut st, inode, changed);
         }
+        // A file that programs write waits as one that is written through the daemon does.
+        let size = match st.alone.has(inode) {
+            true => self.attr(&st, inode).map_or(0, |attr| attr.size),
+            false => 0,
+        };
+        let mtime = changed_at.unwrap_or_else(|| self.env.clock.wall());
+        let mut full = false;
+        for range in changed {
+            let effect = match range.end <= size {
+                true => Effect::Replaced,
+                false => Effect::Grew,
+            };
+            let taken = Taken {
+                answer: None,
+                range: *range,
+                effect,
+                mtime,
+                now,
+                kill_privileges: false,
+            };
+            full |= st.take_write(inode, &taken);
+        }
+        if full {
+            self.record_writes(&mut st, now, inode);
+        }
+        self.follow_writes(&mut st, now, inode);
+        let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
+        self.owe_leases(&mut st, now, session, touched, &mut owed);
+        drop(st);
         // Nobody waits for an answer.
         self.settle(owed, Ok(()), Box::new(|_: Result<(), Failed>| ()));
     }

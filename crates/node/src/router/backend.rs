@@ -48,10 +48,10 @@ impl Backend for Router {
                     return done(found(Local::None));
                 };
                 match (purpose, container.whole_file(&attr)) {
-                    (_, None) => done(found(Local::None)),
-                    (Purpose::Read, Some(file)) => done(found(Local::Read(file))),
-                    (Purpose::Write, Some(file)) => done(found(container.beside_maps(inode, file))),
-                    (Purpose::WriteAlone, Some(file)) => {
+                    (_, Err(_)) => done(found(Local::None)),
+                    (Purpose::Read, Ok(file)) => done(found(Local::Read(file))),
+                    (Purpose::Write, Ok(file)) => done(found(container.beside_maps(inode, file))),
+                    (Purpose::WriteAlone, Ok(file)) => {
                         let runtime = &me.env.runtime;
                         runtime.spawn_blocking(move || {
                             done(found(container.local_for_writing(session, &attr, file)));

@@ -7,7 +7,7 @@ use crate::human;
 use crate::layout::Layout;
 use crate::output::Report;
 use clap::Args;
-use perigee_proto::admin::{ControlState, Failure, Hold, Placement, Status};
+use perigee_proto::admin::{ControlState, Failure, Hold, Placement, Rung, Status};
 use std::path::PathBuf;
 
 /// Say in words how a file is read and written, and why so.
@@ -41,6 +41,7 @@ impl Explain {
 
 fn conclusions(placement: &Placement, status: &Status) -> Vec<String> {
     let mut lines = vec![reads(placement, status), writes(placement, status)];
+    lines.extend(rungs(placement, status));
     lines.extend(moves(placement, status));
     lines.extend(durable(placement, status));
     lines.extend(caches(placement, status));
@@ -90,6 +91,28 @@ fn writes(placement: &Placement, status: &Status) -> String {
         placement.container,
         placement.epoch.0
     )
+}
+
+/// Which rung of the ladder of the mount programs are on, and why not on a higher one.
+fn rungs(placement: &Placement, status: &Status) -> Vec<String> {
+    let here = node_name(status, placement.asked);
+    let reads = placement.reads.as_ref().map(|rung| match rung {
+        Rung::PastDaemon => {
+            format!("programs on {here} that open it for reading use the local file itself (passthrough)")
+        }
+        Rung::ThroughDaemon(why) => {
+            format!("programs on {here} read it through the daemon and the kernel's cache: {why}")
+        }
+    });
+    let writes = placement.writes.as_ref().map(|rung| match rung {
+        Rung::PastDaemon => format!(
+            "programs on {here} that open it for writing use the local file itself, unless mounted with passthrough=readers"
+        ),
+        Rung::ThroughDaemon(why) => {
+            format!("programs on {here} write it through the daemon: {why}")
+        }
+    });
+    reads.into_iter().chain(writes).collect()
 }
 
 /// Whether writes here would bring the ownership here.
@@ -229,6 +252,18 @@ mod tests {
         let lines = scene(1, 3, 100);
         assert!(lines[0].contains("over the network"));
         assert!(lines[2].starts_with("the ownership does not move to node-3"));
+    }
+
+    #[test]
+    fn the_rung_is_named_and_why_it_is_no_higher() {
+        let placement = Placement {
+            reads: Some(Rung::PastDaemon),
+            writes: Some(Rung::ThroughDaemon("it has set-id bits".to_owned())),
+            ..Placement::default()
+        };
+        let lines = rungs(&placement, &Status::default());
+        assert!(lines[0].contains("use the local file itself"));
+        assert!(lines[1].ends_with("through the daemon: it has set-id bits"));
     }
 
     #[test]

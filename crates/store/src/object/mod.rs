@@ -263,7 +263,8 @@ impl Object {
     }
 
     /// Whether something is not stored yet.
-    pub(crate) fn is_dirty(&self) -> bool {
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
         self.marks.change.load(Ordering::Acquire) > self.committed()
     }
 
