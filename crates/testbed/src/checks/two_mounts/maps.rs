@@ -189,11 +189,14 @@ fn after_close(pair: &Pair) -> Checked {
         .custom_flags(libc::O_DIRECT)
         .open(pair.w("f"))
         .call(|| "open for direct reads".to_owned())?;
-    let mut read = vec![0; LARGE];
+    // Direct I/O wants an aligned buffer: an aligned part of a larger one.
+    let mut space = vec![0; LARGE + 4_096];
+    let start = space.as_ptr().align_offset(4_096);
+    let read = &mut space[start..start + LARGE];
     verified
-        .read_exact_at(&mut read, 0)
+        .read_exact_at(read, 0)
         .call(|| "read directly".to_owned())?;
-    equal("f", "the file", &content, &read)
+    equal("f", "the file", &content, read)
 }
 
 /// Nobody syncs what a program stores beside a reader that reads past the daemon: the other host sees it all the same, a
