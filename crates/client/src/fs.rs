@@ -80,6 +80,8 @@ pub struct OpenFlags {
     pub direct: bool,
     /// `O_EXCL` (create only).
     pub exclusive: bool,
+    /// `O_SYNC` or `O_DSYNC`: a write that has returned is on every current replica's disk.
+    pub sync: bool,
     /// The kernel can write to a backing file by itself, where the file system lets it.
     pub past_daemon: bool,
 }

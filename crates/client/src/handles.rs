@@ -33,6 +33,11 @@ impl Handle {
         !self.unseen.swap(true, Ordering::AcqRel)
     }
 
+    /// They may not, after all.
+    pub(crate) fn end_unseen(&self) {
+        self.unseen.store(false, Ordering::Release);
+    }
+
     /// Whether its maps may have changed the file unseen.
     pub(crate) fn is_unseen(&self) -> bool {
         self.unseen.load(Ordering::Acquire)

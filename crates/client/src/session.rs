@@ -281,7 +281,8 @@ impl Session {
     }
 }
 
-/// Appends and direct I/O are the daemon's to see: those go to the end that all hosts know, and these past what tells changes.
+/// Appends, direct I/O and synchronous writes are the daemon's to see: those go to the end that all hosts know, the second past
+/// what tells changes, and the last have to be on every replica when they return.
 const fn purpose(flags: OpenFlags) -> Purpose {
     match flags {
         OpenFlags { write: false, .. } => Purpose::Read,
@@ -289,6 +290,7 @@ const fn purpose(flags: OpenFlags) -> Purpose {
             past_daemon: true,
             append: false,
             direct: false,
+            sync: false,
             ..
         } => Purpose::WriteAlone,
         OpenFlags { .. } => Purpose::Write,

@@ -285,7 +285,8 @@ impl FileSystem for Session {
         let handle = self.handle(handle)?;
         // A shared map that can be written to needs both.
         if handle.flags.read && handle.flags.write && handle.begin_unseen() {
-            self.backend.map_writer(self.id, inode, MapWriter::Comes)?;
+            let comes = self.backend.map_writer(self.id, inode, MapWriter::Comes);
+            return comes.inspect_err(|_| handle.end_unseen());
         }
         Ok(())
     }

@@ -34,6 +34,7 @@ pub struct Seen {
     pub lookups: AtomicU64,
     pub getattrs: AtomicU64,
     pub reads: AtomicU64,
+    pub fsyncs: AtomicU64,
     pub writes: AtomicU64,
     pub killing_writes: AtomicU64,
     pub readdirs: AtomicU64,
@@ -371,6 +372,7 @@ impl FileSystem for MemoryFs {
     }
 
     fn fsync(&self, _inode: InodeId, _handle: u64, _data_only: bool, done: Done<()>) {
+        bump(&self.seen.fsyncs);
         done(Ok(()));
     }
 

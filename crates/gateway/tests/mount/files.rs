@@ -1,5 +1,6 @@
 //! Files and directories, as programs use them.
 
+use crate::memory::Rung;
 use crate::rig::{Map, Rig, errno, in_time};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, SeekFrom, Timespec};
 use rustix::fs::{Timestamps, XattrFlags};
@@ -203,6 +204,33 @@ fn direct_io_passes_the_page_cache_by() {
             rig.fs.seen.reads.load(Ordering::SeqCst) > before,
             "each read asks"
         );
+    }
+}
+
+/// Whether the kernel syncs after the write, as it does with its page cache, or leaves that to the daemon.
+#[test]
+fn a_synchronous_write_is_synced_before_it_returns_whatever_way_it_takes() {
+    let Some(rig) = Rig::new() else { return };
+    let synced = |write: &dyn Fn()| {
+        let before = rig.fs.seen.fsyncs.load(Ordering::SeqCst);
+        write();
+        rig.fs.seen.fsyncs.load(Ordering::SeqCst) > before
+    };
+    for (number, rung) in [Rung::Cached, Rung::Direct].into_iter().enumerate() {
+        rig.fs.set_rung(rung);
+        let path = rig.path(&format!("synced-{number}"));
+        fs::write(&path, [7; 100]).unwrap();
+        let open = |flag| {
+            let mut options = File::options();
+            let opened = options.write(true).custom_flags(flag).open(&path);
+            opened.unwrap()
+        };
+        for flag in [libc::O_SYNC, libc::O_DSYNC] {
+            let file = open(flag);
+            assert!(synced(&|| file.write_all_at(b"x", 5).unwrap()), "{rung:?}");
+        }
+        let file = open(0);
+        assert!(!synced(&|| file.write_all_at(b"y", 6).unwrap()), "{rung:?}");
     }
 }
 

@@ -163,6 +163,11 @@ impl Container {
                     self.lose_writes(st, inode, &written.ranges);
                     return None;
                 }
+                Err(errno) if !matches!(errno, Errno::ESTALE | Errno::ENOENT) => {
+                    error!(container = %self.id, %inode, %errno, "writes lost: there is no record for them");
+                    self.lose_writes(st, inode, &written.ranges);
+                    return None;
+                }
                 Err(errno) => {
                     // The file is gone: so are its bytes.
                     debug!(container = %self.id, %inode, %errno, "writes of a removed file dropped");
@@ -641,7 +646,8 @@ impl Container {
         // What it has met may not be on every member yet. What comes while that is settled is shown too, if it can be: an
         // answer that is older than the file's known length would end in zeros.
         for round in 1.. {
-            if self.is_settled(inode)? {
+            // What the read has met may have been written past the daemon since it was looked for.
+            if !self.unseen.has(inode) && self.is_settled(inode)? {
                 break;
             }
             self.settle_writes(inode).await?;
@@ -755,7 +761,7 @@ impl Container {
         let seek = move || me.seek(inode, offset, whence);
         self.take_in_unseen(inode).await?;
         let found = self.look_past_changes(inode, seek).await;
-        if !self.is_settled(inode)? {
+        if self.unseen.has(inode) || !self.is_settled(inode)? {
             self.settle_writes(inode).await?;
         }
         found

@@ -241,7 +241,7 @@ impl Container {
         };
         {
             let mut writers = entry.writers.lock();
-            writers.open -= 1;
+            writers.open = writers.open.saturating_sub(1);
             writers.maps = true;
             if !self.end_unseen(inode, &entry.file, &mut writers)
                 && let Err(errno) = self.find_unseen(inode, &entry.file, writers.session)
@@ -276,7 +276,8 @@ impl Container {
         }
         // Before it was asked they may have stored something.
         if let Err(errno) = self.find_unseen(inode, file, writers.session) {
-            error!(%inode, %errno, "stores through a map are lost");
+            error!(%inode, %errno, "what was written past the daemon is not found yet");
+            return false;
         }
         writers.maps = false;
         self.state.lock().alone.end(inode);
@@ -331,8 +332,10 @@ impl Container {
     /// members get it. Where it is not told, whole files would have to be read. Looks for maps that have gone. Blocks.
     pub(crate) fn search_unseen(self: &Arc<Self>) {
         for inode in self.unseen.inodes() {
-            if let Some(entry) = self.unseen.get(inode) {
-                let mut writers = entry.writers.lock();
+            // Whoever has it is looking, maybe at a long file.
+            if let Some(entry) = self.unseen.get(inode)
+                && let Some(mut writers) = entry.writers.try_lock()
+            {
                 if writers.maps && self.end_unseen(inode, &entry.file, &mut writers) {
                     debug!(%inode, "all maps of the file are gone");
                 } else if !writers.is_none()
@@ -417,7 +420,8 @@ impl Container {
             return self.drop_unseen(&mut st, inode, changed);
         }
         // A file that programs write waits as one that is written through the daemon does.
-        let size = match st.alone.has(inode) {
+        let written = st.alone.has(inode);
+        let size = match written {
             true => self.attr(&st, inode).map_or(0, |attr| attr.size),
             false => 0,
         };
@@ -434,7 +438,8 @@ impl Container {
                 effect,
                 mtime,
                 now,
-                kill_privileges: false,
+                // Set-id bits that were set while it was written.
+                kill_privileges: written,
             };
             full |= st.take_write(inode, &taken);
         }

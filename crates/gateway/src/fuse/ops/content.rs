@@ -14,6 +14,15 @@ use perigee_client::fs::{Allocate, Entry, OpenFlags, Opened, Seek};
 use perigee_types::{ByteRange, Errno, InodeId};
 use std::sync::Arc;
 
+/// What a write asks for beside its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    /// Set-id bits shall be cleared.
+    pub(super) kill_privileges: bool,
+    /// It is to be on every current replica's disk when it returns.
+    pub(super) sync: bool,
+}
+
 impl Call<'_> {
     pub(super) fn open(self, flags: i32) {
         let session = Arc::clone(self.session);
@@ -64,8 +73,7 @@ impl Call<'_> {
         read.answer(self.session, self.reply, READS_MAX);
     }
 
-    pub(super) fn write(self, handle: u64, offset: u64, flags: u32, data: &[u8]) {
-        let kill_privileges = flags & wire::WRITE_KILL_PRIVILEGES != 0;
+    pub(super) fn write(self, handle: u64, offset: u64, how: How, data: &[u8]) {
         let (reply, session, inode) = (self.reply, Arc::clone(self.session), self.inode);
         let request = Request {
             inode,
@@ -78,13 +86,22 @@ impl Call<'_> {
             handle,
             offset,
             data,
-            kill_privileges,
+            how.kill_privileges,
             Box::new(move |result| {
                 if let Ok(written) = result {
                     let end = offset.saturating_add(u64::from(written));
                     session.kernel.grows(inode, end);
                 }
-                under_way.end(move || reply.body_or_error(result.map(Body::count)));
+                under_way.end(move || match result {
+                    // The kernel syncs what goes through its page cache, and that alone.
+                    Ok(written) if how.sync => {
+                        let told = move |synced: Result<(), Errno>| {
+                            reply.body_or_error(synced.map(|()| Body::count(written)));
+                        };
+                        session.fs.fsync(inode, handle, true, Box::new(told));
+                    }
+                    result => reply.body_or_error(result.map(Body::count)),
+                });
             }),
         );
     }
@@ -269,6 +286,7 @@ fn open_flags(flags: i32) -> OpenFlags {
         truncate: has(libc::O_TRUNC),
         direct: has(libc::O_DIRECT),
         exclusive: has(libc::O_EXCL),
+        sync: has(libc::O_DSYNC),
         past_daemon: false,
     }
 }

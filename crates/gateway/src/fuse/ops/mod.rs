@@ -112,9 +112,14 @@ impl Call<'_> {
                 handle,
                 offset,
                 flags,
+                sync,
                 data,
             } => {
-                self.write(handle, offset, flags, data);
+                let how = content::How {
+                    kill_privileges: flags & super::wire::WRITE_KILL_PRIVILEGES != 0,
+                    sync,
+                };
+                self.write(handle, offset, how, data);
             }
             Request::Flush { handle, owner } => self.flush(handle, owner),
             Request::Release { handle } => self.release(handle),

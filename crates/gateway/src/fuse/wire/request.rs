@@ -112,6 +112,8 @@ pub(crate) enum Request<'a> {
         handle: u64,
         offset: u64,
         flags: u32,
+        /// It is to be on the disk when it returns.
+        sync: bool,
         data: &'a [u8],
     },
     Flush {
@@ -464,11 +466,12 @@ fn read(f: &mut Fields<'_>) -> Option<(u64, u64, u32)> {
 
 fn write<'a>(f: &mut Fields<'a>) -> Option<Request<'a>> {
     let (handle, offset, len, flags) = (f.u64()?, f.u64()?, f.u32()? as usize, f.u32()?);
-    let (_lock_owner, _open_flags, _padding) = (f.u64()?, f.u32()?, f.u32()?);
+    let (_lock_owner, open_flags, _padding) = (f.u64()?, f.i32()?, f.u32()?);
     Some(Request::Write {
         handle,
         offset,
         flags,
+        sync: open_flags & libc::O_DSYNC != 0,
         data: f.bytes(len)?,
     })
 }
@@ -556,7 +559,9 @@ mod tests {
         write.extend(4096u64.to_ne_bytes());
         write.extend(3u32.to_ne_bytes());
         write.extend(4u32.to_ne_bytes());
-        write.extend([0; 16]);
+        write.extend([0; 8]);
+        write.extend((libc::O_WRONLY | libc::O_SYNC).to_ne_bytes());
+        write.extend([0; 4]);
         write.extend(b"abc");
         let whole = message(16, &write);
         assert_eq!(
@@ -565,6 +570,7 @@ mod tests {
                 handle: 9,
                 offset: 4096,
                 flags: WRITE_FLAGS,
+                sync: true,
                 data: b"abc"
             }
         );

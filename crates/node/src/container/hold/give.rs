@@ -162,8 +162,8 @@ impl Container {
         let member = st.chain.view().is_some_and(|view| view.lists(by.node()));
         let others = st.leases.holders(now, inode);
         let alone = others.iter().all(|session| *session == by);
-        // A kernel of this host may read an open file by itself.
-        let open = !self.env.sessions.open_among(&[inode]).is_empty();
+        // A kernel of this host may read an open file by itself, and maps outlive descriptors.
+        let open = !self.env.sessions.open_among(&[inode]).is_empty() || self.unseen.has(inode);
         let busy = st.transactions.holds_inode(inode) || st.leases.has_changes(inode);
         let free = st.away.holds.holder(chunk).is_none();
         // A holder keeps nothing for checkpoints.
