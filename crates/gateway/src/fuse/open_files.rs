@@ -77,6 +77,15 @@ impl OpenFiles {
         }
     }
 
+    /// Whether the kernel's page cache takes what an open file writes, unless each call passes it by.
+    pub(crate) fn is_cached(&self, inode: InodeId, handle: u64) -> bool {
+        let inodes = self.inodes.lock();
+        let mode = inodes
+            .get(&inode)
+            .and_then(|entry| entry.modes.get(&handle));
+        mode == Some(&Mode::Cached)
+    }
+
     /// Forgets an open file.
     pub(crate) fn close(&self, inode: InodeId, handle: u64) {
         let mut inodes = self.inodes.lock();

@@ -17,10 +17,19 @@ use std::sync::Arc;
 /// What a write asks for beside its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
-    /// Set-id bits shall be cleared.
-    pub(super) kill_privileges: bool,
-    /// It is to be on every current replica's disk when it returns.
-    pub(super) sync: bool,
+    /// Those of the protocol.
+    pub(super) flags: u32,
+    /// As of open(2), with what the call itself asks for.
+    pub(super) open_flags: i32,
+}
+
+impl How {
+    /// Whether it is to be on every current replica's disk when it returns, and the kernel does not see to that: it syncs what
+    /// goes through its page cache alone.
+    fn is_ours_to_sync(self, cached: impl FnOnce() -> bool) -> bool {
+        let has = |flag| self.open_flags & flag != 0;
+        has(libc::O_DSYNC) && (has(libc::O_DIRECT) || !cached())
+    }
 }
 
 impl Call<'_> {
@@ -75,6 +84,7 @@ impl Call<'_> {
 
     pub(super) fn write(self, handle: u64, offset: u64, how: How, data: &[u8]) {
         let (reply, session, inode) = (self.reply, Arc::clone(self.session), self.inode);
+        let sync = how.is_ours_to_sync(|| session.files.is_cached(inode, handle));
         let request = Request {
             inode,
             range: ByteRange::with_len(offset, data.len() as u64),
@@ -86,15 +96,14 @@ impl Call<'_> {
             handle,
             offset,
             data,
-            how.kill_privileges,
+            how.flags & wire::WRITE_KILL_PRIVILEGES != 0,
             Box::new(move |result| {
                 if let Ok(written) = result {
                     let end = offset.saturating_add(u64::from(written));
                     session.kernel.grows(inode, end);
                 }
                 under_way.end(move || match result {
-                    // The kernel syncs what goes through its page cache, and that alone.
-                    Ok(written) if how.sync => {
+                    Ok(written) if sync => {
                         let told = move |synced: Result<(), Errno>| {
                             reply.body_or_error(synced.map(|()| Body::count(written)));
                         };

@@ -112,13 +112,10 @@ impl Call<'_> {
                 handle,
                 offset,
                 flags,
-                sync,
+                open_flags,
                 data,
             } => {
-                let how = content::How {
-                    kill_privileges: flags & super::wire::WRITE_KILL_PRIVILEGES != 0,
-                    sync,
-                };
+                let how = content::How { flags, open_flags };
                 self.write(handle, offset, how, data);
             }
             Request::Flush { handle, owner } => self.flush(handle, owner),

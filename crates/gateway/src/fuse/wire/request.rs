@@ -112,8 +112,8 @@ pub(crate) enum Request<'a> {
         handle: u64,
         offset: u64,
         flags: u32,
-        /// It is to be on the disk when it returns.
-        sync: bool,
+        /// As of open(2), with what the call itself asks for.
+        open_flags: i32,
         data: &'a [u8],
     },
     Flush {
@@ -471,7 +471,7 @@ fn write<'a>(f: &mut Fields<'a>) -> Option<Request<'a>> {
         handle,
         offset,
         flags,
-        sync: open_flags & libc::O_DSYNC != 0,
+        open_flags,
         data: f.bytes(len)?,
     })
 }
@@ -570,7 +570,7 @@ mod tests {
                 handle: 9,
                 offset: 4096,
                 flags: WRITE_FLAGS,
-                sync: true,
+                open_flags: libc::O_WRONLY | libc::O_SYNC,
                 data: b"abc"
             }
         );
