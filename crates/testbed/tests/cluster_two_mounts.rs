@@ -68,10 +68,22 @@ fn what_a_map_changes_unseen_the_other_host_sees_a_moment_later() {
     }
 }
 
-/// Says why not, if the kernel does not tell what programs change past the daemon.
+/// Says why not, if the kernel does not tell what programs change past the daemon where clusters of tests lie.
 fn changes_are_told() -> bool {
-    let log = perigee_dirtylog::DirtyLog::open(4_096);
-    log.inspect_err(|why| println!("skipped: {why}")).is_ok()
+    let log = match perigee_dirtylog::DirtyLog::open(4_096) {
+        Ok(log) => log,
+        Err(why) => {
+            println!("skipped: {why}");
+            return false;
+        }
+    };
+    let file = tempfile::tempfile().unwrap();
+    let told = log.tells_of(&file, |at| file.write_all_at(&[1], at));
+    let told = told.unwrap();
+    if !told {
+        println!("skipped: the kernel tells nothing of the file system of temporary files");
+    }
+    told
 }
 
 #[test]

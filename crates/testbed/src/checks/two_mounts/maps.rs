@@ -22,6 +22,8 @@ pub(super) const CASES: &[Case] = &[
 const SOON: Duration = Duration::from_secs(10);
 
 const BYTES: usize = 128 * 1_024;
+/// Long enough to be handed to the kernel.
+const LARGE: usize = 8 * BYTES;
 
 fn open(path: std::path::PathBuf) -> Checked<File> {
     let opened = OpenOptions::new().read(true).write(true).open(&path);
@@ -96,14 +98,32 @@ fn both_map(pair: &Pair) -> Checked {
     Ok(())
 }
 
+/// A file that a program of the writing host holds open for reading, and may read past the daemon.
+struct ReadPast {
+    content: Vec<u8>,
+    /// Held by the other host, which has read it.
+    held: File,
+    reader: File,
+}
+
+fn read_past(pair: &Pair) -> Checked<ReadPast> {
+    let content = vec![3; LARGE];
+    pair.write("f", &content)?;
+    Ok(ReadPast {
+        content,
+        held: pair.prime("f")?,
+        reader: File::open(pair.w("f")).call(|| "open for reading".to_owned())?,
+    })
+}
+
 /// A program that holds a large file open for reading may read it past the daemon; another one that
 /// writes and maps it must not go unnoticed for that.
 fn beside_readers(pair: &Pair) -> Checked {
-    const LARGE: usize = 8 * BYTES;
-    let mut content = vec![3; LARGE];
-    pair.write("f", &content)?;
-    let held = pair.prime("f")?;
-    let reader = File::open(pair.w("f")).call(|| "open for reading".to_owned())?;
+    let ReadPast {
+        mut content,
+        held,
+        reader,
+    } = read_past(pair)?;
     let seen = map(&reader, Access::Read)?;
     let beside = open(pair.w("f"))?;
     let mut stores = map(&beside, Access::Write)?;
@@ -145,11 +165,11 @@ fn beside_readers(pair: &Pair) -> Checked {
 
 /// A map outlives the descriptor that it was made from, and the reader beside which that was opened.
 fn after_close(pair: &Pair) -> Checked {
-    const LARGE: usize = 8 * BYTES;
-    let mut content = vec![3; LARGE];
-    pair.write("f", &content)?;
-    let held = pair.prime("f")?;
-    let reader = File::open(pair.w("f")).call(|| "open for reading".to_owned())?;
+    let ReadPast {
+        mut content,
+        held,
+        reader,
+    } = read_past(pair)?;
     let mut stores = map(&open(pair.w("f"))?, Access::Write)?;
     let mut reader = Some(reader);
     for turn in 0..4_usize {
@@ -204,11 +224,11 @@ fn after_close(pair: &Pair) -> Checked {
 ///
 /// Errors: those of the calls; `Deadline` where the other host does not see it.
 pub fn unsynced_stores_show(pair: &Pair) -> Checked {
-    const LARGE: usize = 8 * BYTES;
-    let mut content = vec![3; LARGE];
-    pair.write("f", &content)?;
-    let held = pair.prime("f")?;
-    let reader = File::open(pair.w("f")).call(|| "open for reading".to_owned())?;
+    let ReadPast {
+        mut content,
+        held,
+        reader,
+    } = read_past(pair)?;
     let beside = open(pair.w("f"))?;
     let mut stores = map(&beside, Access::Write)?;
     let seen = map(&open(pair.r("f"))?, Access::Read)?;
