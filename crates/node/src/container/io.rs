@@ -158,13 +158,8 @@ impl Container {
             };
             let outcome = match self.run_own(st, &op) {
                 Ok(outcome) => outcome,
-                Err(Errno::EIO) => {
-                    error!(container = %self.id, %inode, "writes lost with the state");
-                    self.lose_writes(st, inode, &written.ranges);
-                    return None;
-                }
                 Err(errno) if !matches!(errno, Errno::ESTALE | Errno::ENOENT) => {
-                    error!(container = %self.id, %inode, %errno, "writes lost: there is no record for them");
+                    error!(container = %self.id, %inode, %errno, "writes lost: no record can be made of them");
                     self.lose_writes(st, inode, &written.ranges);
                     return None;
                 }

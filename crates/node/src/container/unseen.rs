@@ -241,51 +241,61 @@ impl Container {
         };
         {
             let mut writers = entry.writers.lock();
-            writers.open = writers.open.saturating_sub(1);
-            writers.maps = true;
-            if !self.end_unseen(inode, &entry.file, &mut writers)
-                && let Err(errno) = self.find_unseen(inode, &entry.file, writers.session)
-            {
-                error!(%inode, %errno, "stores through a map wait");
+            match writers.open.checked_sub(1) {
+                Some(open) => writers.open = open,
+                None => {
+                    error!(%inode, "a file that maps may change is closed more often than opened")
+                }
             }
+            writers.maps = true;
+            let gone = self.maps_are_gone(inode, &entry.file, &writers);
+            self.look_at_unseen(inode, &entry.file, &mut writers, gone);
         }
         drop(entry);
         self.unseen.tidy(inode);
     }
 
-    /// The file is this node's alone again, if all have closed it and nobody has a map. Says whether it is.
-    fn end_unseen(
-        self: &Arc<Self>,
-        inode: InodeId,
-        file: &Arc<File>,
-        writers: &mut Writers,
-    ) -> bool {
+    /// Whether all have closed the file, and nobody has a map of it that can be stored to.
+    fn maps_are_gone(&self, inode: InodeId, file: &File, writers: &Writers) -> bool {
         static UNTOLD: Once = Once::new();
         if writers.open > 0 {
             return false;
         }
         match file.object.others_may_write() {
-            Ok(false) | Err(StoreError::Removed { .. }) => {}
-            Ok(true) => return false,
+            Ok(others) => !others,
+            Err(StoreError::Removed { .. }) => true,
             Err(error) => {
                 UNTOLD.call_once(|| {
                     warn!(%inode, %error, "nobody tells whether programs map a file here: each counts as mapped");
                 });
-                return false;
+                false
             }
         }
-        // Before it was asked they may have stored something.
+    }
+
+    /// Finds what was changed unseen. If before that maps were `gone`, the file is this node's alone again: until then they may
+    /// have stored something. What fails is tried again within a second.
+    fn look_at_unseen(
+        self: &Arc<Self>,
+        inode: InodeId,
+        file: &File,
+        writers: &mut Writers,
+        gone: bool,
+    ) {
         if let Err(errno) = self.find_unseen(inode, file, writers.session) {
-            error!(%inode, %errno, "what was written past the daemon is not found yet");
-            return false;
+            return error!(container = %self.id, %inode, %errno, "what was written past the daemon is not found yet");
         }
-        writers.maps = false;
-        self.state.lock().alone.end(inode);
+        if !gone {
+            return;
+        }
         match file.object.set_externally_writable(false) {
-            Ok(()) | Err(StoreError::Removed { .. }) => {}
+            Ok(()) | Err(StoreError::Removed { .. }) => {
+                debug!(%inode, "nobody changes the file unseen any more");
+                writers.maps = false;
+                self.state.lock().alone.end(inode);
+            }
             Err(error) => error!(%inode, %error, "checksums of the file stay unused"),
         }
-        true
     }
 
     /// A file that is whole here, for a program that opens it for writing, and does so through the daemon: its maps are the same
@@ -336,13 +346,10 @@ impl Container {
             if let Some(entry) = self.unseen.get(inode)
                 && let Some(mut writers) = entry.writers.try_lock()
             {
-                if writers.maps && self.end_unseen(inode, &entry.file, &mut writers) {
-                    debug!(%inode, "all maps of the file are gone");
-                } else if !writers.is_none()
-                    && entry.file.object.tells_changes()
-                    && let Err(errno) = self.find_unseen(inode, &entry.file, writers.session)
-                {
-                    debug!(container = %self.id, %inode, %errno, "stores through a map wait");
+                let file = &entry.file;
+                let gone = writers.maps && self.maps_are_gone(inode, file, &writers);
+                if gone || (!writers.is_none() && file.object.tells_changes()) {
+                    self.look_at_unseen(inode, file, &mut writers, gone);
                 }
             }
             // Whoever let go of the file meanwhile has found it in use here.
