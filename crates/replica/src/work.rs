@@ -5,7 +5,7 @@
 //! expected to go on. Whoever gave a container away that soon came back guessed wrong, and waits longer the next time: two
 //! hosts that take turns soon have a fixed owner. Sister of [`Habit`](crate::chunk::Habit), which does the same for chunks.
 
-use perigee_types::{NodeId, Seq, Span, Tick};
+use perigee_types::{NodeId, Span, Tick};
 use std::collections::BTreeMap;
 
 /// What a change of another host counts. Reads that had to ask count one each, and no more than the changes do: who only
@@ -15,8 +15,8 @@ const CHANGE: u32 = 4;
 const OWN: u32 = 2;
 /// A move costs as much as so many changes of another host.
 pub const PRICE: u32 = 32;
-/// A stay was worth the moves there and back when so many times the price was done in it: of two hosts that take turns, each
-/// asks for the price before a move, and waits as long for the move itself.
+/// A stay was worth the moves there and back when the owner's own programs changed so many times the price more than others
+/// did. Until then whoever wants it away asks for twice as much.
 const STAY: u32 = 4;
 /// The dearest that it becomes where moves proved wrong again and again.
 const PRICE_MAX: u32 = 1 << 16;
@@ -136,8 +136,11 @@ pub struct Work {
     price: u32,
     /// When it was last given away, or when that was last thought of as long ago.
     moved: Tick,
-    /// The last record when this node gave it away, if it has not come back.
-    left: Option<Seq>,
+    /// How much more this node's own programs have changed than those of other members since another one gave it; none where
+    /// it came in another way.
+    stay: Option<u32>,
+    /// This node gave it away, and has not owned it since.
+    left: bool,
 }
 
 impl Default for Work {
@@ -147,7 +150,8 @@ impl Default for Work {
             visits: BTreeMap::new(),
             price: PRICE,
             moved: Tick(0),
-            left: None,
+            stay: None,
+            left: false,
         }
     }
 }
@@ -156,6 +160,12 @@ impl Work {
     /// The owner has done something for a session of `by`. Says who has asked for so much that the container moves to it
     /// where it always shall; [`Self::pays`] says whether that pays.
     pub fn on_done(&mut self, now: Tick, (me, by): (NodeId, NodeId), done: Done) -> Option<NodeId> {
+        if let (Some(stay), Done::Change) = (&mut self.stay, done) {
+            *stay = match by == me {
+                true => stay.saturating_add(1),
+                false => stay.saturating_sub(1),
+            };
+        }
         if by == me {
             let visits = self.visits.values_mut().map(|visits| &mut visits.asked);
             for asked in self.asked.values_mut().chain(visits) {
@@ -209,7 +219,20 @@ impl Work {
             self.moved = now;
         }
         let asked = self.asked.get(&by).copied().unwrap_or_default();
-        asked.worth() >= self.price
+        asked.worth() >= self.price_now()
+    }
+
+    /// Whether it came to this node for less than the moves were worth, so far.
+    fn is_short_stay(&self) -> bool {
+        let worth = STAY.saturating_mul(self.price);
+        self.stay.is_some_and(|stay| stay < worth)
+    }
+
+    fn price_now(&self) -> u32 {
+        match self.is_short_stay() {
+            true => dearer(self.price),
+            false => self.price,
+        }
     }
 
     /// Nothing is to move for what `by` has asked for so far.
@@ -222,37 +245,56 @@ impl Work {
     pub fn on_failed(&mut self, now: Tick) {
         self.asked.clear();
         self.moved = now;
-        self.price = (self.price * 2).min(PRICE_MAX);
+        self.price = dearer(self.price);
     }
 
-    /// It was given away, with this as its last record.
-    pub fn on_left(&mut self, now: Tick, last: Seq) {
-        self.asked.clear();
-        self.visits.clear();
-        self.moved = now;
-        self.left = Some(last);
+    /// It was given away.
+    pub fn on_left(&mut self, now: Tick) {
+        self.price = match self.stay {
+            Some(_) if !self.is_short_stay() => (self.price / 2).max(PRICE),
+            _ => self.price_now(),
+        };
+        self.stay = None;
+        self.left = true;
+        self.begin(now);
     }
 
     /// Whether it was given away, and has not come back.
     #[must_use]
     pub const fn has_left(&self) -> bool {
-        self.left.is_some()
+        self.left
     }
 
-    /// It is this node's: from another one, or as before. The last record says how much was done meanwhile.
-    pub fn on_owned(&mut self, now: Tick, last: Seq) {
+    /// Another member has given it to this node.
+    pub fn on_given(&mut self, now: Tick) {
+        self.stay = Some(0);
+        self.left = false;
+        self.begin(now);
+    }
+
+    /// It is this node's, for want of another owner.
+    pub fn on_taken(&mut self, now: Tick) {
+        self.stay = None;
+        self.left = false;
+        self.begin(now);
+    }
+
+    /// It is this node's as before, though it was to be given away.
+    pub fn on_kept(&mut self, now: Tick) {
+        if std::mem::take(&mut self.left) {
+            self.on_failed(now);
+        }
+    }
+
+    fn begin(&mut self, now: Tick) {
         self.asked.clear();
         self.visits.clear();
-        let Some(left) = self.left.take() else {
-            return;
-        };
-        let done = last.0.saturating_sub(left.0);
-        self.price = match done < u64::from(STAY) * u64::from(self.price) {
-            true => (self.price * 2).min(PRICE_MAX),
-            false => (self.price / 2).max(PRICE),
-        };
         self.moved = now;
     }
+}
+
+fn dearer(price: u32) -> u32 {
+    (price * 2).min(PRICE_MAX)
 }
 
 #[cfg(test)]
@@ -266,7 +308,6 @@ mod tests {
         works: Vec<Work>,
         owner: usize,
         moves: u32,
-        last: u64,
         now: Tick,
     }
 
@@ -276,7 +317,6 @@ mod tests {
                 works: vec![Work::default(); nodes],
                 owner: 0,
                 moves: 0,
-                last: 0,
                 now: Tick(1_000_000),
             }
         }
@@ -284,16 +324,15 @@ mod tests {
         /// A host does something, a millisecond after what was done before.
         fn act(&mut self, host: usize, done: Done) {
             self.now = self.now + Span::from_millis(1);
-            self.last += u64::from(done == Done::Change);
             let id = |host: usize| NodeId(host as u32 + 1);
             let (now, owner) = (self.now, self.owner);
             let work = &mut self.works[owner];
             let heir = work.on_done(now, (id(owner), id(host)), done);
             if heir.is_some_and(|heir| work.pays(now, heir)) {
-                work.on_left(now, Seq(self.last));
+                work.on_left(now);
                 self.owner = host;
                 self.moves += 1;
-                self.works[host].on_owned(now, Seq(self.last));
+                self.works[host].on_given(now);
             }
         }
     }
@@ -311,8 +350,9 @@ mod tests {
     fn a_container_follows_long_turns_and_not_short_ones() {
         assert_eq!(moves(1, 20_000), 0);
         assert_eq!(moves(10, 2_000), 0);
-        assert!(moves(40, 1_000) < 20, "{}", moves(40, 1_000));
-        assert!(moves(100, 500) < 20, "{}", moves(100, 500));
+        for turn in [40, 70, 100, 140] {
+            assert!(moves(turn, 1_000) <= 10, "{turn}: {}", moves(turn, 1_000));
+        }
         assert_eq!(moves(5_000, 10), 9);
     }
 
@@ -365,13 +405,23 @@ mod tests {
         let mut work = Work::default();
         let now = Tick(1_000_000);
         for _ in 0..4 {
-            work.on_left(now, Seq(10));
-            work.on_owned(now, Seq(11));
+            work.on_given(now);
+            work.on_left(now);
         }
         assert_eq!(work.price, 16 * PRICE);
-        work.on_left(now, Seq(10));
-        work.on_owned(now, Seq(10 + 100 * u64::from(PRICE)));
+        work.on_given(now);
+        for _ in 0..16 * STAY * PRICE {
+            work.on_done(now, (ME, ME), Done::Change);
+        }
+        work.on_left(now);
         assert_eq!(work.price, 8 * PRICE, "a long stay was right");
+        work.on_taken(now);
+        work.on_left(now);
+        work.on_kept(now);
+        assert_eq!(work.price, 16 * PRICE, "it could not be given away");
+        work.on_kept(now);
+        assert_eq!(work.price, 16 * PRICE, "it was not given away since");
+        work.price = 8 * PRICE;
         work.on_failed(now);
         assert_eq!(work.price, 16 * PRICE);
         assert!(!work.pays(now + Span(2 * CALM.0), NodeId(2)));

@@ -271,13 +271,13 @@ impl Container {
             st.foreign.insert(request.session);
         }
         let mutates = changes(&request.operation);
-        if let Ok(inode) = crate::router::place_of(&request.operation) {
-            let done = if mutates { Done::Change } else { Done::Read };
-            self.note_work(st, now, request.session, (done, inode));
-        }
         // Also of a repeat: leases of the reign in which it ran first may not be over.
         if mutates && now < st.changes_from {
             return Err(Elsewhere::NotReady);
+        }
+        if let Ok(inode) = crate::router::place_of(&request.operation) {
+            let done = if mutates { Done::Change } else { Done::Read };
+            self.note_work(st, now, request.session, (done, inode));
         }
         if let Some(result) = self.repeated(st, request)? {
             // The first run's record may still be under way.

@@ -318,8 +318,7 @@ impl Container {
             }
             let ceded = matches!(st.role, Role::Suspended { .. });
             if ceded {
-                let last = st.chain.last().seq;
-                st.work.on_left(now, last);
+                st.work.on_left(now);
             }
             ceded
         };

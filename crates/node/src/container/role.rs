@@ -132,12 +132,30 @@ impl Container {
         }
     }
 
+    /// How this node comes to own it: who gave it away is still a member.
+    fn note_reign(&self, st: &mut State, next: Role) {
+        let now = self.env.clock.now();
+        match (st.role, next) {
+            (Role::Suspended { .. }, Role::Owner { .. }) => st.work.on_kept(now),
+            (Role::Replica { owner, .. }, Role::Reconciling { .. }) => {
+                let given = st.chain.view().is_some_and(|view| view.lists(owner));
+                match given {
+                    true => st.work.on_given(now),
+                    false => st.work.on_taken(now),
+                }
+            }
+            (_, Role::Reconciling { .. }) => st.work.on_taken(now),
+            _ => {}
+        }
+    }
+
     /// This node has another part in the chain from here on.
     pub(super) fn enter(self: &Arc<Self>, st: &mut State, role: Role, after: &mut After) {
         if st.role == role {
             return;
         }
         info!(container = %self.id, from = ?st.role, to = ?role, "role");
+        self.note_reign(st, role);
         st.role = role;
         if !role.serves() {
             self.forget_at_home(st, after);
@@ -148,8 +166,6 @@ impl Container {
                     self.begin_reign(st);
                 }
                 st.reigning = true;
-                let last = st.chain.last().seq;
-                st.work.on_owned(self.env.clock.now(), last);
                 self.env.note_owner(self.id, epoch, self.env.me);
             }
             Role::Reconciling { .. } | Role::Suspended { .. } => {}
