@@ -63,7 +63,9 @@ impl Leftovers {
     pub(crate) fn free(&mut self, env: &Arc<Env>) {
         for id in self.due(env, Instant::now()) {
             let container = env.container(id);
-            if container.as_ref().is_some_and(|open| !open.is_idle()) {
+            // Programs may have its files from the kernel.
+            let in_use = |open: &Arc<Container>| !open.is_idle() || open.maps_change_unseen();
+            if container.as_ref().is_some_and(in_use) {
                 continue;
             }
             if env.freeing.lock().insert(id) {

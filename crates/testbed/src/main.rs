@@ -66,7 +66,7 @@ fn dispatch(words: &[&str]) -> Checked<bool> {
             };
             let count = number(rest.get(1), 10_000)?;
             tell(&format!("model: {count} operations, seed {seed}"));
-            model::run(&sides, seed, count, model::Compared::All)?;
+            model::run(&sides, seed, count)?;
         }
         ["kill", ref rest @ ..] => run_kills(rest)?,
         ["chaos", ref rest @ ..] => run_chaos(rest)?,

@@ -118,6 +118,14 @@ impl WallTime {
         self.nanos < 1_000_000_000
     }
 
+    /// How long after `earlier` it is; zero where it is not after it, and no more than the longest span there is.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Span {
+        let nanos = |time: Self| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
+        let micros = (nanos(self) - nanos(earlier)).max(0) / 1_000;
+        Span(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
     /// The next nanosecond; the last second of all stays.
     #[must_use]
     pub const fn next(self) -> Self {

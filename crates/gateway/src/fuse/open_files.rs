@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use perigee_client::fs::{OpenMode, Opened};
 use perigee_types::InodeId;
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use tracing::{debug, warn};
@@ -34,7 +35,32 @@ struct Inode {
     /// By handle.
     modes: BTreeMap<u64, Mode>,
     /// Registered while `counts` is backed: each backed open must name the same one.
-    backing: Option<u32>,
+    backing: Option<Backing>,
+}
+
+/// A registered backing file.
+#[derive(Debug, Clone, Copy)]
+struct Backing {
+    /// The kernel's number of it.
+    id: u32,
+    is: Identity,
+}
+
+/// Which file of the local file systems one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    number: u64,
+}
+
+impl Identity {
+    fn of(file: &OwnedFd) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(file)?;
+        Ok(Self {
+            device: stat.st_dev,
+            number: stat.st_ino,
+        })
+    }
 }
 
 impl OpenFiles {
@@ -52,10 +78,17 @@ impl OpenFiles {
         let entry = inodes.entry(inode).or_default();
         let wish = wish(&opened.mode);
         let mut mode = entry.counts.plan(wish);
-        if mode.is_backed() && entry.backing.is_none() {
-            entry.backing = self.register(inode, &opened.mode);
-            if entry.backing.is_none() {
-                mode = Counts::without_backing(wish);
+        if mode.is_backed() {
+            match entry.backing {
+                None => {
+                    entry.backing = self.register(inode, &opened.mode);
+                    if entry.backing.is_none() {
+                        mode = Counts::without_backing(wish);
+                    }
+                }
+                // This node's copy was made anew: who has the old one open reads that one to the end, and nobody else does.
+                Some(registered) if is_another(registered, &opened.mode) => mode = Mode::Direct,
+                Some(_) => {}
             }
         }
         debug!(%inode, ?wish, ?mode, "open file");
@@ -66,7 +99,8 @@ impl OpenFiles {
             opened.handle
         );
         entry.counts.add(mode);
-        let backing = entry.backing.filter(|_| mode.is_backed()).unwrap_or(0);
+        let backing = entry.backing.filter(|_| mode.is_backed());
+        let backing = backing.map_or(0, |registered| registered.id);
         Placed {
             reply: OpenReply {
                 handle: opened.handle,
@@ -97,8 +131,8 @@ impl OpenFiles {
         };
         entry.counts.remove(mode);
         if !entry.counts.is_backed()
-            && let Some(id) = entry.backing.take()
-            && let Err(error) = self.device.close_backing(id)
+            && let Some(registered) = entry.backing.take()
+            && let Err(error) = self.device.close_backing(registered.id)
         {
             warn!(%inode, %error, "backing file could not be given back");
         }
@@ -107,10 +141,13 @@ impl OpenFiles {
         }
     }
 
-    fn register(&self, inode: InodeId, mode: &OpenMode) -> Option<u32> {
+    fn register(&self, inode: InodeId, mode: &OpenMode) -> Option<Backing> {
         let file = backing(mode).filter(|_| self.passthrough)?;
-        self.device
-            .open_backing(file.as_fd())
+        let registered = Identity::of(file).and_then(|is| {
+            let id = self.device.open_backing(file.as_fd())?;
+            Ok(Backing { id, is })
+        });
+        registered
             // ELOOP: the local file system is itself stacked (overlayfs); EPERM: not this user's to do.
             .inspect_err(|error| warn!(%inode, %error, "kernel takes no backing file here"))
             .ok()
@@ -125,6 +162,11 @@ fn wish(mode: &OpenMode) -> Wish {
         OpenMode::Passthrough(_) => Wish::Passthrough,
         OpenMode::DirectBeside(_) => Wish::Beside,
     }
+}
+
+/// Whether an open is to have another file than the registered one.
+fn is_another(registered: Backing, mode: &OpenMode) -> bool {
+    backing(mode).is_some_and(|file| !Identity::of(file).is_ok_and(|is| is == registered.is))
 }
 
 fn backing(mode: &OpenMode) -> Option<&Arc<OwnedFd>> {

@@ -12,10 +12,10 @@
 //! What other hosts map is told of a write only when it is found, which may be after it has returned.
 
 use super::unseen::ThroughDaemon;
-use super::{Container, State};
+use super::{Container, File, State};
 use perigee_client::backend::Local;
 use perigee_meta::Attr;
-use perigee_types::{ByteRange, Errno, InodeId, SessionId, Tick, WallTime};
+use perigee_types::{ByteRange, Errno, InodeId, SessionId, Span, Tick, WallTime};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,6 +24,9 @@ use tracing::debug;
 /// Longer files are not handed to a writer while something of them is not on the disk: to write so many bytes back takes
 /// a few milliseconds.
 const UNSYNCED_MAX: u64 = 1 << 20;
+/// The local file system's times are those of the kernel's last tick (`CLOCK_REALTIME_COARSE`), which the daemon's own are
+/// ahead of by so much at most, with 100 ticks a second. So a change may seem to be older than one before it.
+const COARSE: Span = Span::from_millis(20);
 
 /// All such files of a container.
 #[derive(Debug, Default)]
@@ -35,7 +38,7 @@ pub(super) struct Alone {
 struct Writer {
     /// Whose programs write.
     session: SessionId,
-    /// When the file was last changed, as of the last look.
+    /// The backing file's time as of the last look, or of the daemon's last own change.
     looked: WallTime,
 }
 
@@ -65,19 +68,25 @@ impl Alone {
         self.files.remove(&inode);
     }
 
-    /// The time of a file's last change, if it is of one since the last look.
-    fn since_looked(&self, inode: InodeId, modified: WallTime) -> Option<WallTime> {
+    /// The time of a file's last change, if it is of one since the last look. `modified`: the backing file's time; `shown`: what
+    /// is known as the file's, which the change is after.
+    fn since_looked(
+        &self,
+        inode: InodeId,
+        modified: WallTime,
+        shown: WallTime,
+    ) -> Option<WallTime> {
         let writer = self.files.get(&inode)?;
-        (modified > writer.looked).then_some(modified)
+        let before = modified <= shown && shown.since(modified) <= COARSE;
+        let at = if before { shown.next() } else { modified };
+        (modified > writer.looked).then_some(at)
     }
 
-    /// The file was looked at: gives the time of its last change, if it is of one since the look before.
-    pub(super) fn look(&mut self, inode: InodeId, modified: Option<WallTime>) -> Option<WallTime> {
-        let changed = self.since_looked(inode, modified?)?;
+    /// All of a file's changes up to `modified`, the backing file's time, are known.
+    pub(super) fn looked(&mut self, inode: InodeId, modified: WallTime) {
         if let Some(writer) = self.files.get_mut(&inode) {
-            writer.looked = changed;
+            writer.looked = modified;
         }
-        Some(changed)
     }
 }
 
@@ -241,9 +250,93 @@ impl Container {
             attr.size = attr.size.max(len);
         }
         let modified = file.object.modified().ok().flatten();
-        if let Some(changed) = modified.and_then(|at| st.alone.since_looked(inode, at)) {
-            attr.mtime = attr.mtime.max(changed);
+        let changed = modified.and_then(|at| st.alone.since_looked(inode, at, attr.mtime));
+        if let Some(changed) = changed {
+            attr.mtime = changed;
             attr.ctime = attr.ctime.max(changed);
         }
+    }
+
+    /// The file was looked at when it was of that time: says when programs changed it, if they did since the look before.
+    pub(super) fn look_alone(
+        &self,
+        st: &mut State,
+        inode: InodeId,
+        modified: Option<WallTime>,
+    ) -> Option<WallTime> {
+        let modified = modified.filter(|_| st.alone.has(inode))?;
+        let shown = self.attr(st, inode).ok()?.mtime;
+        let changed = st.alone.since_looked(inode, modified, shown)?;
+        st.alone.looked(inode, modified);
+        Some(changed)
+    }
+
+    /// Whether a file that is written past the daemon is to become longer.
+    pub(super) fn grows_alone(&self, st: &State, inode: InodeId, size: u64) -> bool {
+        let recorded = || self.attr(st, inode).map(|attr| attr.size);
+        st.alone.has(inode) && recorded().is_ok_and(|recorded| recorded <= size)
+    }
+
+    /// The daemon has changed the file itself.
+    pub(super) fn note_own_change(&self, st: &mut State, file: &File) {
+        let inode = file.object.inode();
+        if st.alone.has(inode)
+            && let Ok(Some(modified)) = file.object.modified()
+        {
+            st.alone.looked(inode, modified);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_types::{ContainerId, InodeIndex, NodeId};
+
+    const BEGUN: WallTime = at(0);
+
+    const fn at(millis: u32) -> WallTime {
+        WallTime {
+            secs: 1_000,
+            nanos: millis * 1_000_000,
+        }
+    }
+
+    fn file() -> (Alone, InodeId) {
+        let inode = InodeId::new(ContainerId::ROOT, InodeIndex(7));
+        let writer = Writer {
+            session: SessionId(u64::from(NodeId(1).0)),
+            looked: BEGUN,
+        };
+        let mut alone = Alone::default();
+        alone.begin(inode, writer);
+        (alone, inode)
+    }
+
+    #[test]
+    fn each_write_moves_the_time_though_the_disk_has_a_coarser_clock() {
+        let (mut alone, inode) = file();
+        assert_eq!(alone.since_looked(inode, BEGUN, at(0)), None);
+        assert_eq!(alone.since_looked(inode, at(8), at(4)), Some(at(8)));
+        // The daemon has given the file a time of its own clock since the tick that the disk knows.
+        let shown = at(11);
+        let changed = alone.since_looked(inode, at(8), shown);
+        assert_eq!(changed, Some(shown.next()));
+        // Until that is recorded each look shows the same.
+        assert_eq!(alone.since_looked(inode, at(8), shown), changed);
+        alone.looked(inode, at(8));
+        assert_eq!(alone.since_looked(inode, at(8), shown.next()), None);
+    }
+
+    #[test]
+    fn a_write_replaces_a_time_that_somebody_set() {
+        let (alone, inode) = file();
+        let set = WallTime {
+            secs: 9_000,
+            nanos: 0,
+        };
+        assert_eq!(alone.since_looked(inode, at(8), set), Some(at(8)));
+        let past = WallTime { secs: 5, nanos: 0 };
+        assert_eq!(alone.since_looked(inode, at(8), past), Some(at(8)));
     }
 }

@@ -208,8 +208,12 @@ impl Container {
                 DataCommand::Resized { inode, size } => {
                     let object = &self.file(*inode)?.object;
                     let len = object.len()?;
-                    self.note(st, *inode, ByteRange::new((*size).min(len), len));
-                    object.resize(*size)?;
+                    // What was appended past the daemon since the look before is no part of what is cut.
+                    if len < *size || !self.grows_alone(st, *inode, *size) {
+                        self.note(st, *inode, ByteRange::new((*size).min(len), len));
+                        object.resize(*size)?;
+                    }
+                    self.note_own_change(st, &*self.file(*inode)?);
                 }
                 DataCommand::Punched { inode, range } => {
                     let object = &self.file(*inode)?.object;
@@ -217,6 +221,7 @@ impl Container {
                     let there = ByteRange::new(range.start.min(len), range.end.min(len));
                     self.note(st, *inode, there);
                     object.punch(*range)?;
+                    self.note_own_change(st, &*self.file(*inode)?);
                 }
                 DataCommand::Removed { inode } => {
                     self.forget_file(*inode);
@@ -449,6 +454,11 @@ impl Container {
         // One moment for the right to order and for all that follows from it.
         let now = self.env.clock.now();
         let full = self.take(&mut st, now, request, placed)?;
+        if st.alone.has(inode)
+            && let Ok(file) = self.file(inode)
+        {
+            self.note_own_change(&mut st, &file);
+        }
         self.follow_writes(&mut st, now, inode);
         let mut owed = Owed::default();
         let mut seq = None;
@@ -641,8 +651,7 @@ impl Container {
         // What it has met may not be on every member yet. What comes while that is settled is shown too, if it can be: an
         // answer that is older than the file's known length would end in zeros.
         for round in 1.. {
-            // What the read has met may have been written past the daemon since it was looked for.
-            if !self.unseen.has(inode) && self.is_settled(inode)? {
+            if self.is_settled(inode)? {
                 break;
             }
             self.settle_writes(inode).await?;
@@ -686,7 +695,18 @@ impl Container {
         len: u32,
     ) -> Result<Bytes, Failed> {
         let me = self.clone();
-        let read = move || me.read_object(inode, offset, len);
+        let range = ByteRange::with_len(offset, u64::from(len));
+        let read = move || {
+            me.beside_writers(inode, |writer| match writer {
+                Some(writer) => {
+                    let refused = |error: StoreError| me.read_failed(inode, &error);
+                    let file = me.file(inode).map_err(refused)?;
+                    let _still = file.still.write();
+                    me.read_unseen(&file, range, writer).map_err(refused)
+                }
+                None => me.read_object(inode, offset, len),
+            })
+        };
         self.look_past_changes(inode, read).await
     }
 

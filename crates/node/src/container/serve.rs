@@ -62,76 +62,107 @@ impl Container {
             Err(StoreError::Removed { .. }) => return Ok((Region::Gone, Version::default())),
             Err(error) => return Err(self.store_refused(&error).into()),
         };
-        let _alone = file.still.write();
-        let version = {
-            let mut st = self.state.lock();
-            let now = self.env.clock.now();
-            match Self::reign(&st, now) {
-                Ok(_) => {
-                    if st.dirty.shows_in(inode, range) {
-                        self.record_writes(&mut st, now, inode);
-                        if st.dirty.get(inode).is_some() {
-                            return Err(Elsewhere::NotReady.into());
-                        }
-                    }
-                    let version = st.chain.content_version();
-                    if let Some(part) = st.pull.lost(inode, range) {
-                        return Ok((Region::Lost { part }, version));
-                    }
-                    version
-                }
-                // Not the owner: the owner itself may ask, for what it lacks. What is missing here, too, is said of that
-                // region alone: an error would be of all that was asked for.
-                // What has no record is nobody else's.
-                Err(_) if st.unsent.holding().keeps(inode, range) => {
-                    return Ok((Region::Missing, Version::default()));
-                }
-                Err(_) if matches!(st.role, Role::Replica { .. }) => {
-                    match self.member_version(&st, inode, range) {
-                        Some(version) => version,
-                        None if older && st.pull.has_older(inode, range) => {
-                            drop(st);
-                            let region = self.older(inode, &file, range, payload);
-                            return Ok((region, Version::default()));
-                        }
-                        // The owner's older bytes must not pass for what a disk spoiled here.
-                        None if st.pull.is_unreadable(inode, range) => {
-                            return Ok((Region::Unreadable, Version::default()));
-                        }
-                        None => return Ok((Region::Missing, Version::default())),
-                    }
-                }
-                Err(elsewhere) => return Err(elsewhere.into()),
-            }
-        };
-        let start = payload.len();
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(IO_LEN_MAX as u64) as usize;
-            let filled = payload.len();
-            payload.resize(filled + len, 0);
-            let read = match file.object.read(at, &mut payload[filled..]) {
-                Ok(read) => read,
-                Err(error) => {
-                    payload.truncate(start);
-                    // Corrupt bytes are noted, and fetched from others.
-                    self.read_failed(inode, &error);
-                    return Ok((unreadable(inode, &error), version));
+        self.beside_writers(inode, |writer| {
+            let _still = file.still.write();
+            let reigns = Self::reign(&self.state.lock(), self.env.clock.now()).is_ok();
+            // Before its version is asked for: what it finds gets a record of its own.
+            let as_it_is = writer
+                .filter(|_| reigns)
+                .map(|writer| self.read_unseen(&file, range, writer));
+            let version = match self.version_of(inode, range, older)? {
+                Has::Version(version) => version,
+                Has::Nothing(region, version) => return Ok((region, version)),
+                Has::Older => {
+                    let region = self.older(inode, &file, range, payload);
+                    return Ok((region, Version::default()));
                 }
             };
-            payload.truncate(filled + read);
-            at += read as u64;
-            if read < len {
-                break;
+            let start = payload.len();
+            let read = match as_it_is {
+                Some(read) => read.map(|bytes| payload.extend_from_slice(&bytes)),
+                None => read_region(&file, range, payload),
+            };
+            if let Err(error) = read {
+                payload.truncate(start);
+                // Corrupt bytes are noted, and fetched from others.
+                self.read_failed(inode, &error);
+                return Ok((unreadable(inode, &error), version));
             }
-        }
-        Ok((
-            Region::Bytes {
-                len: (payload.len() - start) as u64,
-            },
-            version,
-        ))
+            let len = (payload.len() - start) as u64;
+            Ok((Region::Bytes { len }, version))
+        })
     }
+
+    /// What this node has of a region, while the file is still. What it owns has a record from here on.
+    fn version_of(
+        self: &Arc<Self>,
+        inode: InodeId,
+        range: ByteRange,
+        older: bool,
+    ) -> Result<Has, Failed> {
+        let mut st = self.state.lock();
+        let now = self.env.clock.now();
+        let elsewhere = match Self::reign(&st, now) {
+            Ok(_) => {
+                if st.dirty.shows_in(inode, range) {
+                    self.record_writes(&mut st, now, inode);
+                    if st.dirty.get(inode).is_some() {
+                        return Err(Elsewhere::NotReady.into());
+                    }
+                }
+                let version = st.chain.content_version();
+                return Ok(match st.pull.lost(inode, range) {
+                    Some(part) => Has::Nothing(Region::Lost { part }, version),
+                    None => Has::Version(version),
+                });
+            }
+            Err(elsewhere) => elsewhere,
+        };
+        // Not the owner: the owner itself may ask, for what it lacks. What is missing here, too, is said of that
+        // region alone: an error would be of all that was asked for.
+        // What has no record is nobody else's.
+        if st.unsent.holding().keeps(inode, range) {
+            return Ok(Has::Nothing(Region::Missing, Version::default()));
+        }
+        if !matches!(st.role, Role::Replica { .. }) {
+            return Err(elsewhere.into());
+        }
+        Ok(match self.member_version(&st, inode, range) {
+            Some(version) => Has::Version(version),
+            None if older && st.pull.has_older(inode, range) => Has::Older,
+            // The owner's older bytes must not pass for what a disk spoiled here.
+            None if st.pull.is_unreadable(inode, range) => {
+                Has::Nothing(Region::Unreadable, Version::default())
+            }
+            None => Has::Nothing(Region::Missing, Version::default()),
+        })
+    }
+}
+
+/// What a node has of a region.
+enum Has {
+    /// What this version says.
+    Version(Version),
+    /// Older content alone.
+    Older,
+    /// Nothing, which is answered so.
+    Nothing(Region, Version),
+}
+
+fn read_region(file: &File, range: ByteRange, payload: &mut BytesMut) -> Result<(), StoreError> {
+    let mut at = range.start;
+    while at < range.end {
+        let len = (range.end - at).min(IO_LEN_MAX as u64) as usize;
+        let filled = payload.len();
+        payload.resize(filled + len, 0);
+        let read = file.object.read(at, &mut payload[filled..])?;
+        payload.truncate(filled + read);
+        at += read as u64;
+        if read < len {
+            break;
+        }
+    }
+    Ok(())
 }
 
 impl Container {

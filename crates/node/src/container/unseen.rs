@@ -8,7 +8,10 @@
 //! have closed the file, it is asked each second whether anybody can still write to it.
 
 use super::dirty::{Effect, Taken};
+use super::intents::UnderWay;
 use super::{Container, Failed, File, State, alone};
+use crate::sessions::Whom;
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use perigee_client::backend::Local;
 use perigee_meta::{Attr, Kind, Touched};
@@ -46,8 +49,8 @@ impl Writers {
 /// What was found of a file.
 struct Found {
     changed: Vec<ByteRange>,
-    /// What counts as changed where only the time did: something was written again as it was.
-    again: ByteRange,
+    /// How long the file is.
+    len: u64,
     /// When it was last changed, as of before the search.
     modified: Option<WallTime>,
 }
@@ -370,10 +373,9 @@ impl Container {
             // Before it: what is written meanwhile has a later time, and that is found next.
             let modified = file.object.modified()?;
             let changed = file.object.rescan()?;
-            let again = ByteRange::new(0, len.min(1));
             let found = Found {
                 changed,
-                again,
+                len: file.object.len()?,
                 modified,
             };
             Ok((found, under_way))
@@ -382,23 +384,23 @@ impl Container {
             Ok((found, under_way)) => {
                 let Found {
                     mut changed,
-                    again,
+                    len,
                     modified,
                 } = found;
+                let again = ByteRange::new(0, len.min(1));
                 // What is looked at and what is noted of it change together: a look of the session itself is answered from
                 // one of them.
                 let mut st = self.state.lock();
-                let changed_at = st.alone.look(inode, modified);
+                let changed_at = self.look_alone(&mut st, inode, modified);
+                changed.extend(self.grown(&st, inode, len));
+                // Something was written again as it was.
                 if changed.is_empty() && changed_at.is_some() && !again.is_empty() {
                     changed.push(again);
                 }
                 debug!(%inode, ?changed, ?changed_at, "looked for what was changed unseen");
                 if changed.is_empty() {
                     drop(st);
-                    drop(under_way);
-                    let mut st = self.state.lock();
-                    let last = st.chain.last().seq;
-                    st.intents.on_recorded(last, inode);
+                    self.unchanged(inode, under_way);
                 } else {
                     self.note_unseen(st, inode, session, &changed, changed_at);
                 }
@@ -410,6 +412,58 @@ impl Container {
                 Err(self.store_refused(&error))
             }
         }
+    }
+
+    /// What programs have appended past the daemon, also if it is zeros alone.
+    fn grown(&self, st: &State, inode: InodeId, len: u64) -> Option<ByteRange> {
+        let attr = st.alone.has(inode).then(|| self.attr(st, inode).ok());
+        let size = attr.flatten()?.size;
+        (len > size).then(|| ByteRange::new(size, len))
+    }
+
+    /// Whose programs may be changing a file unseen, while `look` looks at it: they do not begin nor end meanwhile.
+    pub(super) fn beside_writers<T>(
+        &self,
+        inode: InodeId,
+        look: impl FnOnce(Option<SessionId>) -> T,
+    ) -> T {
+        let entry = self.unseen.get(inode);
+        let writers = entry.as_ref().map(|entry| entry.writers.lock());
+        let any = writers.as_ref().filter(|writers| !writers.is_none());
+        look(any.map(|writers| writers.session))
+    }
+
+    /// Reads what a session's programs may be changing, and makes exactly that part of the file: what is given to a member must
+    /// be what its version says (rule F1), and what another host is shown must be on every member. The caller keeps the
+    /// file still, [beside its writers](Self::beside_writers).
+    pub(super) fn read_unseen(
+        self: &Arc<Self>,
+        file: &File,
+        range: ByteRange,
+        session: SessionId,
+    ) -> Result<Bytes, StoreError> {
+        let object = &file.object;
+        let inode = object.inode();
+        let under_way = self.intend(inode, range);
+        let modified = object.modified()?;
+        let read = object.read_as_it_is(range)?;
+        let mut st = self.state.lock();
+        if read.changed.is_empty() {
+            drop(st);
+            self.unchanged(inode, under_way);
+        } else {
+            let changed_at = self.look_alone(&mut st, inode, modified);
+            self.note_unseen(st, inode, session, &read.changed, changed_at);
+        }
+        Ok(read.bytes)
+    }
+
+    /// What was noted of a file before a look for changes goes with the next record: there were none.
+    fn unchanged(&self, inode: InodeId, under_way: Option<UnderWay<'_>>) {
+        drop(under_way);
+        let mut st = self.state.lock();
+        let last = st.chain.last().seq;
+        st.intents.on_recorded(last, inode);
     }
 
     /// `changed_at`: when the file was last changed, if that is known.
@@ -459,6 +513,13 @@ impl Container {
         drop(st);
         // Nobody waits for an answer.
         self.settle(owed, Ok(()), Box::new(|_: Result<(), Failed>| ()));
+        // What a map stored its own kernel does not take for a change of the file.
+        let (env, times) = (self.env.clone(), vec![Touched::Attr(inode)]);
+        self.env.runtime.spawn(async move {
+            if let Err(error) = crate::revoke::revoke(&env, Whom::One(session), times).await {
+                debug!(%inode, ?error, "a kernel keeps the time from before a store through a map");
+            }
+        });
     }
 
     /// This node does not own the file any more: what its maps changed is not the file's content.

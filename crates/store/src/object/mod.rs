@@ -30,7 +30,7 @@ use perigee_replica::RegionMap;
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{ByteRange, InodeId};
 use save::Saved;
-pub use scan::{Unverified, Verified};
+pub use scan::{AsItIs, Unverified, Verified};
 use small::Open;
 pub(crate) use small::blocks_for;
 use std::collections::BTreeSet;

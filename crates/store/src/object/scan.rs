@@ -7,6 +7,7 @@ use crate::error::StoreError;
 use crate::store::Adopt;
 use crate::sums::{BLOCK, GROUP_LEN, block_sum};
 use crate::touched::By;
+use bytes::Bytes;
 use perigee_types::limits::BLOCK_LEN;
 use perigee_types::{ByteRange, Version};
 use std::sync::Arc;
@@ -31,6 +32,15 @@ pub struct Verified {
     pub bytes: u64,
     /// Where the rest begins, if there is any.
     pub next: Option<Unverified>,
+}
+
+/// What is in place of a part of a file that others may change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AsItIs {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Blocks that were not what was known of them, cut at the end.
+    pub changed: Vec<ByteRange>,
 }
 
 impl Object {
@@ -176,6 +186,52 @@ impl Object {
         Ok(found)
     }
 
+    /// Reads what others may be changing, and takes the checksums of the very bytes that it gives: at most what the object is
+    /// known to be long. A rescan does not tell of these changes again.
+    ///
+    /// Errors: `Invalid` when a part must be fetched first; `Corrupt` when the disk cannot read a block.
+    pub fn read_as_it_is(&self, range: ByteRange) -> Result<AsItIs, StoreError> {
+        let mut body = self.body.write();
+        self.check_live(&body)?;
+        self.core.check_writable(self.inode.container())?;
+        let range = cut_at(range, body.len);
+        let mut read = AsItIs::default();
+        if range.is_empty() {
+            return Ok(read);
+        }
+        let invalid = body.invalid.overlapping(range);
+        let ranges: Vec<ByteRange> = invalid.map(|(part, _)| part).collect();
+        if !ranges.is_empty() {
+            return Err(StoreError::Invalid {
+                inode: self.inode,
+                ranges,
+            });
+        }
+        let blocks = blocks_of(range);
+        let first = block_range(blocks.start).start;
+        let whole = cut_at(
+            ByteRange::new(first, block_range(blocks.end).start),
+            body.len,
+        );
+        let mut buf = vec![0; usize::try_from(whole.len()).unwrap_or(usize::MAX)];
+        if let Some(file) = self.open_file(&body)? {
+            self.load_sums(&mut body, whole)?;
+            let differing = self.compare_blocks(&body, &*file, whole, &mut buf)?;
+            let unread = differing.iter().filter(|block| block.sum.is_none());
+            let ranges: Vec<ByteRange> = unread.map(|bad| block_range(bad.block)).collect();
+            if !ranges.is_empty() {
+                return Err(StoreError::Corrupt {
+                    inode: self.inode,
+                    ranges,
+                });
+            }
+            self.take_differing(&mut body, differing, &mut read.changed)?;
+        }
+        let skipped = (range.start - whole.start) as usize;
+        read.bytes = Bytes::from(buf).slice(skipped..skipped + range.len() as usize);
+        Ok(read)
+    }
+
     /// After an unclean stop: every block either matches its checksum, or is taken as it is, or is invalid.
     /// Returns those that did not match. `by`: who may have changed the file, and may go on.
     pub(crate) fn settle(
@@ -291,7 +347,18 @@ impl Object {
     ) -> Result<Vec<Differing>, StoreError> {
         let range = cut_at(ByteRange::with_len(group * GROUP_LEN, GROUP_LEN), body.len);
         let mut buf = vec![0; range.len() as usize];
-        let whole = read_padded(file, range.start, &mut buf);
+        self.compare_blocks(body, file, range, &mut buf)
+    }
+
+    /// Reads whole blocks, the last one cut at the end, into `buf`, and compares them. Their checksums are in memory.
+    fn compare_blocks(
+        &self,
+        body: &Body,
+        file: &dyn DiskFile,
+        range: ByteRange,
+        buf: &mut [u8],
+    ) -> Result<Vec<Differing>, StoreError> {
+        let whole = read_padded(file, range.start, buf);
         if let Err(error) = &whole
             && error.raw_os_error() != Some(libc::EIO)
         {
@@ -333,6 +400,15 @@ impl Object {
     ) -> Result<(), StoreError> {
         self.load_sums(body, ByteRange::with_len(group * GROUP_LEN, GROUP_LEN))?;
         let differing = self.compare_group(body, file, group)?;
+        self.take_differing(body, differing, found)
+    }
+
+    fn take_differing(
+        &self,
+        body: &mut Body,
+        differing: Vec<Differing>,
+        found: &mut Vec<ByteRange>,
+    ) -> Result<(), StoreError> {
         if differing.is_empty() {
             return Ok(());
         }
