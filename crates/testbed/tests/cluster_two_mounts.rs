@@ -35,6 +35,7 @@ fn what_one_host_did_the_other_sees_at_once() {
         return;
     };
     let mut cluster = Cluster::start(3).unwrap();
+    cluster.mount_options = Some("passthrough=readers".to_owned());
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
 
     let failures = two_mounts::run(&first, &second);
@@ -95,7 +96,6 @@ fn what_passes_the_daemon_the_other_host_sees_at_once() {
         return;
     }
     let mut cluster = Cluster::start(3).unwrap();
-    cluster.mount_options = Some("passthrough=all".to_owned());
     let (first, second) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     writes_pass_a_stopped_daemon_and_last(&mut cluster, &first, &second);
     let mut failures = two_mounts::run(&first, &second);

@@ -23,7 +23,7 @@ pub struct MountOptions {
     pub allow_other: Option<bool>,
     /// `nonempty`: the mount point may have entries, which the mount hides.
     pub non_empty: bool,
-    /// `passthrough` (default), `passthrough=all` or `nopassthrough`. Has an effect when root mounts.
+    /// `passthrough` (default), `passthrough=readers` or `nopassthrough`. Has an effect when root mounts.
     pub passthrough: Passthrough,
     /// `lowlatency` (default) or `nolowlatency`: idle processors are kept from sleeping while requests come
     /// briskly. Has an effect when root mounts.
@@ -46,9 +46,9 @@ pub struct MountOptions {
 pub enum Passthrough {
     /// None.
     None,
-    /// Those that read (default).
+    /// Those that read.
     Readers,
-    /// Those that write, too, while their host alone uses the file.
+    /// Those that write, too, while their host alone uses the file (default).
     All,
 }
 
@@ -67,7 +67,7 @@ impl Default for MountOptions {
             no_atime: false,
             allow_other: None,
             non_empty: false,
-            passthrough: Passthrough::Readers,
+            passthrough: Passthrough::All,
             low_latency: true,
             source: "perigee".to_owned(),
             threads: None,
@@ -142,8 +142,8 @@ impl MountOptions {
             ("allow_other", None) => self.allow_other = Some(true),
             ("noallow_other", None) => self.allow_other = Some(false),
             ("nonempty", None) => self.non_empty = true,
-            ("passthrough", None) => self.passthrough = Passthrough::Readers,
-            ("passthrough", Some("all")) => self.passthrough = Passthrough::All,
+            ("passthrough", None) => self.passthrough = Passthrough::All,
+            ("passthrough", Some("readers")) => self.passthrough = Passthrough::Readers,
             ("nopassthrough", None) => self.passthrough = Passthrough::None,
             ("lowlatency", None) => self.low_latency = true,
             ("nolowlatency", None) => self.low_latency = false,

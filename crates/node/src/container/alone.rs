@@ -9,7 +9,7 @@
 //! is on every member. Other sessions' writes go through the daemon to the same file. Looks of the session itself are
 //! answered from the file: its length, and its time when that is later than at the last look.
 //!
-//! What other hosts map is told of a write only when it is found, which may be after it has returned.
+//! What other hosts map is told of a write only when it is found, which may be some 20 ms after it has returned.
 
 use super::unseen::ThroughDaemon;
 use super::{Container, File, State};
@@ -19,11 +19,15 @@ use perigee_types::{ByteRange, Errno, InodeId, SessionId, Span, Tick, WallTime};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tracing::debug;
 
 /// Longer files are not handed to a writer while something of them is not on the disk: to write so many bytes back takes
 /// a few milliseconds.
 const UNSYNCED_MAX: u64 = 1 << 20;
+/// How often a file is looked at that another host may have mapped.
+const MAPPED_LOOK: Duration = Duration::from_millis(20);
 /// The local file system's times are those of the kernel's last tick (`CLOCK_REALTIME_COARSE`), which the daemon's own are
 /// ahead of by so much at most, with 100 ticks a second. So a change may seem to be older than one before it.
 const COARSE: Span = Span::from_millis(20);
@@ -269,6 +273,48 @@ impl Container {
         let changed = st.alone.since_looked(inode, modified, shown)?;
         st.alone.looked(inode, modified);
         Some(changed)
+    }
+
+    /// Looks often, from here on, at the files that other hosts may keep pages of: what they map is told of writes by that alone.
+    pub(super) fn look_often(self: &Arc<Self>) {
+        if self.looks_often.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let me = self.clone();
+        self.env.runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(MAPPED_LOOK).await;
+                let watched = me.kept_by_others();
+                if watched.is_empty() {
+                    break;
+                }
+                let here = me.clone();
+                let looked = me.env.runtime.spawn_blocking(move || {
+                    watched
+                        .into_iter()
+                        .for_each(|inode| here.search_unseen_in(inode));
+                });
+                if looked.await.is_err() {
+                    break;
+                }
+            }
+            me.looks_often.store(false, Ordering::Release);
+            // Who came between the last look and this.
+            if !me.kept_by_others().is_empty() {
+                me.look_often();
+            }
+        });
+    }
+
+    fn kept_by_others(&self) -> Vec<InodeId> {
+        let st = self.state.lock();
+        let now = self.env.clock.now();
+        let kept = |(inode, writer): (&InodeId, &Writer)| {
+            let holders = st.leases.holders(now, *inode);
+            let others = holders.iter().any(|holder| *holder != writer.session);
+            others.then_some(*inode)
+        };
+        st.alone.files.iter().filter_map(kept).collect()
     }
 
     /// Whether a file that is written past the daemon is to become longer.

@@ -640,6 +640,9 @@ impl Container {
             let now = self.env.clock.now();
             self.note_work(&mut st, now, session, (Done::Read, inode));
             st.leases.note_reader(inode, session);
+            if st.alone.has(inode) {
+                self.look_often();
+            }
             st.away.on_read(session, inode, range);
             st.reading(inode, session)
         };

@@ -274,6 +274,8 @@ pub(crate) struct Container {
     failing: AtomicBool,
     /// The mounts of this host are on their way to forget its content.
     forgetting: AtomicBool,
+    /// Files that other hosts may map are looked at often.
+    looks_often: AtomicBool,
     /// What works for it as long as it is open.
     tasks: Mutex<Vec<tokio::task::AbortHandle>>,
 }

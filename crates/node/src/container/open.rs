@@ -152,6 +152,7 @@ impl Container {
             snapshots: Mutex::new(transfer::Snapshots::default()),
             failing: AtomicBool::new(false),
             forgetting: AtomicBool::new(false),
+            looks_often: AtomicBool::new(false),
             tasks: Mutex::default(),
         });
         container.replay(&entries, stored.data_done);

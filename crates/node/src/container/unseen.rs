@@ -345,19 +345,24 @@ impl Container {
     /// members get it. Where it is not told, whole files would have to be read. Looks for maps that have gone. Blocks.
     pub(crate) fn search_unseen(self: &Arc<Self>) {
         for inode in self.unseen.inodes() {
-            // Whoever has it is looking, maybe at a long file.
-            if let Some(entry) = self.unseen.get(inode)
-                && let Some(mut writers) = entry.writers.try_lock()
-            {
-                let file = &entry.file;
-                let gone = writers.maps && self.maps_are_gone(inode, file, &writers);
-                if gone || (!writers.is_none() && file.object.tells_changes()) {
-                    self.look_at_unseen(inode, file, &mut writers, gone);
-                }
-            }
-            // Whoever let go of the file meanwhile has found it in use here.
-            self.unseen.tidy(inode);
+            self.search_unseen_in(inode);
         }
+    }
+
+    /// The same for one file.
+    pub(super) fn search_unseen_in(self: &Arc<Self>, inode: InodeId) {
+        // Whoever has it is looking, maybe at a long file.
+        if let Some(entry) = self.unseen.get(inode)
+            && let Some(mut writers) = entry.writers.try_lock()
+        {
+            let file = &entry.file;
+            let gone = writers.maps && self.maps_are_gone(inode, file, &writers);
+            if gone || (!writers.is_none() && file.object.tells_changes()) {
+                self.look_at_unseen(inode, file, &mut writers, gone);
+            }
+        }
+        // Whoever let go of the file meanwhile has found it in use here.
+        self.unseen.tidy(inode);
     }
 
     fn find_unseen(

@@ -106,7 +106,7 @@ fn rungs(placement: &Placement, status: &Status) -> Vec<String> {
     });
     let writes = placement.writes.as_ref().map(|rung| match rung {
         Rung::PastDaemon => format!(
-            "programs on {here} that open it for writing use the local file itself where the mount has passthrough=all"
+            "programs on {here} that open it for writing use the local file itself, unless mounted with passthrough=readers"
         ),
         Rung::ThroughDaemon(why) => {
             format!("programs on {here} write it through the daemon: {why}")

@@ -29,8 +29,8 @@ Options:
   [no]allow_other     other users may enter; by default when root mounts
   noatime             no times of access (they change only when set, anyway)
   nonempty            mount over a directory that has entries
-  passthrough=all     whole local files go to the kernel for programs that write, too, while this
-                      host alone uses the file; by default for those that read
+  passthrough=readers whole local files go to the kernel for programs that read; by default for
+                      those that write, too, while this host alone uses the file
   nopassthrough       never hand whole local files to the kernel
   nolowlatency        let idle processors sleep also while programs ask for one thing after another
   threads=N, read_ahead_kb=N, max_background=N")]
