@@ -5,7 +5,7 @@
 //! that peers reach (`bench/peers.json`).
 //!
 //! What it costs that owners are on other hosts, and what it brings that ownership moves, is measured beside that: [`locality`]; and what it brings that messages leave
-//! together: [`merging`].
+//! together: [`merging`]. A directory of a million files, and the memory for them: [`crowd`].
 //!
 //! Peers that are installed are measured in the same run, and a FUSE file system that does nothing: [`side_by_side`], [`bare`].
 //!
@@ -14,6 +14,7 @@
 
 pub mod bare;
 mod content;
+pub mod crowd;
 pub mod jobs;
 pub mod locality;
 pub mod merging;

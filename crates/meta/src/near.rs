@@ -1,25 +1,38 @@
-//! What a host keeps of directories that another host owns, under the leases of its mounts and beside their kernels.
+//! What a host keeps of what another host owns, under the leases of its mounts and beside their kernels.
 //!
 //! A kernel forgets what a directory is like whenever a program of its own changes a name in it, and asks before the next
 //! step into it. So owners tell with such a change what the directory is like after it, and the host answers the kernel.
+//!
+//! A program that reads small files looks each up, opens it and reads it, one after the other. Where that is what a session
+//! does, it asks for the content beside the look-up, and the host answers the other two. And of a file that a session has
+//! made its host knows that it has no privileges, which the kernel asks for before the first write.
 //!
 //! Invariant: what [`Near::attr`] gives was so at the owner at some moment after the last of the session's own changes that
 //! the session was told of, and is so until another session's change is ordered (see [`crate::lease`]). Answers come in any
 //! order: of two the one of the later state counts, and one that was asked for before something was taken back never does.
 
 use crate::attr::{Attr, Kind};
-use crate::op::{Op, Reply, Touched};
-use perigee_types::{ContainerId, InodeId, SessionId, Span, Tick, Version};
+use crate::op::{NewNode, Op, Reply, Touched};
+use bytes::Bytes;
+use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, Span, Tick, Version};
 use std::collections::BTreeMap;
 
-/// Directories that a host remembers something of; with one more it forgets all of them.
+/// Inodes that a host remembers something of; with one more it forgets all of them.
 const KNOWN_MAX: usize = 65_536;
+/// Bytes of content that a host keeps; with more it forgets all content.
+const CONTENT_BYTES_MAX: usize = 32 << 20;
+/// What a small read of a session is worth: so many look-ups with content, of which one is for its own file.
+const CREDIT: u32 = 2;
+/// So many look-ups bring content that nobody reads, at most, when a session goes over to something else.
+const CREDIT_MAX: u32 = 64;
+/// What the kernel asks for before it writes to a file for the first time.
+const PRIVILEGES: &[u8] = b"security.capability";
 
 /// When an operation was asked for, among all questions and all that was taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Asked(u64);
 
-/// What an owner's answer says of one directory.
+/// What an owner's answer says of one inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
     /// What it is like.
@@ -28,13 +41,25 @@ pub struct Word {
     pub until: Tick,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Known {
     /// What was asked for up to then does not count.
     barred: Asked,
     /// The state of the last answer that counted.
     as_of: Version,
     word: Option<Word>,
+    beside: Beside,
+}
+
+/// What is known of a file beside its attributes, for as long.
+#[derive(Debug, Clone, Default)]
+enum Beside {
+    #[default]
+    Nothing,
+    /// All of its bytes.
+    Content(Bytes),
+    /// It was made by this session, and has no attributes of the namespace `security`.
+    New,
 }
 
 /// All that one host keeps. No I/O.
@@ -45,6 +70,10 @@ pub struct Near {
     asked: Asked,
     /// What was asked for up to then does not count, whatever it is about.
     barred: Asked,
+    /// Bytes of content that is kept.
+    bytes: usize,
+    /// How many look-ups are to bring content.
+    credit: BTreeMap<SessionId, u32>,
 }
 
 impl Near {
@@ -54,7 +83,7 @@ impl Near {
         self.asked
     }
 
-    /// What a directory is like, and for how long the session's kernel may keep that.
+    /// What an inode is like, and for how long the session's kernel may keep that.
     #[must_use]
     pub fn attr(&self, now: Tick, session: SessionId, inode: InodeId) -> Option<(Attr, Span)> {
         let word = self.known.get(&(session, inode))?.word?;
@@ -80,8 +109,88 @@ impl Near {
             .iter()
             .filter(|word| word.attr.kind == Kind::Directory);
         for word in directories {
-            self.note(session, (asked, as_of), *word);
+            self.note(session, (asked, as_of), *word, Beside::Nothing);
         }
+        if let (Op::Make { node, .. }, Reply::Created { attr, existed }) = (op, reply)
+            && matches!(node, NewNode::File)
+            && !existed
+            && let Some(word) = words.iter().find(|word| word.attr.inode == attr.inode)
+        {
+            self.note(session, (asked, as_of), *word, Beside::New);
+        }
+    }
+
+    /// With an answer that [`Self::told`] knows came all of a file.
+    pub fn told_content(
+        &mut self,
+        session: SessionId,
+        (asked, as_of): (Asked, Version),
+        word: Word,
+        content: Bytes,
+    ) {
+        if let Some(credit) = self.credit.get_mut(&session) {
+            *credit = credit.saturating_sub(1);
+        }
+        if self.bytes + content.len() > CONTENT_BYTES_MAX {
+            for known in self.known.values_mut() {
+                known.beside = Beside::Nothing;
+            }
+            self.bytes = 0;
+        }
+        if word.attr.kind == Kind::File && content.len() as u64 == word.attr.size {
+            self.note(session, (asked, as_of), word, Beside::Content(content));
+        }
+    }
+
+    /// Whether a session's next look-up is to bring content.
+    #[must_use]
+    pub fn wants_content(&self, session: SessionId) -> bool {
+        self.credit.get(&session).is_some_and(|credit| *credit > 0)
+    }
+
+    /// A session has read a small file at its owner: the next ones had better come with their look-ups.
+    pub fn read_small(&mut self, session: SessionId) {
+        let credit = self.credit.entry(session).or_default();
+        *credit = (*credit + CREDIT).min(CREDIT_MAX);
+    }
+
+    /// What a session reads of a file whose content it keeps; the kernel keeps what is read to the end.
+    pub fn read(
+        &mut self,
+        now: Tick,
+        session: SessionId,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> Option<Bytes> {
+        let known = self.known.get_mut(&(session, inode))?;
+        known.word.filter(|word| word.until > now)?;
+        let Beside::Content(content) = &known.beside else {
+            return None;
+        };
+        let len = content.len() as u64;
+        // Both are at most the length.
+        let (start, end) = (range.start.min(len) as usize, range.end.min(len) as usize);
+        let read = content.slice(start..end);
+        if range.end >= len {
+            self.drop_beside(session, inode);
+            self.read_small(session);
+        }
+        Some(read)
+    }
+
+    /// Whether a file is known not to have an extended attribute.
+    #[must_use]
+    pub fn lacks(&self, now: Tick, session: SessionId, inode: InodeId, name: &[u8]) -> bool {
+        let known = self.known.get(&(session, inode));
+        known.is_some_and(|known| {
+            let counts = known.word.is_some_and(|word| word.until > now);
+            counts && matches!(known.beside, Beside::New) && name == PRIVILEGES
+        })
+    }
+
+    /// A session changes a file, or has just been told that it did.
+    pub fn changed(&mut self, session: SessionId, inode: InodeId) {
+        self.forget(session, inode);
     }
 
     /// Nobody can say what became of a session's operation.
@@ -89,11 +198,23 @@ impl Near {
         for inode in changed_by(op, &Reply::Done) {
             self.forget(session, inode);
         }
+        // Which file it was about only the answer says.
+        if let Op::Unlink { .. } | Op::Rename { .. } = op {
+            self.session_ended(session);
+            self.barred = self.asked;
+        }
     }
 
-    fn note(&mut self, session: SessionId, (asked, as_of): (Asked, Version), word: Word) {
+    fn note(
+        &mut self,
+        session: SessionId,
+        (asked, as_of): (Asked, Version),
+        word: Word,
+        beside: Beside,
+    ) {
         let barred = self.barred;
-        let known = self.at(session, word.attr.inode);
+        let inode = word.attr.inode;
+        let known = self.at(session, inode);
         if as_of < known.as_of {
             return;
         }
@@ -102,6 +223,21 @@ impl Near {
             // Of a later state than what is kept: that does not count any more, either.
             known.word = counts.then_some(word);
             known.as_of = as_of;
+            self.drop_beside(session, inode);
+            if counts {
+                if let Beside::Content(content) = &beside {
+                    self.bytes += content.len();
+                }
+                self.at(session, inode).beside = beside;
+            }
+        }
+    }
+
+    fn drop_beside(&mut self, session: SessionId, inode: InodeId) {
+        if let Some(known) = self.known.get_mut(&(session, inode))
+            && let Beside::Content(content) = std::mem::take(&mut known.beside)
+        {
+            self.bytes -= content.len();
         }
     }
 
@@ -110,11 +246,11 @@ impl Near {
         for change in touched {
             match change {
                 Touched::Attr(inode)
+                | Touched::Data(inode)
                 | Touched::Listing(inode)
                 | Touched::Name { dir: inode, .. } => {
                     self.forget(session, *inode);
                 }
-                Touched::Data(_) => {}
             }
         }
     }
@@ -122,17 +258,27 @@ impl Near {
     /// A container has another owner, who has its own leases.
     pub fn owner_changed(&mut self, container: ContainerId) {
         self.barred = self.asked;
-        self.known
-            .retain(|(_, inode), _| inode.container() != container);
+        self.keep(|(_, inode)| inode.container() != container);
     }
 
     /// A mount is gone.
     pub fn session_ended(&mut self, session: SessionId) {
-        self.known.retain(|(of, _), _| *of != session);
+        self.keep(|(of, _)| *of != session);
+        self.credit.remove(&session);
+    }
+
+    fn keep(&mut self, keeps: impl Fn(&(SessionId, InodeId)) -> bool) {
+        self.known.retain(|key, _| keeps(key));
+        let contents = self.known.values().map(|known| match &known.beside {
+            Beside::Content(content) => content.len(),
+            Beside::Nothing | Beside::New => 0,
+        });
+        self.bytes = contents.sum();
     }
 
     fn forget(&mut self, session: SessionId, inode: InodeId) {
         let asked = self.asked;
+        self.drop_beside(session, inode);
         let known = self.at(session, inode);
         known.word = None;
         known.barred = asked;
@@ -141,6 +287,7 @@ impl Near {
     fn at(&mut self, session: SessionId, inode: InodeId) -> &mut Known {
         if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&(session, inode)) {
             self.known.clear();
+            self.bytes = 0;
             self.barred = self.asked;
         }
         self.known.entry((session, inode)).or_default()
@@ -179,6 +326,7 @@ fn changed_by(op: &Op, reply: &Reply) -> Vec<InodeId> {
         Op::SetAttr { inode, .. }
         | Op::SetXattr { inode, .. }
         | Op::RemoveXattr { inode, .. }
+        | Op::Allocate { inode, .. }
         | Op::SetPolicy { inode, .. } => vec![*inode],
         _ => Vec::new(),
     };
@@ -366,5 +514,177 @@ mod tests {
         assert_eq!(near.attr(Tick(500), ME, directory()), None);
         near.unknown(ME, &make());
         assert_eq!(near.attr(Tick(200), ME, directory()), None);
+    }
+
+    fn file() -> InodeId {
+        InodeId::new(ContainerId(2), InodeIndex(10))
+    }
+
+    /// A file whose length counts its changes.
+    fn file_attr(size: u64) -> Attr {
+        Attr {
+            inode: file(),
+            kind: Kind::File,
+            ..attr(size)
+        }
+    }
+
+    /// On its way about the file.
+    enum Note {
+        LookUp(Asked, Tick),
+        Found(Asked, u64, Tick),
+        Write,
+        Wrote(u64),
+        Revoke(u64),
+        Revoked(u64),
+    }
+
+    /// Look-ups that bring content, writes of the session, and changes by another one, in any order on their way.
+    fn run_with_content(seed: u64) -> u64 {
+        let look = Op::Lookup {
+            parent: directory(),
+            name: b"f".to_vec(),
+        };
+        let mut rng = Rng::new(seed);
+        let mut near = Near::default();
+        let mut owner = Owner {
+            changes: 1,
+            ..Owner::default()
+        };
+        let mut notes: Vec<Note> = Vec::new();
+        let (mut told, mut kept, mut now) = (0, 0, Tick(1));
+        for _ in 0..400 {
+            now = now + Span(rng.below(40));
+            // A part of it, so that it stays.
+            if let Some(part) = near.read(now, ME, file(), ByteRange::new(0, 0)) {
+                assert!(part.is_empty());
+                let len = near.attr(now, ME, file()).map(|(attr, _)| attr.size);
+                let len = len.expect("content without attributes");
+                assert!(len >= told, "{seed}: older than what a program was told");
+                assert!(len >= owner.others, "{seed}: as before another's change");
+                kept += 1;
+            }
+            let stands = owner.lease.is_some_and(|until| until > now);
+            match rng.below(9) {
+                0..=2 => notes.push(Note::LookUp(near.ask(), now)),
+                3 => {
+                    near.changed(ME, file());
+                    notes.push(Note::Write);
+                }
+                4 if !stands => owner.others_change(),
+                4 if owner.recall.is_none() => {
+                    owner.recalls += 1;
+                    owner.recall = Some(owner.recalls);
+                    notes.push(Note::Revoke(owner.recalls));
+                }
+                _ if notes.is_empty() => {}
+                _ => match notes.swap_remove(rng.below(notes.len() as u64) as usize) {
+                    Note::LookUp(asked, sent) => {
+                        let until = match owner.recall {
+                            None => {
+                                owner.lease = Some(now + TERM);
+                                sent + TERM
+                            }
+                            Some(_) => sent,
+                        };
+                        notes.push(Note::Found(asked, owner.changes, until));
+                    }
+                    Note::Found(asked, size, until) => {
+                        let attr = file_attr(size);
+                        let word = Word { attr, until };
+                        let as_of = Version {
+                            epoch: Epoch(1),
+                            seq: Seq(size),
+                        };
+                        near.told(ME, &look, &Reply::Entry(attr), (asked, as_of), &[word]);
+                        let content = Bytes::from(vec![0; size as usize]);
+                        near.told_content(ME, (asked, as_of), word, content);
+                    }
+                    Note::Write => {
+                        owner.changes += 1;
+                        notes.push(Note::Wrote(owner.changes));
+                    }
+                    Note::Wrote(size) => {
+                        near.changed(ME, file());
+                        told = told.max(size);
+                    }
+                    Note::Revoke(recall) => {
+                        near.revoked(ME, &[Touched::Attr(file()), Touched::Data(file())]);
+                        notes.push(Note::Revoked(recall));
+                    }
+                    Note::Revoked(recall) if owner.recall == Some(recall) => owner.others_change(),
+                    Note::Revoked(_) => {}
+                },
+            }
+        }
+        let contents = near.known.values().map(|known| match &known.beside {
+            Beside::Content(content) => content.len(),
+            Beside::Nothing | Beside::New => 0,
+        });
+        assert_eq!(near.bytes, contents.sum::<usize>());
+        kept
+    }
+
+    #[test]
+    fn content_that_is_kept_is_never_older_than_what_anybody_was_told() {
+        let kept: u64 = (0..2_000).map(run_with_content).sum();
+        assert!(kept > 2_000, "{kept}");
+    }
+
+    #[test]
+    fn who_reads_what_he_looks_up_gets_content_and_who_does_not_soon_gets_none() {
+        let mut near = Near::default();
+        let word = Word {
+            attr: file_attr(4),
+            until: Tick(500),
+        };
+        let look_up = |near: &mut Near| {
+            let came = near.wants_content(ME);
+            if came {
+                let asked = near.ask();
+                near.told_content(ME, (asked, Version::default()), word, Bytes::from("text"));
+            }
+            came
+        };
+        assert!(!look_up(&mut near));
+        near.read_small(ME);
+        for _ in 0..1_000 {
+            assert!(look_up(&mut near));
+            let all = near.read(Tick(1), ME, file(), ByteRange::new(0, 4_096));
+            assert_eq!(all.as_deref(), Some(&b"text"[..]));
+            assert_eq!(near.read(Tick(1), ME, file(), ByteRange::new(0, 4)), None);
+        }
+        let unread = (0..1_000).filter(|_| look_up(&mut near)).count();
+        assert_eq!(unread, CREDIT_MAX as usize);
+        assert_eq!(near.read(Tick(500), ME, file(), ByteRange::new(0, 4)), None);
+    }
+
+    #[test]
+    fn a_file_that_was_just_made_has_no_privileges() {
+        let mut near = Near::default();
+        let reply = |existed| Reply::Created {
+            attr: file_attr(0),
+            existed,
+        };
+        let word = Word {
+            attr: file_attr(0),
+            until: Tick(500),
+        };
+        for existed in [true, false] {
+            let asked = near.ask();
+            near.told(
+                ME,
+                &make(),
+                &reply(existed),
+                (asked, Version::default()),
+                &[word],
+            );
+            let lacks = |name| near.lacks(Tick(1), ME, file(), name);
+            assert_eq!(lacks(PRIVILEGES), !existed);
+            assert!(!lacks(b"user.any"));
+        }
+        assert!(!near.lacks(Tick(500), ME, file(), PRIVILEGES));
+        near.changed(ME, file());
+        assert!(!near.lacks(Tick(1), ME, file(), PRIVILEGES));
     }
 }

@@ -109,6 +109,12 @@ impl Network {
         self.handle.shared.cluster
     }
 
+    /// How messages that wait for one peer leave together.
+    #[must_use]
+    pub fn merging(&self) -> Merging {
+        self.handle.shared.merging
+    }
+
     /// The number of this process among all that had its name.
     #[must_use]
     pub fn incarnation(&self) -> u64 {

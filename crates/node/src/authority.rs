@@ -222,6 +222,7 @@ mod tests {
             session: SessionId::new(MOUNTS, 7),
             op: OpId(1),
             answered_through: OpId(0),
+            content_max: 0,
             new_directory_in: None,
             operation,
         }

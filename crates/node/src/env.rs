@@ -17,7 +17,7 @@ use crate::usage::Usage;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use perigee_cluster::{ControlStore, Directory};
-use perigee_net::{Call, CallError, CallOptions, Network, PeerName};
+use perigee_net::{Call, CallError, CallOptions, Merging, Network, PeerName};
 use perigee_proto::message::data::Room;
 use perigee_proto::{Code, Rpc};
 use perigee_store::Store;
@@ -106,7 +106,7 @@ impl Env {
             store,
             runtime: tokio::runtime::Handle::current(),
             control,
-            sessions: Sessions::new(me),
+            sessions: Sessions::new(me, network.merging() == Merging::Adaptive),
             containers: RwLock::default(),
             home: RwLock::default(),
             owners: watch::Sender::new(Owners::new()),

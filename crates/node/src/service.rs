@@ -2,17 +2,19 @@
 
 use crate::authority::{self, Denied};
 use crate::container::{
-    Answer, Container, Elsewhere, Failed, Request, WriteRequest, is_well_formed,
+    Answer, Container, Elsewhere, Failed, Request, Told, WriteRequest, is_well_formed,
 };
 use crate::env::Env;
 use crate::sessions::Whom;
 use bytes::Bytes;
+use perigee_meta::{Kind, Reply};
 use perigee_net::{AUDIT, Answer as NetAnswer, Call, PeerName, Refusal, Refusals, Service};
+use perigee_proto::message::session::CONTENT_MAX;
 use perigee_proto::message::{chain, data, file, hold, past, report, session, tx};
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
 use perigee_types::limits::IO_LEN_MAX;
-use perigee_types::{ContainerId, Errno, NodeId, Span, Version};
+use perigee_types::{ContainerId, Errno, NodeId, SessionId, Span, Version};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 use tracing::{debug, info, warn};
@@ -110,16 +112,12 @@ async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
         authority::may_run(&directory, from, &request.operation)
     };
     if !may_run {
-        return reply::<session::Execute>(&session::Executed {
-            result: Err(Errno::EROFS),
-            ttl_us: 0,
-            as_of: Version::default(),
-            directory: None,
-        });
+        return refused(Errno::EROFS);
     }
     let container = container(env, crate::router::container_of(&request.operation))?;
+    let (session, content_max) = (request.session, request.content_max.min(CONTENT_MAX));
     let request = Request {
-        session: request.session,
+        session,
         op: request.op,
         answered_through: request.answered_through,
         new_directory_in: request
@@ -128,20 +126,56 @@ async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
         operation: request.operation,
     };
     let result = answered(|answer| container.execute(request, answer)).await;
-    reply::<session::Execute>(&match inner(&container, result)? {
-        Ok(told) => session::Executed {
-            result: Ok(told.reply),
-            ttl_us: told.ttl.as_micros(),
-            as_of: told.as_of,
-            directory: told.directory,
-        },
-        Err(errno) => session::Executed {
-            result: Err(errno),
-            ttl_us: 0,
-            as_of: Version::default(),
-            directory: None,
-        },
+    let told = match inner(&container, result)? {
+        Ok(told) => told,
+        Err(errno) => return refused(errno),
+    };
+    let content = content_beside(&container, session, &told, content_max).await;
+    let executed = session::Executed {
+        result: Ok(told.reply),
+        ttl_us: told.ttl.as_micros(),
+        as_of: told.as_of,
+        directory: told.directory,
+        with_content: content.is_some(),
+    };
+    Ok((encode(&executed), content.unwrap_or_default()))
+}
+
+/// An operation's error for the program.
+fn refused(errno: Errno) -> Handled {
+    reply::<session::Execute>(&session::Executed {
+        result: Err(errno),
+        ttl_us: 0,
+        as_of: Version::default(),
+        directory: None,
+        with_content: false,
     })
+}
+
+/// All of a small file that a look-up has found, once it is on every member, which the program would wait for next. The lease
+/// on its attributes covers it: whoever changes it changes them, too.
+async fn content_beside(
+    container: &Arc<Container>,
+    session: SessionId,
+    told: &Told,
+    len_max: u32,
+) -> Option<Bytes> {
+    let Reply::Entry(attr) = &told.reply else {
+        return None;
+    };
+    let small = 1..=u64::from(len_max);
+    let is_file = attr.kind == Kind::File && attr.inode.container() == container.id;
+    if !is_file || !small.contains(&attr.size) || told.ttl == Span::ZERO {
+        return None;
+    }
+    if container.changes_unseen(attr.inode) {
+        return None;
+    }
+    // `small` says that it fits.
+    let (inode, len) = (attr.inode, attr.size as u32);
+    let read = answered(|answer| container.read(session, inode, 0, len, false, answer)).await;
+    let (bytes, _) = read.ok()?;
+    (bytes.len() as u64 == attr.size).then_some(bytes)
 }
 
 async fn read(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {

@@ -2,13 +2,14 @@
 
 use crate::container::{Elsewhere, Failed};
 use crate::env::Env;
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use perigee_client::Session;
 use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::near::{Asked, Near, Word};
 use perigee_meta::{Attr, Op, Reply, Touched};
-use perigee_proto::message::session::Executed;
-use perigee_types::{ContainerId, InodeId, NodeId, SessionId, Span, Tick};
+use perigee_proto::message::session::{CONTENT_MAX, Executed};
+use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Span, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -36,10 +37,12 @@ pub(crate) struct Sessions {
     /// Counts revocations, so that a lease that crossed one on its way is not believed.
     revision: AtomicU64,
     near: Mutex<Near>,
+    /// Calls of which one follows the other go as one.
+    compounds: bool,
 }
 
 impl Sessions {
-    pub(crate) fn new(me: NodeId) -> Self {
+    pub(crate) fn new(me: NodeId, compounds: bool) -> Self {
         // Not from 1: the sessions of this process must not be taken for those of an earlier one.
         let start = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -52,6 +55,7 @@ impl Sessions {
             reads: RwLock::default(),
             revision: AtomicU64::new(0),
             near: Mutex::default(),
+            compounds,
         }
     }
 
@@ -67,6 +71,7 @@ impl Sessions {
         op: &Op,
         (asked, sent): (Asked, Tick),
         answer: &Executed,
+        content: Bytes,
     ) {
         let Ok(reply) = &answer.result else {
             return self.told_nothing(id, op);
@@ -87,6 +92,50 @@ impl Sessions {
         words.retain(|word| word.attr.inode.container() == home);
         let mut near = self.near.lock();
         near.told(id, op, reply, (asked, answer.as_of), &words);
+        if answer.with_content
+            && let Some(word) = words.last()
+        {
+            near.told_content(id, (asked, answer.as_of), *word, content);
+        }
+    }
+
+    /// How many bytes of content are to come beside an operation, at most.
+    pub(crate) fn content_wanted(&self, id: SessionId, op: &Op) -> u32 {
+        let wanted =
+            self.compounds && matches!(op, Op::Lookup { .. }) && self.near.lock().wants_content(id);
+        if wanted { CONTENT_MAX } else { 0 }
+    }
+
+    /// A session has read something at an owner, from the file's beginning.
+    pub(crate) fn read_small(&self, id: SessionId) {
+        if self.compounds {
+            self.near.lock().read_small(id);
+        }
+    }
+
+    /// What a session reads of a file whose content came beside its look-up.
+    pub(crate) fn read_kept(
+        &self,
+        id: SessionId,
+        inode: InodeId,
+        range: ByteRange,
+        now: Tick,
+    ) -> Option<Bytes> {
+        self.near.lock().read(now, id, inode, range)
+    }
+
+    /// Whether a file is known not to have an extended attribute.
+    pub(crate) fn lacks(&self, id: SessionId, inode: InodeId, name: &[u8], now: Tick) -> bool {
+        self.compounds && self.near.lock().lacks(now, id, inode, name)
+    }
+
+    /// A program of this host changes a file elsewhere, or has just been told that it did.
+    pub(crate) fn changed(&self, inode: InodeId) {
+        let open: Vec<SessionId> = self.open.read().keys().copied().collect();
+        let mut near = self.near.lock();
+        for session in open {
+            near.changed(session, inode);
+        }
     }
 
     /// It has not, or refused: what became of an operation may not be known.

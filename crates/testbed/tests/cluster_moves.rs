@@ -282,3 +282,60 @@ fn a_change_of_a_name_tells_its_host_what_became_of_the_directory() {
         last = now;
     }
 }
+
+#[test]
+fn the_content_of_small_files_comes_with_their_names_and_is_never_old() {
+    const FILES: u32 = 100;
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(2).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let (dir, far) = (here.join("far"), there.join("far"));
+    fs::create_dir(&dir).unwrap();
+    let name = dir.to_string_lossy();
+    let settings = ["policy", "set", &name, "copies=1", "migration=off"];
+    assert!(cluster.command(&settings).unwrap().status.success());
+    wait::until("a copy at the owner alone", LIMIT, || {
+        Ok((copies(&mut cluster, &dir) == [1]).then_some(()))
+    })
+    .unwrap();
+    let text = |number: u32, round: u32| format!("{number} of round {round}");
+    let write = |path: &Path, number: u32, round: u32| {
+        fs::write(path, text(number, round)).unwrap();
+    };
+    let read = |path: &Path, number: u32, round: u32| {
+        assert_eq!(fs::read_to_string(path).unwrap(), text(number, round));
+    };
+    let mut round = 0;
+    // Where several hosts change something, nobody may keep anything for a moment: so each round has files of its own.
+    wait::until("content comes with names", LIMIT, || {
+        round += 1;
+        let name = |number: u32| format!("{round}-{number}");
+        (0..FILES).for_each(|number| write(&dir.join(name(number)), number, round));
+        let before = messages(&mut cluster, 2);
+        let began = Instant::now();
+        (0..FILES).for_each(|number| read(&far.join(name(number)), number, round));
+        let sent = messages(&mut cluster, 2) - before;
+        // To look up, open and read each would be three.
+        let by_time = 20 + began.elapsed().as_millis() as u64 / 10;
+        Ok((sent < u64::from(FILES) * 3 / 2 + by_time).then_some(()))
+    })
+    .unwrap();
+    // What has come and was not read yet goes with the next change, whoever makes it.
+    let name = |number: u32| format!("last-{number}");
+    (0..FILES).for_each(|number| write(&dir.join(name(number)), number, 1));
+    for number in 0..FILES {
+        let (near, far) = (dir.join(name(number)), far.join(name(number)));
+        let who = if number % 3 == 0 { &far } else { &near };
+        fs::metadata(&far).unwrap();
+        write(who, number, 2);
+        read(&far, number, 2);
+        read(&near, number, 2);
+        fs::metadata(&far).unwrap();
+        let cut = fs::File::options().write(true).open(who).unwrap();
+        cut.set_len(1).unwrap();
+        let seen = fs::read_to_string(&far).unwrap();
+        assert_eq!(seen, text(number, 2)[..1]);
+    }
+}

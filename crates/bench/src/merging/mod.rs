@@ -265,8 +265,14 @@ impl Field {
         };
         let name = self.directory(job.copies())?;
         let (near, far) = (self.on(SERVER, &name), self.on(CLIENT, &name));
+        for thread in 0..threads {
+            let path = place(&near, thread, threads);
+            fs::create_dir(&path).call(|| format!("mkdir {}", path.display()))?;
+        }
         if job.reads() {
-            by_threads(files, 4, |number| write(&near, number))?;
+            by_threads(files, 4, |number| {
+                write(&place(&near, number, threads), number)
+            })?;
         }
         let target = Target {
             label: "perigee".to_owned(),
@@ -278,13 +284,21 @@ impl Field {
         let before = self.sent()?;
         let meter = target.meter();
         if job.reads() {
-            by_threads(files, threads, |number| read(&far, number))?;
+            by_threads(files, threads, |number| {
+                read(&place(&far, number, threads), number)
+            })?;
         } else {
-            by_threads(files, threads, |number| write(&far, number))?;
+            by_threads(files, threads, |number| {
+                write(&place(&far, number, threads), number)
+            })?;
         }
         let figure = meter.stop().rate(files as f64, files as u64);
         let sent = self.sent()?.since(before);
-        let there = fs::read_dir(&near).call(|| "list".to_owned())?.count();
+        let mut there = 0;
+        for thread in 0..threads {
+            let listed = fs::read_dir(place(&near, thread, threads));
+            there += listed.call(|| "list".to_owned())?.count();
+        }
         ensure!(there == files, "{there} of {files} files are there");
         fs::remove_dir_all(&near).call(|| format!("remove {}", near.display()))?;
         Ok(Sample {
@@ -326,6 +340,11 @@ fn by_threads(files: usize, threads: usize, each: impl Fn(usize) -> Checked + Sy
             ended.map_err(|_| CheckError::violated("a thread panicked"))?
         })
     })
+}
+
+/// The directory of the thread that works on a file: each has its own, as in the source (the benchmark smallfile).
+fn place(directory: &Path, number: usize, threads: usize) -> PathBuf {
+    directory.join(format!("t{}", number % threads))
 }
 
 fn content(number: usize) -> [u8; BYTES] {

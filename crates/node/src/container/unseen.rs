@@ -336,6 +336,11 @@ impl Container {
         }
     }
 
+    /// Whether programs may change a file unseen.
+    pub(crate) fn changes_unseen(&self, inode: InodeId) -> bool {
+        self.unseen.has(inode)
+    }
+
     /// Whether maps may change a file here unseen.
     pub(crate) fn maps_change_unseen(&self) -> bool {
         self.unseen.has_any()

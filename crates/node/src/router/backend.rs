@@ -11,6 +11,7 @@ use perigee_client::backend::{At, Found, Local, MapWriter, Purpose};
 use perigee_client::fs::{Done, Seek, Space};
 use perigee_meta::lock::kept::Life;
 use perigee_meta::{Op, Reply};
+use perigee_proto::message::session::CONTENT_MAX;
 use perigee_proto::message::{file, past};
 use perigee_replica::work::Done as What;
 use perigee_types::{
@@ -65,6 +66,14 @@ impl Backend for Router {
     fn read(&self, session: SessionId, inode: InodeId, offset: u64, len: u32, done: Done<Bytes>) {
         let id = inode.container();
         let container = self.env.container(id);
+        let range = ByteRange::with_len(offset, u64::from(len));
+        let now = self.env.clock.now();
+        if container.as_ref().is_none_or(|here| here.owned().is_none())
+            && let Some(bytes) = self.env.sessions.read_kept(session, inode, range, now)
+        {
+            self.note_asked(session, id, What::Read, bytes.len() as u64);
+            return done(Ok(bytes));
+        }
         let env = self.env.clone();
         let elsewhere = move |done: Done<Bytes>| {
             let runtime = env.runtime.clone();
@@ -72,6 +81,9 @@ impl Backend for Router {
             heat.note(Served::Asked, What::Read, u64::from(len));
             runtime.spawn(async move {
                 let read = Self::read_elsewhere(&env, session, inode, offset, len).await;
+                if offset == 0 && len <= CONTENT_MAX && read.is_ok() {
+                    env.sessions.read_small(session);
+                }
                 done(read.map_err(errno));
             });
         };
@@ -172,7 +184,9 @@ impl Backend for Router {
                     Err(back) => done = Box::new(move |result| back(result.map_err(Failed::Errno))),
                 }
             } else {
-                match container.write_as_holder(&write, data) {
+                let wrote = container.write_as_holder(&write, data);
+                self.env.sessions.changed(inode);
+                match wrote {
                     AsHolder::Done(result) => {
                         let len = data.len() as u64;
                         container.heat.note(Served::Here, What::Change, len);
@@ -193,11 +207,13 @@ impl Backend for Router {
         };
         let (env, me) = (self.env.clone(), self.me());
         let data = Bytes::copy_from_slice(data);
+        self.env.sessions.changed(inode);
         self.env.runtime.spawn(async move {
             let wrote = match asks_as_holder {
                 Some(container) => Self::write_with_right(&env, &container, op, write, data).await,
                 None => Self::write_elsewhere(&env, op, write, data).await,
             };
+            env.sessions.changed(inode);
             if let Some(me) = me {
                 me.answered(op);
             }

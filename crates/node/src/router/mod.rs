@@ -19,7 +19,6 @@ use crate::container::{
 use crate::env::Env;
 use crate::heat::Served;
 use crate::search::at_owner;
-use asks::ask;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_client::fs::Done;
@@ -136,6 +135,9 @@ impl Router {
             op: request.op,
             answered_through: request.answered_through,
             new_directory_in: request.new_directory_in,
+            content_max: env
+                .sessions
+                .content_wanted(request.session, &request.operation),
             operation: request.operation.clone(),
         };
         let there = |node| {
@@ -143,9 +145,10 @@ impl Router {
             async move {
                 let asked = env.sessions.asks();
                 let sent = env.clock.now();
-                let answer = ask(env, node, execute, CALL).await?;
+                let (answer, content) = env.ask(node, execute, Bytes::new(), CALL).await?;
                 let (session, op) = (execute.session, &execute.operation);
-                env.sessions.told(session, op, (asked, sent), &answer);
+                env.sessions
+                    .told(session, op, (asked, sent), &answer, content);
                 let took = env.clock.now().since(sent);
                 Ok((
                     answer.result,
@@ -158,11 +161,31 @@ impl Router {
         Ok((result?, ttl))
     }
 
-    /// What a session's host keeps of a directory that another host owns.
+    /// What a session's host keeps of an inode that another host owns.
     fn kept_attr(&self, session: SessionId, inode: InodeId) -> Option<(Attr, Span)> {
         self.env
             .sessions
             .kept_attr(session, inode, self.env.clock.now())
+    }
+
+    /// What this host can answer by what it keeps of other owners' inodes.
+    fn near_answer(&self, session: SessionId, op: &Op) -> Option<Result<(Reply, Duration), Errno>> {
+        match op {
+            Op::GetAttr { inode } => {
+                let (attr, left) = self.kept_attr(session, *inode)?;
+                let mut reply = Reply::Attr(attr);
+                if let Some(container) = self.env.container(inode.container()) {
+                    container.freshen_held(&mut reply);
+                }
+                Some(Ok((reply, left.as_duration())))
+            }
+            Op::GetXattr { inode, name } => {
+                let now = self.env.clock.now();
+                let lacks = self.env.sessions.lacks(session, *inode, name, now);
+                lacks.then_some(Err(Errno::ENODATA))
+            }
+            _ => None,
+        }
     }
 
     /// A program of this host is served; the node's own questions are not counted.
@@ -212,10 +235,8 @@ impl Router {
         let request = self.request(session, op);
         let container = self.env.container(container_of(&request.operation));
         let Some(container) = container.filter(|container| container.owned().is_some()) else {
-            if let Op::GetAttr { inode } = &request.operation
-                && let Some((attr, left)) = self.kept_attr(session, *inode)
-            {
-                return done(Ok((Reply::Attr(attr), left.as_duration())));
+            if let Some(answer) = self.near_answer(session, &request.operation) {
+                return done(answer);
             }
             return self.route_later(request, done);
         };

@@ -18,9 +18,15 @@ pub struct Execute {
     pub answered_through: OpId,
     /// Where a new directory of this session starts, when not in its parent's container.
     pub new_directory_in: Option<ContainerId>,
+    /// A look-up that leads to a file of at most so many bytes brings them: a call with its `open` and `read`, which the
+    /// program would send next. 0: of none.
+    pub content_max: u32,
     /// What to do.
     pub operation: Op,
 }
+
+/// The most bytes that come beside a look-up.
+pub const CONTENT_MAX: u32 = 16 << 10;
 
 /// The operation's outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,6 +39,8 @@ pub struct Executed {
     pub as_of: Version,
     /// What the directory is like in which a name was changed.
     pub directory: Option<DirectoryAfter>,
+    /// The payload is all of the file that was looked up. It may be kept for as long as its attributes may.
+    pub with_content: bool,
 }
 
 /// A directory after a change of a name in it: a call with its `getattr`, which the kernel of who made the change would send
