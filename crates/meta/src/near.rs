@@ -101,7 +101,9 @@ impl Near {
         words: &[Word],
     ) {
         for inode in changed_by(op, reply) {
-            if !words.iter().any(|word| word.attr.inode == inode) {
+            // A directory's word takes the place of what is kept of it.
+            let noted = |word: &Word| word.attr.inode == inode && word.attr.kind == Kind::Directory;
+            if !words.iter().any(noted) {
                 self.forget(session, inode);
             }
         }
@@ -535,6 +537,8 @@ mod tests {
         Found(Asked, u64, Tick),
         Write,
         Wrote(u64),
+        SetAttr(Asked, Tick),
+        Set(Asked, u64, Tick),
         Revoke(u64),
         Revoked(u64),
     }
@@ -565,12 +569,13 @@ mod tests {
                 kept += 1;
             }
             let stands = owner.lease.is_some_and(|until| until > now);
-            match rng.below(9) {
+            match rng.below(10) {
                 0..=2 => notes.push(Note::LookUp(near.ask(), now)),
                 3 => {
                     near.changed(ME, file());
                     notes.push(Note::Write);
                 }
+                5 => notes.push(Note::SetAttr(near.ask(), now)),
                 4 if !stands => owner.others_change(),
                 4 if owner.recall.is_none() => {
                     owner.recalls += 1;
@@ -606,6 +611,25 @@ mod tests {
                     }
                     Note::Wrote(size) => {
                         near.changed(ME, file());
+                        told = told.max(size);
+                    }
+                    Note::SetAttr(asked, sent) => {
+                        owner.changes += 1;
+                        notes.push(Note::Set(asked, owner.changes, sent));
+                    }
+                    Note::Set(asked, size, until) => {
+                        let set = Op::SetAttr {
+                            inode: file(),
+                            set: crate::SetAttr::default(),
+                            cred: crate::op::Credential::default(),
+                        };
+                        let attr = file_attr(size);
+                        let word = Word { attr, until };
+                        let as_of = Version {
+                            epoch: Epoch(1),
+                            seq: Seq(size),
+                        };
+                        near.told(ME, &set, &Reply::Attr(attr), (asked, as_of), &[word]);
                         told = told.max(size);
                     }
                     Note::Revoke(recall) => {

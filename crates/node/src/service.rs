@@ -16,7 +16,7 @@ use perigee_replica::Input;
 use perigee_types::limits::IO_LEN_MAX;
 use perigee_types::{ContainerId, Errno, NodeId, SessionId, Span, Version};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 
 type BoxFuture<T> = std::pin::Pin<Box<dyn Future<Output = T> + Send>>;
@@ -152,6 +152,9 @@ fn refused(errno: Errno) -> Handled {
     })
 }
 
+/// For so long a look-up waits for content to be on every member.
+const CONTENT_WAIT: Duration = Duration::from_millis(20);
+
 /// All of a small file that a look-up has found, once it is on every member, which the program would wait for next. The lease
 /// on its attributes covers it: whoever changes it changes them, too.
 async fn content_beside(
@@ -168,13 +171,14 @@ async fn content_beside(
     if !is_file || !small.contains(&attr.size) || told.ttl == Span::ZERO {
         return None;
     }
-    if container.changes_unseen(attr.inode) {
+    if !container.is_all_here(attr.inode) {
         return None;
     }
     // `small` says that it fits.
     let (inode, len) = (attr.inode, attr.size as u32);
-    let read = answered(|answer| container.read(session, inode, 0, len, false, answer)).await;
-    let (bytes, _) = read.ok()?;
+    let read = answered(|answer| container.read(session, inode, 0, len, false, answer));
+    let read = tokio::time::timeout(CONTENT_WAIT, read).await;
+    let (bytes, _) = read.ok()?.ok()?;
     (bytes.len() as u64 == attr.size).then_some(bytes)
 }
 

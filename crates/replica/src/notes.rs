@@ -47,7 +47,7 @@ pub struct Notes {
     /// Writes between their note and their place among those that wait for a record, by inode.
     under_way: BTreeMap<InodeId, u32>,
     /// Files whose writes up to a record are in it.
-    recorded: Vec<(Seq, InodeId)>,
+    recorded: BTreeSet<(Seq, InodeId)>,
     #[cfg(feature = "plant")]
     plant: Option<crate::Plant>,
 }
@@ -97,7 +97,7 @@ impl Notes {
     /// What waited for a record of a file is in the records up to `through`, or went with the file.
     pub fn on_recorded(&mut self, through: Seq, inode: InodeId) {
         if self.noted.range(Note::all_of(inode)).next().is_some() {
-            self.recorded.push((through, inode));
+            self.recorded.insert((through, inode));
         }
     }
 
@@ -110,7 +110,7 @@ impl Notes {
             let stored = seq <= through;
             let more = waits(inode) && !planted!(self, NoteForgetsLater);
             if !stored {
-                self.recorded.push((seq, inode));
+                self.recorded.insert((seq, inode));
             } else if !more && !self.under_way.contains_key(&inode) {
                 self.forget(inode, &mut ended);
             }

@@ -3,8 +3,8 @@
 
 use perigee_testbed::{Cluster, program, wait};
 use serde_json::Value;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -247,7 +247,7 @@ fn a_change_of_a_name_tells_its_host_what_became_of_the_directory() {
     let mut round = 0;
     wait::until("the host may keep what it knows", LIMIT, || {
         round += 1;
-        fs::File::create_new(far.join(format!("first-{round}"))).unwrap();
+        File::create_new(far.join(format!("first-{round}"))).unwrap();
         let before = messages(&mut cluster, 2);
         (0..20).for_each(|_| _ = changed(&far));
         Ok((messages(&mut cluster, 2) - before < 15).then_some(()))
@@ -258,7 +258,7 @@ fn a_change_of_a_name_tells_its_host_what_became_of_the_directory() {
     let before = messages(&mut cluster, 2);
     let began = Instant::now();
     for number in 0..100 {
-        fs::File::create_new(far.join(number.to_string())).unwrap();
+        File::create_new(far.join(number.to_string())).unwrap();
         let now = changed(&far);
         assert!(now > last, "file {number}: {now:?} after {last:?}");
         last = now;
@@ -275,7 +275,7 @@ fn a_change_of_a_name_tells_its_host_what_became_of_the_directory() {
             0 => (&far, &dir),
             _ => (&dir, &far),
         };
-        fs::File::create_new(who.join(format!("again-{number}"))).unwrap();
+        File::create_new(who.join(format!("again-{number}"))).unwrap();
         let now = changed(other);
         assert!(now > last, "again {number}: {now:?} after {last:?}");
         assert_eq!(changed(who), now);
@@ -285,7 +285,7 @@ fn a_change_of_a_name_tells_its_host_what_became_of_the_directory() {
 
 #[test]
 fn the_content_of_small_files_comes_with_their_names_and_is_never_old() {
-    const FILES: u32 = 100;
+    const FILES: u32 = 60;
     let Some(_alone) = program::alone() else {
         return;
     };
@@ -333,9 +333,26 @@ fn the_content_of_small_files_comes_with_their_names_and_is_never_old() {
         read(&far, number, 2);
         read(&near, number, 2);
         fs::metadata(&far).unwrap();
-        let cut = fs::File::options().write(true).open(who).unwrap();
+        let cut = File::options().write(true).open(who).unwrap();
         cut.set_len(1).unwrap();
         let seen = fs::read_to_string(&far).unwrap();
         assert_eq!(seen, text(number, 2)[..1]);
+    } // What the session itself has set it sees at once, of files that it has just made and of those that came with their names.
+    for number in 0..FILES {
+        let path = match number % 2 {
+            0 => far.join(format!("own-{number}")),
+            _ => far.join(format!("{round}-{number}")),
+        };
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .unwrap();
+        file.set_permissions(Permissions::from_mode(0o600 + number))
+            .unwrap();
+        let mode = fs::metadata(&path).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600 + number, "{}", path.display());
+        fs::hard_link(&path, far.join(format!("link-{number}"))).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().nlink(), 2);
     }
 }

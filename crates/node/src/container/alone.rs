@@ -309,6 +309,9 @@ impl Container {
     fn kept_by_others(&self) -> Vec<InodeId> {
         let st = self.state.lock();
         let now = self.env.clock.now();
+        if Self::reign(&st, now).is_err() || self.env.stopping.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         let kept = |(inode, writer): (&InodeId, &Writer)| {
             let holders = st.leases.holders(now, *inode);
             let others = holders.iter().any(|holder| *holder != writer.session);

@@ -109,6 +109,7 @@ impl Container {
             Reply::Attr(mut attr) => {
                 if let Some(written) = st.dirty.get(inode) {
                     attr.size = attr.size.max(written.size_at_least);
+                    attr.mtime = written.mtime;
                 }
                 Ok(attr)
             }

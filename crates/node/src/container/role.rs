@@ -136,7 +136,11 @@ impl Container {
     fn note_reign(&self, st: &mut State, next: Role) {
         let now = self.env.clock.now();
         match (st.role, next) {
-            (Role::Suspended { .. }, Role::Owner { .. }) => st.work.on_kept(now),
+            (Role::Suspended { .. }, Role::Owner { .. } | Role::Reconciling { .. }) => {
+                st.work.on_kept(now);
+            }
+            // The chain changes, and the owner does not.
+            (Role::Owner { .. } | Role::Reconciling { .. }, Role::Reconciling { .. }) => {}
             (Role::Replica { owner, .. }, Role::Reconciling { .. }) => {
                 let given = st.chain.view().is_some_and(|view| view.lists(owner));
                 match given {

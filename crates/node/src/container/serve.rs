@@ -62,7 +62,9 @@ impl Container {
             Err(StoreError::Removed { .. }) => return Ok((Region::Gone, Version::default())),
             Err(error) => return Err(self.store_refused(&error).into()),
         };
+        let start = payload.len();
         self.beside_writers(inode, |writer| {
+            payload.truncate(start);
             let _still = file.still.write();
             let reigns = Self::reign(&self.state.lock(), self.env.clock.now()).is_ok();
             // Before its version is asked for: what it finds gets a record of its own.
@@ -77,7 +79,10 @@ impl Container {
                     return Ok((region, Version::default()));
                 }
             };
-            let start = payload.len();
+            let reigns = || Self::reign(&self.state.lock(), self.env.clock.now()).is_ok();
+            if writer.is_some() && as_it_is.is_none() && reigns() {
+                return Err(Elsewhere::NotReady.into());
+            }
             let read = match as_it_is {
                 Some(read) => read.map(|bytes| payload.extend_from_slice(&bytes)),
                 None => read_region(&file, range, payload),

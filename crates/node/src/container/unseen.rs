@@ -336,9 +336,10 @@ impl Container {
         }
     }
 
-    /// Whether programs may change a file unseen.
-    pub(crate) fn changes_unseen(&self, inode: InodeId) -> bool {
-        self.unseen.has(inode)
+    /// Whether the owner alone decides what a file's bytes and times are: no program changes it unseen, and no host holds
+    /// parts of it.
+    pub(crate) fn is_all_here(&self, inode: InodeId) -> bool {
+        !self.unseen.has(inode) && self.state.lock().away.holds.of(inode).next().is_none()
     }
 
     /// Whether maps may change a file here unseen.
@@ -431,16 +432,24 @@ impl Container {
         (len > size).then(|| ByteRange::new(size, len))
     }
 
-    /// Whose programs may be changing a file unseen, while `look` looks at it: they do not begin nor end meanwhile.
+    /// Whose programs may be changing a file unseen, while `look` looks at it: they do not begin nor end meanwhile. It looks
+    /// again where the first one came.
     pub(super) fn beside_writers<T>(
         &self,
         inode: InodeId,
-        look: impl FnOnce(Option<SessionId>) -> T,
+        mut look: impl FnMut(Option<SessionId>) -> T,
     ) -> T {
-        let entry = self.unseen.get(inode);
-        let writers = entry.as_ref().map(|entry| entry.writers.lock());
-        let any = writers.as_ref().filter(|writers| !writers.is_none());
-        look(any.map(|writers| writers.session))
+        loop {
+            if let Some(entry) = self.unseen.get(inode) {
+                let writers = entry.writers.lock();
+                let any = Some(writers.session).filter(|_| !writers.is_none());
+                return look(any);
+            }
+            let looked = look(None);
+            if !self.unseen.has(inode) {
+                return looked;
+            }
+        }
     }
 
     /// Reads what a session's programs may be changing, and makes exactly that part of the file: what is given to a member must
