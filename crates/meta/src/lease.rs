@@ -364,6 +364,18 @@ impl Leases {
         });
     }
 
+    /// A mount is gone, and keeps nothing.
+    pub fn session_is_gone(&mut self, session: SessionId) {
+        self.grants.retain(|_, grants| {
+            grants.retain(|grant| grant.session != session);
+            !grants.is_empty()
+        });
+        self.readers.retain(|_, readers| {
+            readers.retain(|reader| *reader != session);
+            !readers.is_empty()
+        });
+    }
+
     /// `inode` is no more.
     pub fn removed(&mut self, inode: InodeId) {
         self.readers.remove(&inode);
@@ -484,6 +496,17 @@ mod tests {
         leases.open();
         let later = Tick(200) + CONTENTION;
         assert!(leases.grant(later, other, session(3), limit) > Span::ZERO);
+    }
+
+    #[test]
+    fn a_mount_that_is_gone_keeps_nothing() {
+        let mut leases = leases();
+        leases.grant(Tick(0), inode(), session(2), Tick(TERM.0));
+        leases.grant(Tick(0), inode(), session(3), Tick(TERM.0));
+        leases.note_reader(inode(), session(2));
+        leases.session_is_gone(session(2));
+        assert_eq!(leases.holders(Tick(1), inode()), [session(3)]);
+        assert_eq!(in_the_way(&mut leases, 1, session(4)), [session(3)]);
     }
 
     #[test]

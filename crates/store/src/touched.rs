@@ -6,7 +6,8 @@
 //! page of the object back already (it waits for seconds; `O_DIRECT` through the backing file does
 //! not). Then recovery does not know of the object, and such a block reads as corrupt. An entry takes 16 bytes: inode (8,
 //! little-endian), CRC-32C of it and of what follows if that is not zero (4), 1 if others write the file unseen, else 0 (4).
-//! Of two entries of an inode the one that says so counts.
+//! Of two entries of an inode the one that says so counts. An entry outlives its need until the log is written anew, and serves
+//! again: what is written and synced over and over waits for this log once.
 
 use crate::disk::{Disk, DiskFile, OpenMode, read_padded, write_all};
 use crate::error::StoreError;
@@ -47,7 +48,10 @@ pub(crate) struct Touched {
 struct Log {
     file: Arc<dyn DiskFile>,
     entries: u64,
+    /// Whose data may be ahead.
     set: HashMap<InodeId, By>,
+    /// What the file says.
+    written: HashMap<InodeId, By>,
 }
 
 impl Touched {
@@ -69,7 +73,12 @@ impl Touched {
             disk,
             dir: dir.to_owned(),
             path,
-            log: Mutex::new(Log { file, entries, set }),
+            log: Mutex::new(Log {
+                file,
+                entries,
+                written: set.clone(),
+                set,
+            }),
             unsynced: AtomicBool::new(entries > 0),
             sync_turn: Mutex::new(()),
         })
@@ -89,11 +98,16 @@ impl Touched {
         if log.set.get(&inode).is_some_and(|known| *known >= by) {
             return Ok(());
         }
+        if log.written.get(&inode).is_some_and(|known| *known >= by) {
+            note(&mut log.set, inode, by);
+            return Ok(());
+        }
         let at = log.entries * ENTRY_LEN as u64;
         write_all(&*log.file, at, &encode(inode, by))
             .map_err(|e| StoreError::io("append to touched.log", &e))?;
         log.entries += 1;
         note(&mut log.set, inode, by);
+        note(&mut log.written, inode, by);
         drop(log);
         self.unsynced.store(true, Ordering::Release);
         Ok(())
@@ -139,6 +153,7 @@ impl Touched {
         self.disk.sync_dir(&self.dir)?;
         log.file = file;
         log.entries = log.set.len() as u64;
+        log.written = log.set.clone();
         self.unsynced.store(false, Ordering::Release);
         Ok(())
     }
@@ -207,6 +222,35 @@ mod tests {
         std::fs::write(&path, bytes).unwrap();
         let left = [(InodeId(5), By::Process), (InodeId(9), By::Others)];
         assert_eq!(open(dir.path()).list(), left);
+    }
+
+    #[test]
+    fn what_is_touched_again_needs_no_other_entry() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = open(dir.path());
+        let entries = || {
+            std::fs::metadata(dir.path().join("touched.log"))
+                .unwrap()
+                .len()
+                / 16
+        };
+        let inode = InodeId(5);
+        for _ in 0..3 {
+            log.add(inode, By::Process).unwrap();
+            log.sync().unwrap();
+            assert_eq!((entries(), log.list().len()), (1, 1));
+            log.remove(inode);
+            assert_eq!(log.list(), []);
+        }
+        assert!(!log.unsynced.load(Ordering::Acquire));
+        log.add(inode, By::Others).unwrap();
+        assert!(log.unsynced.load(Ordering::Acquire));
+        assert_eq!(entries(), 2);
+        log.remove(inode);
+        log.compact(true).unwrap();
+        assert_eq!(open(dir.path()).list(), []);
+        log.add(inode, By::Process).unwrap();
+        assert_eq!(open(dir.path()).list(), [(inode, By::Process)]);
     }
 
     #[test]

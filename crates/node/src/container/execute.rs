@@ -279,6 +279,9 @@ impl Container {
             let done = if mutates { Done::Change } else { Done::Read };
             self.note_work(st, now, request.session, (done, inode));
         }
+        if let Op::ReleaseSession { session, .. } = &request.operation {
+            st.leases.session_is_gone(*session);
+        }
         if let Some(result) = self.repeated(st, request)? {
             // The first run's record may still be under way.
             let owed = Owed {
