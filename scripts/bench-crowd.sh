@@ -2,7 +2,8 @@
 # bench-crowd.sh [OPTIONS of perigee-bench-crowd]: a million files in one directory of a cluster of three nodes: made, listed,
 # looked at and removed, and the memory that the daemons need for them. Prints a table and writes
 # bench/results/crowd_perigee.json. PEERS="gluster" does the same on each of these afterwards, if it is installed
-# (`scripts/peers/NAME.sh install`). Needs root.
+# (`scripts/peers/NAME.sh install`), into crowd_NAME.json. Empties the kernel's caches of the whole machine. Needs root, some
+# 2 GiB of memory, and six minutes.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 cargo build --release --quiet -p perigee -p perigee-bench
@@ -32,4 +33,6 @@ for peer in "${peers[@]}"; do
     echo "== $peer"
     "$crowd" --on "$directory" --label "$peer" --daemons "$("$script" pids | paste --serial --delimiters=,)" \
         --results bench/results "$@"
+    "$script" down
+    started=()
 done

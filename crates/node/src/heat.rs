@@ -1,7 +1,8 @@
 //! How much programs of this host do in each container, and how much of it this host answered by itself.
 //!
 //! What a call does for it is to add to two numbers; rates are made of them in the background, and when somebody asks.
-//! Reads that the kernel answers (its cache, passthrough) are not seen here: they cost nobody anything.
+//! What the kernel answers from its cache, or reads from or writes to a local file by itself (passthrough), is not counted here:
+//! nobody waits for it.
 
 use parking_lot::{Mutex, RwLock};
 use perigee_proto::message::report::{self, Rates, Thousandths};

@@ -2,8 +2,9 @@
 //!
 //! A move stops changes for a few round trips, and everybody asks anew for what was kept. So it pays when another host has
 //! asked for so much more than the owner's own programs have done meanwhile that this is paid back, and its work is
-//! expected to go on. Whoever gave a container away that soon came back guessed wrong, and waits longer the next time: two
-//! hosts that take turns soon have a fixed owner. Sister of [`Habit`](crate::chunk::Habit), which does the same for chunks.
+//! expected to go on. Whoever was given a container, and whose programs do not change much more in it than others, got it too
+//! cheaply: it goes on at twice the price, and two hosts that take turns soon have a fixed owner. Sister of
+//! [`Habit`](crate::chunk::Habit), which does the same for chunks.
 
 use perigee_types::{NodeId, Span, Tick};
 use std::collections::BTreeMap;
@@ -127,7 +128,7 @@ impl Visitor {
     }
 }
 
-/// Who works in a container, as its owner sees it; and what came of the moves that this node made.
+/// Who works in a container, as its owner sees it; and what came of the moves to this node.
 #[derive(Debug, Clone)]
 pub struct Work {
     asked: BTreeMap<NodeId, Asked>,

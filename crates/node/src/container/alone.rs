@@ -2,7 +2,8 @@
 //!
 //! At the owner, a program that opens a whole file for writing may get the backing file, as readers do. The daemon sees none of
 //! its writes. They are found as stores through maps are (`unseen`), since the kernel tells which pages change: before a sync, before
-//! another session is shown the file, each second, and when the program has let go of it.
+//! another session is shown the file, each second (each 20 ms where another host may have mapped it), when a member fetches a
+//! part, and when the program has let go of it.
 //!
 //! When that begins, no other session has a lease on the file, or may hold pages of it, and none is changing it. While it
 //! lasts, no other session gets a lease: each look of another one is answered after what was written is taken in, and
@@ -324,6 +325,12 @@ impl Container {
     pub(super) fn grows_alone(&self, st: &State, inode: InodeId, size: u64) -> bool {
         let recorded = || self.attr(st, inode).map(|attr| attr.size);
         st.alone.has(inode) && recorded().is_ok_and(|recorded| recorded <= size)
+    }
+
+    /// Whether programs have changed a file since the last look.
+    pub(super) fn is_later(&self, inode: InodeId, modified: WallTime) -> bool {
+        let st = self.state.lock();
+        st.alone.since_looked(inode, modified, modified).is_some()
     }
 
     /// The daemon has changed the file itself.

@@ -108,6 +108,7 @@ impl Container {
 
     /// Before a stop: everything that was acknowledged here is sent and put on disk.
     pub(crate) async fn quiesce(self: &Arc<Self>) {
+        self.take_in_all_unseen().await;
         if tokio::time::timeout(QUIESCE, self.send_everything())
             .await
             .is_err()

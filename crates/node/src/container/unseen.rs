@@ -2,10 +2,10 @@
 //!
 //! At the owner, a reader may read the backing file without the daemon (passthrough): every write
 //! goes to that file first. A program that opens the file for writing beside such readers writes
-//! through the daemon, but its maps go to the backing file too. What they changed is found by
-//! comparing the file with its checksums: before a sync, before another host is shown the file, and
-//! when the program has let go of it. A map outlives the descriptor, and the kernel tells nobody when it goes: once all
-//! have closed the file, it is asked each second whether anybody can still write to it.
+//! through the daemon, but its maps go to the backing file too. What they changed is found by what the kernel tells, or by
+//! comparing the whole file with its checksums: before a sync, before another host is shown the file, with each part that a
+//! member fetches, at a close, and, where the kernel tells, each second. A map outlives the descriptor, and the kernel tells
+//! nobody when it goes: once all have closed the file, it is asked each second whether anybody can still write to it.
 
 use super::dirty::{Effect, Taken};
 use super::intents::UnderWay;
@@ -311,7 +311,7 @@ impl Container {
     }
 
     /// Finds what maps have changed of a file, and makes it part of the file. Costs nothing where
-    /// no map may have; else it reads the whole file.
+    /// no map may have; else it reads what the kernel tells, or the whole file.
     pub(crate) async fn take_in_unseen(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         let Some(entry) = self.unseen.get(inode) else {
             return Ok(());
@@ -383,7 +383,12 @@ impl Container {
             let under_way = self.intend(inode, ByteRange::new(0, len));
             // Before it: what is written meanwhile has a later time, and that is found next.
             let modified = file.object.modified()?;
-            let changed = file.object.rescan()?;
+            let mut changed = file.object.rescan()?;
+            // If not by a direct write, by one that is just beginning.
+            let later = modified.is_some_and(|at| self.is_later(inode, at));
+            if changed.is_empty() && later && file.object.has_changed_untold() {
+                changed = file.object.rescan()?;
+            }
             let found = Found {
                 changed,
                 len: file.object.len()?,

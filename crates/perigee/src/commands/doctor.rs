@@ -127,10 +127,12 @@ fn kernel() -> Finding {
         .into_owned();
     match kernel_version(&release) {
         Some(version) if version >= PASSTHROUGH_KERNEL => Finding::ok(format!(
-            "kernel {release}: whole local files are read at the disk's speed"
+            "kernel {release}: whole local files can be read and written at the disk's speed"
         )),
         _ => Finding::warn(
-            format!("kernel {release} has no FUSE passthrough: every read goes through the daemon"),
+            format!(
+                "kernel {release} has no FUSE passthrough: reads and writes go through the daemon"
+            ),
             format!(
                 "use kernel {}.{} or later",
                 PASSTHROUGH_KERNEL.0, PASSTHROUGH_KERNEL.1

@@ -18,8 +18,9 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Move what a node keeps to other nodes, so that it can be removed.
 ///
 /// Each container gets a whole copy elsewhere before the node's copy is given up, and programs go on meanwhile; changes
-/// to a container that the node owns wait for some seconds when the ownership moves. Mounts through the node go on
-/// working. The wait may be broken off: the move goes on.
+/// to a container that the node owns wait for some seconds when the ownership moves. Where programs of the owner's host
+/// write a file past the daemon, the drain waits until they have closed it and nobody maps it for writing. Mounts through
+/// the node go on working. The wait may be broken off: the move goes on.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

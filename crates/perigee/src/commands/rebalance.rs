@@ -27,8 +27,9 @@ const ROUNDS: u32 = 4;
 /// One copy moves at a time, as gently as a new copy is made, and programs go on meanwhile. A copy is given up only when its
 /// container has all others and the new one, whole; copies stay on as many sites and machines as they were; and a node
 /// keeps the container in which its own new directories start. A copy moves only to a node that is less full with it than
-/// the node that had it was, by the margin: it ends when there is none of which that is true. The plan is printed
-/// first. Broken off, it goes on with the move under way and begins no other; the next `perigee rebalance` continues.
+/// the node that had it was, by the margin: it ends when there is none of which that is true. Where programs of the owner's
+/// host write a file past the daemon, the move waits until they have closed it and nobody maps it for writing. The plan is
+/// printed first. Broken off, it goes on with the move under way and begins no other; the next `perigee rebalance` continues.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

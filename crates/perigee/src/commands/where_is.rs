@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Reads and writes are calls in a second of what the file's container holds, as means over about the last minute in which
 /// what is older counts less and less. LOCAL is how many of them the program's own host answered, and asked nobody. What
-/// the kernel answers from its memory, or reads from a local file by itself, is not counted.
+/// the kernel answers from its memory, or reads from or writes to a local file by itself, is not counted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

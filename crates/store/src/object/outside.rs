@@ -19,6 +19,8 @@ pub(super) struct Outside {
     watch: Option<Watch>,
     /// Something that the watch told was not looked at to the end: all has to be.
     unsure: bool,
+    /// The watch has told of nothing when it was asked last.
+    silent: bool,
 }
 
 impl Outside {
@@ -52,6 +54,7 @@ impl Outside {
         };
         let told = watch.take();
         let unsure = std::mem::replace(&mut self.unsure, true);
+        self.silent = matches!(&told, Changed::Within(ranges) if ranges.is_empty());
         match told {
             Changed::Within(ranges) if !unsure => {
                 // All at once: what lies between is clean, or has just been changed.
@@ -102,6 +105,14 @@ impl Object {
             self.body.write().writers = Writers::Here;
         }
         begun
+    }
+
+    /// The file has changed. If the kernel had told of nothing before the last rescan, it was written to directly, which makes
+    /// no page dirty: the next one reads all of it. Says whether that is so.
+    pub fn has_changed_untold(&self) -> bool {
+        let mut outside = self.outside.lock();
+        outside.unsure |= outside.silent;
+        outside.silent
     }
 
     /// Whether the kernel tells what others change, so that [`Object::rescan`] reads that alone. Waits for nothing: while

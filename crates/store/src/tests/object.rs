@@ -410,6 +410,39 @@ fn a_map_that_outlives_its_descriptors_is_known_until_it_is_gone() {
     assert_eq!(object.read_bytes(0, LEN).unwrap(), pattern(1, LEN));
 }
 
+#[test]
+fn what_others_write_directly_is_found_though_nobody_tells_of_it() {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    let bench = Bench::new();
+    let object = bench.object(1);
+    object.write(0, &pattern(1, 1 << 20)).unwrap();
+    object.sync_wait().unwrap();
+    object.set_externally_writable(true).unwrap();
+    let file = outside(&object);
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).custom_flags(libc::O_DIRECT);
+    let Ok(direct) = options.open(path.unwrap()) else {
+        println!("skipped: nothing is written directly here");
+        return;
+    };
+    let room = vec![7; 2 * 4_096];
+    let start = room.as_ptr().align_offset(4_096);
+    let changed = vec![r(8_192, 12_288)];
+    assert_eq!(object.rescan(), Ok(vec![]));
+    direct
+        .write_all_at(&room[start..start + 4_096], 8_192)
+        .unwrap();
+    let mut found = object.rescan().unwrap();
+    if object.has_changed_untold() {
+        assert_eq!(found, []);
+        found = object.rescan().unwrap();
+    }
+    assert_eq!(found, changed);
+    assert_eq!(object.rescan(), Ok(vec![]));
+}
+
 /// Whoever the kernel tells what has changed must find the same as who reads the whole file.
 #[test]
 fn whatever_others_change_by_calls_and_maps_is_found_and_nothing_else() {

@@ -16,10 +16,10 @@ pub use restore::Restore;
 
 /// Keep a directory as it is now, and go back to it.
 ///
-/// A snapshot has a directory and all that is below it, over all nodes, as of one moment. It costs nothing to make; what is
-/// changed or removed afterwards is kept, in pieces of 64 KiB, until the snapshot is deleted. It is read below
-/// `.snapshots/NAME` of the directory, which no listing shows. `perigee policy set DIR snapshots=1h:24,1d:7` makes and
-/// deletes them by a schedule.
+/// A snapshot has a directory and all that is below it, over all nodes, as of one moment; files that programs write past
+/// the daemon as right after it. It costs nothing to make; what is changed or removed afterwards is kept, in pieces of
+/// 64 KiB, until the snapshot is deleted. It is read below `.snapshots/NAME` of the directory, which no listing shows.
+/// `perigee policy set DIR snapshots=1h:24,1d:7` makes and deletes them by a schedule.
 #[derive(Debug, Subcommand)]
 pub enum Snapshot {
     /// Make one

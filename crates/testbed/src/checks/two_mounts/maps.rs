@@ -1,5 +1,5 @@
-//! Shared memory maps: stores show on the other host after msync, or after fsync where another program
-//! of the host reads the file past the daemon, and the other host's writes show in the map.
+//! Shared memory maps: stores show on the other host after msync, or after fsync where a program
+//! of the host has the file past the daemon, and the other host's writes show in the map.
 
 use super::{Case, Pair, equal};
 use crate::ensure;
