@@ -207,22 +207,24 @@ impl Container {
             match command {
                 DataCommand::Written { .. } => {}
                 DataCommand::Resized { inode, size } => {
-                    let object = &self.file(*inode)?.object;
+                    let file = self.file(*inode)?;
+                    let object = &file.object;
                     let len = object.len()?;
                     // What was appended past the daemon since the look before is no part of what is cut.
                     if len < *size || !self.grows_alone(st, *inode, *size) {
                         self.note(st, *inode, ByteRange::new((*size).min(len), len));
                         object.resize(*size)?;
                     }
-                    self.note_own_change(st, &*self.file(*inode)?);
+                    self.note_own_change(st, &file);
                 }
                 DataCommand::Punched { inode, range } => {
-                    let object = &self.file(*inode)?.object;
+                    let file = self.file(*inode)?;
+                    let object = &file.object;
                     let len = object.len()?;
                     let there = ByteRange::new(range.start.min(len), range.end.min(len));
                     self.note(st, *inode, there);
                     object.punch(*range)?;
-                    self.note_own_change(st, &*self.file(*inode)?);
+                    self.note_own_change(st, &file);
                 }
                 DataCommand::Removed { inode } => {
                     self.forget_file(*inode);

@@ -79,8 +79,9 @@ impl Container {
                     return Ok((region, Version::default()));
                 }
             };
-            let reigns = || Self::reign(&self.state.lock(), self.env.clock.now()).is_ok();
-            if writer.is_some() && as_it_is.is_none() && reigns() {
+            // The version is an owner's, or a member's, as the bytes are.
+            let still_reigns = Self::reign(&self.state.lock(), self.env.clock.now()).is_ok();
+            if writer.is_some() && reigns != still_reigns {
                 return Err(Elsewhere::NotReady.into());
             }
             let read = match as_it_is {

@@ -24,14 +24,7 @@ impl Object {
         if range.is_empty() {
             return Ok(0);
         }
-        let invalid = body.invalid.overlapping(range);
-        let ranges: Vec<ByteRange> = invalid.map(|(part, _)| part).collect();
-        if !ranges.is_empty() {
-            return Err(StoreError::Invalid {
-                inode: self.inode,
-                ranges,
-            });
-        }
+        self.check_valid(&body, range)?;
         // `range` lies in `asked`, so its length fits.
         let buf = &mut buf[..range.len() as usize];
         match self.open_file(&body)? {
@@ -43,6 +36,19 @@ impl Object {
             Some(file) => self.read_verified(&body, &*file, range, buf)?,
         }
         Ok(buf.len())
+    }
+
+    /// Errors: `Invalid` when a part of `range` must be fetched first.
+    pub(super) fn check_valid(&self, body: &Body, range: ByteRange) -> Result<(), StoreError> {
+        let invalid = body.invalid.overlapping(range);
+        let ranges: Vec<ByteRange> = invalid.map(|(part, _)| part).collect();
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        Err(StoreError::Invalid {
+            inode: self.inode,
+            ranges,
+        })
     }
 
     /// What is in place in `range` and fits its checksums, whether it is valid or not. `None`: some of it does not fit.

@@ -199,14 +199,7 @@ impl Object {
         if range.is_empty() {
             return Ok(read);
         }
-        let invalid = body.invalid.overlapping(range);
-        let ranges: Vec<ByteRange> = invalid.map(|(part, _)| part).collect();
-        if !ranges.is_empty() {
-            return Err(StoreError::Invalid {
-                inode: self.inode,
-                ranges,
-            });
-        }
+        self.check_valid(&body, range)?;
         let blocks = blocks_of(range);
         let first = block_range(blocks.start).start;
         let whole = cut_at(
