@@ -5,7 +5,7 @@ use perigee_testbed::{Cluster, program, wait};
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -221,28 +221,33 @@ fn a_copy_and_then_the_ownership_go_to_the_host_that_works_without_one() {
     assert_eq!(names(&works), names(&mount.join("works/tree")));
 }
 
-#[test]
-fn a_change_of_a_name_tells_its_host_what_became_of_the_directory() {
-    let Some(_alone) = program::alone() else {
-        return;
-    };
-    let mut cluster = Cluster::start(2).unwrap();
+/// A directory that stays with node 1, which alone has a copy: a member would have more to tell. As nodes 1 and 2 have it.
+fn far_directory(cluster: &mut Cluster) -> (PathBuf, PathBuf) {
     let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     let (dir, far) = (here.join("far"), there.join("far"));
     fs::create_dir(&dir).unwrap();
     let name = dir.to_string_lossy();
     let settings = ["policy", "set", &name, "copies=1", "migration=off"];
     assert!(cluster.command(&settings).unwrap().status.success());
+    wait::until("a copy at the owner alone", LIMIT, || {
+        Ok((copies(cluster, &dir) == [1]).then_some(()))
+    })
+    .unwrap();
+    (dir, far)
+}
+
+#[test]
+fn a_change_of_a_name_tells_its_host_what_became_of_the_directory() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(2).unwrap();
+    let (dir, far) = far_directory(&mut cluster);
     // Files: a directory would come into a container of who makes it.
     let changed = |path: &Path| {
         let attr = fs::metadata(path).unwrap();
         (attr.mtime(), attr.mtime_nsec())
     };
-    // A member would have more to tell.
-    wait::until("a copy at the owner alone", LIMIT, || {
-        Ok((copies(&mut cluster, &dir) == [1]).then_some(()))
-    })
-    .unwrap();
     // Where both have just made something, nobody may keep anything for a moment.
     let mut round = 0;
     wait::until("the host may keep what it knows", LIMIT, || {
@@ -290,16 +295,7 @@ fn the_content_of_small_files_comes_with_their_names_and_is_never_old() {
         return;
     };
     let mut cluster = Cluster::start(2).unwrap();
-    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
-    let (dir, far) = (here.join("far"), there.join("far"));
-    fs::create_dir(&dir).unwrap();
-    let name = dir.to_string_lossy();
-    let settings = ["policy", "set", &name, "copies=1", "migration=off"];
-    assert!(cluster.command(&settings).unwrap().status.success());
-    wait::until("a copy at the owner alone", LIMIT, || {
-        Ok((copies(&mut cluster, &dir) == [1]).then_some(()))
-    })
-    .unwrap();
+    let (dir, far) = far_directory(&mut cluster);
     let text = |number: u32, round: u32| format!("{number} of round {round}");
     let write = |path: &Path, number: u32, round: u32| {
         fs::write(path, text(number, round)).unwrap();
