@@ -177,11 +177,20 @@ pub fn store(
             native: side(row.native, &row.native_values),
             machine: &machine,
         };
-        let path = folder.join(format!("{}.json", stored.name));
-        let text = serde_json::to_string_pretty(&stored).map_err(|error| failed(&path, &error))?;
-        std::fs::write(&path, text + "\n").map_err(|error| failed(&path, &error))?;
+        write_file(folder, &stored.name, &stored)?;
     }
     Ok(())
+}
+
+/// Writes `NAME.json` into a folder that is there.
+pub(crate) fn write_file(
+    folder: &Path,
+    name: &str,
+    stored: &impl Serialize,
+) -> Result<(), BenchError> {
+    let path = folder.join(format!("{name}.json"));
+    let text = serde_json::to_string_pretty(stored).map_err(|error| failed(&path, &error))?;
+    std::fs::write(&path, text + "\n").map_err(|error| failed(&path, &error))
 }
 
 pub(crate) fn failed(path: &Path, error: &dyn std::error::Error) -> BenchError {

@@ -1,6 +1,6 @@
 //! Many targets in one run: Perigee, the local disk, a FUSE file system that does nothing, and peers.
 
-use crate::report::{failed, machine, number, round};
+use crate::report::{failed, machine, number, round, write_file};
 use crate::round::{Median, Series, median};
 use crate::{BenchError, Figure, Row};
 use serde::Serialize;
@@ -197,9 +197,7 @@ pub fn store(
             machine: &machine,
             measured: measured.collect(),
         };
-        let path = folder.join(format!("{}.json", stored.name));
-        let text = serde_json::to_string_pretty(&stored).map_err(|error| failed(&path, &error))?;
-        std::fs::write(&path, text + "\n").map_err(|error| failed(&path, &error))?;
+        write_file(folder, &stored.name, &stored)?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{Memory, Outcome, Settings};
 use crate::BenchError;
-use crate::report::{failed, machine, round};
+use crate::report::{failed, machine, round, write_file};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -130,9 +130,7 @@ pub fn store(
     let machine = machine();
     let stored = stored(settings, outcome, command, &machine);
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
-    let path = folder.join(format!("{}.json", stored.name));
-    let text = serde_json::to_string_pretty(&stored).map_err(|error| failed(&path, &error))?;
-    std::fs::write(&path, text + "\n").map_err(|error| failed(&path, &error))
+    write_file(folder, &stored.name, &stored)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::case::{Aim, COMPARISONS, Comparison};
 use super::{Case, Job, Moved, Outcome, Sample, Side};
 use crate::BenchError;
-use crate::report::{failed, machine, number, round};
+use crate::report::{failed, machine, number, round, write_file};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -306,7 +306,7 @@ pub fn store(
             network,
             machine: &machine,
         };
-        write(folder, &stored.name, &stored)?;
+        write_file(folder, &stored.name, &stored)?;
     }
     for one in &outcome.moved {
         let stored = StoredChunks {
@@ -326,15 +326,9 @@ pub fn store(
             network,
             machine: &machine,
         };
-        write(folder, &stored.name, &stored)?;
+        write_file(folder, &stored.name, &stored)?;
     }
     Ok(())
-}
-
-fn write(folder: &Path, name: &str, stored: &impl Serialize) -> Result<(), BenchError> {
-    let path = folder.join(format!("{name}.json"));
-    let text = serde_json::to_string_pretty(stored).map_err(|error| failed(&path, &error))?;
-    std::fs::write(&path, text + "\n").map_err(|error| failed(&path, &error))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{Job, Outcome, Sample, Settings};
 use crate::BenchError;
-use crate::report::{failed, machine, number, round};
+use crate::report::{failed, machine, number, round, write_file};
 use perigee_net::Merging;
 use serde::Serialize;
 use std::fmt::Write;
@@ -156,9 +156,7 @@ pub fn store(
             network: &network,
             machine: &machine,
         };
-        let path = folder.join(format!("{}.json", stored.name));
-        let text = serde_json::to_string_pretty(&stored).map_err(|error| failed(&path, &error))?;
-        std::fs::write(&path, text + "\n").map_err(|error| failed(&path, &error))?;
+        write_file(folder, &stored.name, &stored)?;
     }
     Ok(())
 }
