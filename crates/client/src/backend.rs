@@ -2,6 +2,7 @@
 
 use crate::fs::{Done, Seek, Space};
 use bytes::Bytes;
+pub use perigee_meta::WriteAt as At;
 use perigee_meta::lock::kept::Life;
 use perigee_meta::{Attr, Op, Reply};
 use perigee_types::{
@@ -10,15 +11,6 @@ use perigee_types::{
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Where a write goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
-    /// From this byte on.
-    Offset(u64),
-    /// At the end of the file, wherever that is when the owner orders the write.
-    End,
-}
 
 /// What an open found.
 #[derive(Debug, Clone)]

@@ -146,6 +146,12 @@ impl Record for Move {
 
 impl Record for Grown {
     const WHAT: &'static str = "grown container";
+    const VERSION: u8 = 2;
+
+    fn update(_version: u8, body: &[u8]) -> Vec<u8> {
+        // All went on for another one.
+        [body, &[0]].concat()
+    }
 
     fn broken_rule(&self) -> Option<&'static str> {
         (self.root >= self.container).then_some("a container goes on for an older one")

@@ -3,8 +3,8 @@
 use crate::codec::{DecodeError, Record};
 use crate::key::{self, Name};
 use crate::model::{
-    ClusterInfo, Container, ControlProcess, Grown, Live, Move, Node, Policy, Readmission, Revoked,
-    Token,
+    ClusterInfo, Container, ControlProcess, Grown, Live, Move, Node, Policy, Purpose, Readmission,
+    Revoked, Token,
 };
 use crate::store::{Event, KeyValue, Revision};
 use perigee_types::{ContainerId, NodeId};
@@ -161,6 +161,12 @@ impl Directory {
         self.policies.contains_key(key::TRASH_IN_USE)
     }
 
+    /// Whether files may be striped somewhere, so that owners have to look whether new ones are.
+    #[must_use]
+    pub fn stripes_files(&self) -> bool {
+        self.policies.contains_key(key::STRIPES_IN_USE)
+    }
+
     /// The move of a container with this chain that is under way: who gives its copy up has one still, and who is to get
     /// one can. Any other that is written down means nothing.
     #[must_use]
@@ -196,7 +202,18 @@ impl Directory {
     #[must_use]
     pub fn goes_on_in(&self, id: ContainerId) -> ContainerId {
         let root = self.root_of(id);
-        self.family(root).max().unwrap_or(root)
+        self.made_for(root, Purpose::GoesOn).max().unwrap_or(root)
+    }
+
+    /// The containers of a family, but the root, that are for one thing.
+    pub fn made_for(
+        &self,
+        root: ContainerId,
+        purpose: Purpose,
+    ) -> impl Iterator<Item = ContainerId> + '_ {
+        let grown = self.grown.values().map(|known| known.record);
+        let of_it = grown.filter(move |grown| grown.root == root && grown.purpose == purpose);
+        of_it.map(|grown| grown.container)
     }
 
     /// The container in which a node's new directories start.

@@ -35,6 +35,8 @@ pub const NEXT_CONTAINER: &str = "/next/container";
 pub const DEFAULT_POLICY: &str = "default";
 /// Its record says that some directory has, or had, what is removed from it kept. What it asks for itself means nothing.
 pub const TRASH_IN_USE: &str = "trash";
+/// The same, that new files of some directory are, or were, striped.
+pub const STRIPES_IN_USE: &str = "stripes";
 
 /// The key of a node's record.
 #[must_use]

@@ -25,7 +25,7 @@ pub use codec::DecodeError;
 pub use directory::Directory;
 pub use model::{
     Admits, ClusterInfo, Container, ControlProcess, Grown, Live, Move, Node, NodeState, Policy,
-    Readmission, Revoked, Role, Token, TokenUse,
+    Purpose, Readmission, Revoked, Role, Token, TokenUse,
 };
 pub use placement::{Candidate, Step, Whom, choose_first, choose_member, next_step};
 pub use store::{

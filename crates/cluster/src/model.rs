@@ -167,14 +167,24 @@ pub struct Move {
     pub to: NodeId,
 }
 
-/// A container that goes on where another one has become as large as it may: new directories start here. Those that go on
-/// for one container, one after the other, are its *family*, and it is their *root*.
+/// What a container does for the root of its family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Purpose {
+    /// It goes on where the one before has become as large as it may: new directories start here.
+    GoesOn,
+    /// Columns of striped files lie here, and no names.
+    Columns,
+}
+
+/// A container that was made for another one. Those that were made for one container are its *family*, and it is their *root*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grown {
     /// The container.
     pub container: ContainerId,
     /// The root of its family: a node's home, or a directory's own.
     pub root: ContainerId,
+    /// What it is for.
+    pub purpose: Purpose,
 }
 
 /// A process that serves the record, where several do. Its number is in the key.

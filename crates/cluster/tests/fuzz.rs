@@ -66,6 +66,7 @@ fn fuzz_every_record() {
     let grown = Grown {
         container: ContainerId(7),
         root: ContainerId(2),
+        purpose: perigee_cluster::Purpose::Columns,
     };
     assault("cluster::Grown", &[grown.encode()], read::<Grown>);
     assault("cluster::Move", &[moving.encode()], read::<Move>);

@@ -6,7 +6,7 @@ use perigee_cluster::codec::Record;
 use perigee_cluster::transition as t;
 use perigee_cluster::{
     Admits, ClusterInfo, Container, Directory, JoinRequest, KeyValue, Live, Node, NodeState,
-    PlanError, Policy, Revision, TokenUse, Txn, Write, key,
+    PlanError, Policy, Purpose, Revision, TokenUse, Txn, Write, key,
 };
 use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
 use proptest::prelude::*;
@@ -119,7 +119,9 @@ fn a_family_goes_on_in_its_newest_and_stays_what_its_root_is() {
     let further = |model: &mut Model, of| {
         let made = t::create_container(&model.directory(), chain(&[1]), 1, n(1));
         let made = model.apply(made).id;
-        let root = model.apply(t::grow(&model.directory(), made, of)).root;
+        let root = model
+            .apply(t::grow(&model.directory(), made, of, Purpose::GoesOn))
+            .root;
         (made, root)
     };
     let (home_2, root) = further(&mut model, ContainerId::ROOT);
@@ -139,7 +141,7 @@ fn a_family_goes_on_in_its_newest_and_stays_what_its_root_is() {
     assert_eq!(dir.goes_on_in(own), own_3);
     assert_eq!(dir.goes_on_in(own_3), own_3);
     assert_eq!(dir.family(own).collect::<Vec<_>>(), [own, own_2, own_3]);
-    let unknown = t::grow(&dir, ContainerId(99), own);
+    let unknown = t::grow(&dir, ContainerId(99), own, Purpose::GoesOn);
     assert!(matches!(unknown, Err(PlanError::UnknownContainer { .. })));
 }
 

@@ -1,5 +1,6 @@
 //! Attributes of an inode as `stat(2)` shows them, and requests to change them.
 
+use crate::stripe::Layout;
 use perigee_types::{InodeId, WallTime};
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,8 @@ pub struct Attr {
     /// Space taken, in units of 512 bytes. As computed here, the whole size rounded up; the node,
     /// which knows holes, may better it.
     pub blocks: u64,
+    /// Where the bytes of a file are.
+    pub layout: Layout,
 }
 
 /// A time to set.

@@ -32,6 +32,9 @@ fn fuzz_every_row() {
         record::decode_inode_id,
         record::encode_inode_id,
     );
+    row("meta::columns", record::decode_columns, |v| {
+        record::encode_columns(&v)
+    });
     row("meta::count", record::decode_count, record::encode_count);
     row("meta::locks", record::decode_locks, record::encode_locks);
     row("meta::policy", record::decode_policy, |v| {

@@ -13,6 +13,7 @@
 //! f index checkpoint the file with what another one was then
 //! m index chunk      which parts of such a file are in use
 //! r until index      what was removed and is kept until then
+//! w index            the columns of a striped file
 //! ```
 //!
 //! A directory's parent is a key of its own so that a transaction that walks upwards reads nothing
@@ -89,6 +90,8 @@ pub enum Key {
     Locks(InodeIndex),
     /// The policy of a directory.
     Policy(InodeIndex),
+    /// The columns of a striped file but the first.
+    Columns(InodeIndex),
     /// Who holds a chunk of a file; the value is the driver's.
     Hold(InodeIndex, u64),
     /// A checkpoint of the container.
@@ -124,6 +127,7 @@ mod tag {
     pub(super) const ORPHAN: u8 = b'o';
     pub(super) const LOCKS: u8 = b'l';
     pub(super) const POLICY: u8 = b'y';
+    pub(super) const COLUMNS: u8 = b'w';
     pub(super) const HOLD: u8 = b'h';
     pub(super) const CHECKPOINT: u8 = b'c';
     pub(super) const KEPT: u8 = b'k';
@@ -158,6 +162,7 @@ impl Key {
             Self::Orphan(index) => numbers(&mut out, tag::ORPHAN, &[index.0]),
             Self::Locks(index) => numbers(&mut out, tag::LOCKS, &[index.0]),
             Self::Policy(index) => numbers(&mut out, tag::POLICY, &[index.0]),
+            Self::Columns(index) => numbers(&mut out, tag::COLUMNS, &[index.0]),
             Self::Hold(index, chunk) => numbers(&mut out, tag::HOLD, &[index.0, *chunk]),
             Self::Checkpoint(at) => numbers(&mut out, tag::CHECKPOINT, &[at.0]),
             Self::Kept(key, at) => {
@@ -191,6 +196,7 @@ impl Key {
             | Self::Orphan(index)
             | Self::Locks(index)
             | Self::Policy(index)
+            | Self::Columns(index)
             | Self::Hold(index, _)
             | Self::Trash(_, index) => Some(*index),
             Self::NextIndex(_)
@@ -218,6 +224,7 @@ impl Key {
                 | Self::Symlink(_)
                 | Self::Parent(_)
                 | Self::Policy(_)
+                | Self::Columns(_)
         )
     }
 
@@ -246,6 +253,7 @@ impl Key {
             tag::ORPHAN => Self::Orphan(one(rest)?),
             tag::LOCKS => Self::Locks(one(rest)?),
             tag::POLICY => Self::Policy(one(rest)?),
+            tag::COLUMNS => Self::Columns(one(rest)?),
             tag::HOLD => {
                 let [index, chunk] = two(rest)?;
                 Self::Hold(InodeIndex(index), chunk)
@@ -531,6 +539,7 @@ mod tests {
             index.clone().prop_map(Key::Orphan),
             index.clone().prop_map(Key::Locks),
             index.clone().prop_map(Key::Policy),
+            index.clone().prop_map(Key::Columns),
             (index.clone(), any::<u64>()).prop_map(|(i, c)| Key::Hold(i, c)),
             (index, any::<u64>()).prop_map(|(i, until)| Key::Trash(until, i)),
             any::<(u64, u64)>().prop_map(|(s, o)| Key::Dedup(SessionId(s), OpId(o))),

@@ -29,6 +29,7 @@ pub mod plant;
 pub mod queue;
 mod record;
 pub mod schedule;
+pub mod stripe;
 pub mod tx;
 pub mod view;
 pub mod xattr;
@@ -43,8 +44,8 @@ pub use lock::{Fences, FileLock, LockKind, LockOwner, Mode, Patience, Token, Wai
 pub use op::{
     Allocate, Context, Credential, ListEntry, LockSessions, Nearest, NewNode, Op, Origin, Outcome,
     RenameMode, Reply, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Setting, Snapshot, SnapshotPart, Touched,
-    TrashId, Trashed, execute, held_locks, is_snapshot_name, lock_sessions, nearest_setting,
-    settings_named,
+    TrashId, Trashed, WriteAt, execute, held_locks, is_snapshot_name, lock_sessions,
+    nearest_setting, settings_named,
 };
 pub use overlay::Overlay;
 pub use owner_view::{Foreign, OwnerView};

@@ -372,6 +372,7 @@ mod tests {
             ctime: zero,
             btime: zero,
             blocks: 0,
+            layout: crate::stripe::Layout::Whole,
         }
     }
 

@@ -7,9 +7,10 @@
 use crate::attr::{Attr, Kind, MODE_ALL};
 use crate::error::Refusal;
 use crate::lock::{LockKind, Mode, Token};
+use crate::stripe::Layout;
 use crate::tx::{Decision, Intent};
 use perigee_types::limits::{FILE_LEN_MAX, NAME_LEN_MAX};
-use perigee_types::{ByteRange, ContainerId, InodeId, OpId, SessionId, WallTime};
+use perigee_types::{ByteRange, ContainerId, InodeId, OpId, SessionId, StripeWidth, WallTime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,9 @@ pub(crate) struct InodeRecord {
     /// and may be gone; what was stored in version 1 does not say. Stored beside the rest.
     #[serde(skip)]
     pub(crate) parent: Option<InodeId>,
+    /// Where the bytes of a file are. Stored beside the rest.
+    #[serde(skip)]
+    pub(crate) layout: Layout,
 }
 
 impl InodeRecord {
@@ -96,6 +100,7 @@ impl InodeRecord {
             default_acl: false,
             policy: false,
             parent: None,
+            layout: Layout::Whole,
         }
     }
 
@@ -121,6 +126,7 @@ impl InodeRecord {
             ctime: self.ctime,
             btime: self.btime,
             blocks: size.div_ceil(512),
+            layout: self.layout,
         }
     }
 
@@ -139,12 +145,15 @@ enum StoredInode {
     V1(InodeRecord),
     /// With the directory in which it got its last name.
     V2(InodeRecord, InodeId),
+    /// Of a striped file, or a column of one, which has no name.
+    V3(InodeRecord, Option<InodeId>, Layout),
 }
 
 pub(crate) fn encode_inode(record: &InodeRecord) -> Vec<u8> {
-    encode(&match record.parent {
-        None => StoredInode::V1(*record),
-        Some(parent) => StoredInode::V2(*record, parent),
+    encode(&match (record.layout, record.parent) {
+        (Layout::Whole, None) => StoredInode::V1(*record),
+        (Layout::Whole, Some(parent)) => StoredInode::V2(*record, parent),
+        (layout, parent) => StoredInode::V3(*record, parent, layout),
     })
 }
 
@@ -157,6 +166,11 @@ pub(crate) fn decode_inode(
         Some(StoredInode::V1(record)) if record.is_sound() => Ok(record),
         Some(StoredInode::V2(record, parent)) if record.is_sound() => Ok(InodeRecord {
             parent: Some(parent),
+            ..record
+        }),
+        Some(StoredInode::V3(record, parent, layout)) if record.is_sound() => Ok(InodeRecord {
+            parent,
+            layout,
             ..record
         }),
         _ => Err(corrupt(container, key, "not an inode record")),
@@ -213,6 +227,29 @@ pub(crate) fn decode_inode_id(
     match decode(value) {
         Some(StoredInodeId::V1(inode)) => Ok(inode),
         None => Err(corrupt(container, key, "not an inode number")),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum StoredColumns {
+    V1(Vec<InodeId>),
+}
+
+/// The columns of a striped file but the first.
+pub(crate) fn encode_columns(columns: &[InodeId]) -> Vec<u8> {
+    encode(&StoredColumns::V1(columns.to_vec()))
+}
+
+pub(crate) fn decode_columns(
+    container: ContainerId,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Vec<InodeId>, Refusal> {
+    match decode(value) {
+        Some(StoredColumns::V1(columns)) if columns.len() < usize::from(StripeWidth::MAX) => {
+            Ok(columns)
+        }
+        _ => Err(corrupt(container, key, "not a list of columns")),
     }
 }
 
@@ -487,6 +524,7 @@ pub(crate) fn decode_answer(
 mod tests {
     use super::*;
     use crate::key::Key;
+    use crate::stripe::{Cuts, Striping};
     use perigee_types::InodeIndex;
 
     /// The bytes on the disks of every cluster that runs version 1: a change here is a new version.
@@ -530,6 +568,45 @@ mod tests {
         assert_eq!(encode_inode(&file), expected);
         let decoded = decode_inode(ContainerId::ROOT, b"i", &expected);
         assert_eq!(decoded.expect("version 2"), file);
+    }
+
+    /// The same, of striped files and their columns.
+    #[test]
+    fn a_layout_is_stored_since_version_3() {
+        let time = WallTime { secs: 10, nanos: 1 };
+        let new = InodeRecord::new(Kind::File, 0o644, 1000, 100, time);
+        let rest = [
+            0, 0, 164, 3, 232, 7, 100, 1, 0, 0, 20, 1, 20, 1, 20, 1, 20, 1, 0, 0, 0, 0, 0, 0,
+        ];
+        let striped = InodeRecord {
+            parent: Some(InodeId(300)),
+            layout: Layout::Striped(Striping {
+                width: StripeWidth::of(4).expect("in range"),
+                made: true,
+                cuts: Cuts(7),
+                cutting: Some(5),
+            }),
+            ..new
+        };
+        let expected = [&[2][..], &rest, &[1, 172, 2], &[1, 4, 1, 7, 1, 5]].concat();
+        assert_eq!(encode_inode(&striped), expected);
+        let decoded = decode_inode(ContainerId::ROOT, b"i", &expected);
+        assert_eq!(decoded.expect("version 3"), striped);
+        let column = InodeRecord {
+            layout: Layout::Column {
+                of: InodeId(300),
+                cuts: Cuts(7),
+            },
+            ..new
+        };
+        let expected = [&[2][..], &rest, &[0], &[2, 172, 2, 7]].concat();
+        assert_eq!(encode_inode(&column), expected);
+        let decoded = decode_inode(ContainerId::ROOT, b"i", &expected);
+        assert_eq!(decoded.expect("version 3"), column);
+        let columns = [InodeId(300), InodeId(1)];
+        assert_eq!(encode_columns(&columns), [0, 2, 172, 2, 1]);
+        let key = Key::Columns(InodeIndex(1)).encode();
+        assert_eq!(key, [b'w', 0, 0, 0, 0, 0, 0, 0, 1]);
     }
 
     /// What was removed and is kept, as it is on disks since there is a trash.

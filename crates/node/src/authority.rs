@@ -141,6 +141,25 @@ pub(crate) fn check_request(
         Op::Wrote { .. } | Op::Reap { .. } | Op::Orphans { .. } | Op::ExpireSession { .. } => {
             return Err(Denied::OwnersAffair);
         }
+        // The owner of a removed file sees to it, whoever owns it.
+        Op::DropColumns { .. } if !record(directory, from)?.role.stores() => {
+            return Err(Denied::StoresNothing { node: from });
+        }
+        Op::MakeColumns { inode, within } => {
+            let own = inode.container();
+            let odd = within
+                .iter()
+                .find(|id| !may_have_columns(directory, own, **id));
+            if let Some(container) = odd.copied() {
+                return Err(match directory.container(container) {
+                    Some(_) => Denied::OtherHome {
+                        node: from,
+                        container,
+                    },
+                    None => Denied::Unknown { node: from },
+                });
+            }
+        }
         // Its checkpoints are made and removed by nodes that store.
         Op::KeepSnapshot { .. } | Op::ForgetSnapshot { .. }
             if !record(directory, from)?.role.stores() =>
@@ -168,6 +187,14 @@ pub(crate) fn check_request(
             container,
         }),
     }
+}
+
+/// Whether columns of a file in one container may lie in another one: in one that was made for it, with as many copies, or in
+/// homes of nodes where the file is in one.
+fn may_have_columns(directory: &Directory, own: ContainerId, other: ContainerId) -> bool {
+    let of_one = directory.root_of(own) == directory.root_of(other);
+    let homes = !directory.is_of_directory(own) && !directory.is_of_directory(other);
+    of_one || (homes && directory.container(other).is_some())
 }
 
 /// Whether a container may be about to go on for another one, though that is not known here.
@@ -319,7 +346,12 @@ mod tests {
         }
         for (id, root) in [(4, 1), (5, 3)] {
             let (container, root) = (ContainerId(id), ContainerId(root));
-            let record = Grown { container, root };
+            let purpose = perigee_cluster::Purpose::GoesOn;
+            let record = Grown {
+                container,
+                root,
+                purpose,
+            };
             directory
                 .grown
                 .insert(container, Known { record, revision });

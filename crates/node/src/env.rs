@@ -3,16 +3,17 @@
 use crate::clock::Clock;
 use crate::container::Container;
 use crate::heat::Heats;
+use crate::in_force::Lately;
 use crate::life::Shown;
 use crate::losses::Losses;
 use crate::migration::Migrations;
 use crate::pace::Pace;
 use crate::removals::Removals;
-use crate::retention::Retentions;
 use crate::room::Rooms;
 use crate::router::Router;
 use crate::scrub::Scrub;
 use crate::sessions::Sessions;
+use crate::stripes::Stripes;
 use crate::usage::Usage;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -54,7 +55,8 @@ pub(crate) struct Env {
     /// Until when this node's sign of life counts.
     pub(crate) life: Shown,
     pub(crate) migrations: Migrations,
-    pub(crate) retentions: Retentions,
+    pub(crate) lately: Lately,
+    pub(crate) stripes: Stripes,
     pub(crate) pace: Pace,
     /// This node stops, and changes no chain any more: those that do not answer may be stopping with it.
     pub(crate) stopping: AtomicBool,
@@ -118,7 +120,8 @@ impl Env {
             losses: Losses::default(),
             life: Shown::default(),
             migrations: Migrations::default(),
-            retentions: Retentions::default(),
+            lately: Lately::default(),
+            stripes: Stripes::default(),
             pace: Pace::default(),
             stopping: AtomicBool::new(false),
             engine_failed: AtomicBool::new(false),
@@ -174,7 +177,7 @@ impl Env {
         if before.is_some_and(|before| before != owner) {
             let env = self.clone();
             self.runtime
-                .spawn_blocking(move || env.sessions.forget_content(id));
+                .spawn_blocking(move || crate::revoke::forget_content(&env, id));
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::env::Env;
 use crate::policy::{self, await_copies};
-use perigee_cluster::{ChangeError, Directory, Node, Planned, change, transition};
+use perigee_cluster::{ChangeError, Directory, Node, Planned, Purpose, change, transition};
 use perigee_meta::{Op, Reply};
 use perigee_types::{ContainerId, ContainerSize, InodeId};
 use std::collections::BTreeMap;
@@ -101,7 +101,10 @@ async fn go_on(
     };
     made.insert(full, new);
     await_copies(env, new).await;
-    change(control, |directory| transition::grow(directory, new, full)).await?;
+    change(control, |directory| {
+        transition::grow(directory, new, full, Purpose::GoesOn)
+    })
+    .await?;
     made.remove(&full);
     info!(container = %full, %new, "it is as large as it may be: new directories start in another one");
     Ok(())

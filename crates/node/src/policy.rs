@@ -1,4 +1,5 @@
-//! Policies: how many copies there are of what, whether its ownership moves, and how long what was removed is kept.
+//! Policies: how many copies there are of what, whether its ownership moves, how long what was removed is kept, and over how
+//! many containers files are spread.
 //!
 //! Copies belong to containers, and a file lies in the container in which it was made. So a directory
 //! with a number of copies of its own is the root of a container of its own, in which all that is made
@@ -6,13 +7,16 @@
 //! moves, and how long what was removed is kept, are settings alone: who owns looks them up when it would.
 
 use crate::env::Env;
+use crate::in_force::InForce;
 use crate::node::Node;
 use crate::snapshot::SNAPSHOTS;
-use perigee_cluster::{Policy, change, choose_first, choose_member, key, transition};
+use perigee_cluster::{Policy, Purpose, change, choose_first, choose_member, key, transition};
 use perigee_meta::key::Lane;
 use perigee_meta::{Attr, Kind, Op, Reply, Setting};
 use perigee_proto::admin::AdminPath;
-use perigee_types::{ContainerId, ContainerSize, Errno, InodeId, Migration, NodeId, Retention};
+use perigee_types::{
+    ContainerId, ContainerSize, Errno, InodeId, Migration, NodeId, Retention, StripeWidth,
+};
 use std::path::Path;
 use std::time::Duration;
 use tracing::info;
@@ -27,6 +31,9 @@ pub const COPIES: &str = "copies";
 pub const MIGRATION: &str = "migration";
 /// The name of how long what was removed is kept.
 pub const TRASH: &str = "trash";
+
+/// The name of over how many containers a file is spread.
+pub const STRIPES: &str = "stripes";
 
 /// The name of how large a container may become.
 pub const CONTAINER_SIZE: &str = "container-size";
@@ -44,6 +51,8 @@ pub struct Wanted {
     pub trash: Option<Option<Retention>>,
     /// How large the containers of the file system may become, or those of the directory.
     pub container_size: Option<Option<ContainerSize>>,
+    /// Over how many containers a file is spread that is made there.
+    pub stripes: Option<Option<StripeWidth>>,
 }
 
 /// Why a policy was not set.
@@ -86,11 +95,19 @@ fn with_copies(settings: Vec<(String, String)>, copies: Option<u8>) -> Vec<(Stri
     with(settings, COPIES, copies.map(|copies| copies.to_string()))
 }
 
-/// How long what is removed is kept where these settings are in force.
-pub(crate) fn retention(settings: &[Setting]) -> Retention {
-    let set = settings.iter().find(|setting| setting.name == TRASH);
-    let named = set.and_then(|setting| Retention::named(&setting.value));
-    named.unwrap_or_default()
+/// What owners heed of these settings where they make and remove names.
+pub(crate) fn in_force(settings: &[Setting]) -> InForce {
+    let value = |name| {
+        let mut settings = settings.iter();
+        let set = settings.find(|setting| setting.name == name);
+        set.map(|setting| setting.value.as_str())
+    };
+    InForce {
+        retention: value(TRASH).and_then(Retention::named).unwrap_or_default(),
+        width: value(STRIPES)
+            .and_then(StripeWidth::named)
+            .unwrap_or_default(),
+    }
 }
 
 /// What is wanted of the ownership where these settings are in force.
@@ -166,25 +183,94 @@ impl Node {
         if let Some(trash) = wanted.trash {
             let inode = self.find(path).await?.inode;
             let value = trash.map(|trash| trash.to_string());
-            self.note_trash_in_use().await?;
+            let in_use = self.env.directory.read().keeps_trash();
+            self.note_in_use(key::TRASH_IN_USE, in_use).await?;
             self.set_setting(inode, TRASH, value).await?;
+        }
+        if let Some(stripes) = wanted.stripes {
+            let inode = self.find(path).await?.inode;
+            let value = stripes.map(|stripes| stripes.to_string());
+            let in_use = self.env.directory.read().stripes_files();
+            self.note_in_use(key::STRIPES_IN_USE, in_use).await?;
+            self.set_setting(inode, STRIPES, value).await?;
+        }
+        if wanted.stripes.is_some() || wanted.copies.is_some() {
+            let inode = self.find(path).await?.inode;
+            self.make_room_for_columns(inode).await?;
+        }
+        if wanted.trash.is_some() || wanted.stripes.is_some() {
             // When this has returned, every owner goes by it.
-            self.env.retentions.forget();
-            tokio::time::sleep(crate::retention::KEPT.as_duration()).await;
+            self.env.lately.forget();
+            tokio::time::sleep(crate::in_force::KEPT.as_duration()).await;
         }
         Ok(())
     }
 
-    /// Owners look from here on whether what they remove is kept: where it nowhere is, they have no need to.
-    async fn note_trash_in_use(&self) -> Result<(), PolicyError> {
-        if self.env.directory.read().keeps_trash() {
+    /// Owners look from here on what is in force: where such a policy is nowhere set, they have no need to.
+    async fn note_in_use(&self, what: &str, known: bool) -> Result<(), PolicyError> {
+        if !known {
+            change(self.env.control.as_ref(), |directory| {
+                transition::set_policy(directory, what, Policy::default())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the containers in which columns of the files of a directory with a container of its own lie, so that they have
+    /// as many copies as its files; other files have theirs in the homes of the nodes.
+    async fn make_room_for_columns(&self, inode: InodeId) -> Result<(), PolicyError> {
+        if !self.is_first_of_its_container(inode) {
             return Ok(());
         }
-        change(self.env.control.as_ref(), |directory| {
-            transition::set_policy(directory, key::TRASH_IN_USE, Policy::default())
-        })
-        .await?;
-        Ok(())
+        let width = in_force(&self.policy_of(inode).await?).width;
+        let root = inode.container();
+        loop {
+            let first = {
+                let directory = self.env.directory.read();
+                let columns = directory.made_for(root, Purpose::Columns);
+                let family: Vec<ContainerId> = std::iter::once(root).chain(columns).collect();
+                if family.len() >= usize::from(width.get()) {
+                    return Ok(());
+                }
+                let owners: Vec<&perigee_cluster::Node> = family
+                    .iter()
+                    .filter_map(|id| directory.node(*directory.container(*id)?.chain.first()?))
+                    .collect();
+                let site = owners.first().and_then(|owner| owner.site.as_ref());
+                let all = perigee_cluster::placement::candidates(&directory);
+                let near = all.iter().filter(|c| c.node.site.as_ref() == site);
+                let near: Vec<_> = near.copied().collect();
+                choose_member(&owners, &near).or_else(|| choose_member(&owners, &all))
+            };
+            // As many as there are nodes: two columns on one disk are worth nothing.
+            let Some(first) = first else { return Ok(()) };
+            let made = change(self.env.control.as_ref(), |directory| {
+                let policy = directory.own_policy(root).cloned().unwrap_or_default();
+                transition::create_own_container(directory, vec![first], &policy)
+            })
+            .await?;
+            await_copies(&self.env, made.id).await;
+            change(self.env.control.as_ref(), |directory| {
+                transition::grow(directory, made.id, root, Purpose::Columns)
+            })
+            .await?;
+            info!(container = %made.id, for_files_of = %root, "made for columns of striped files");
+            self.await_in_family(made.id, root).await;
+        }
+    }
+
+    /// Until this node knows of it.
+    async fn await_in_family(&self, container: ContainerId, root: ContainerId) {
+        let known = || self.env.directory.read().root_of(container) == root;
+        let wait = async {
+            while !known() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        if tokio::time::timeout(COPIES_WAIT, wait).await.is_err() {
+            info!(%container, "not heard of in time");
+        }
     }
 
     /// Sets how many copies there are of a directory; `None`: as many as are inherited.

@@ -7,9 +7,9 @@ use perigee_cluster::Directory;
 use perigee_control::AdminError;
 use perigee_meta::{Op, Reply};
 use perigee_proto::admin::{
-    AdminPath, ContainerStatus, ControlState, ControlStatus, CopyMoving, CopyStatus, Heat, Holder,
-    HostHeat, MemberLag, NetStatus, NodeScrub, NodeState, NodeStatus, Placement, Rung, ScrubWish,
-    Status,
+    AdminPath, ColumnPlace, ContainerStatus, ControlState, ControlStatus, CopyMoving, CopyStatus,
+    Heat, Holder, HostHeat, MemberLag, NetStatus, NodeScrub, NodeState, NodeStatus, Placement,
+    Rung, ScrubWish, Status,
 };
 use perigee_proto::message::report::{self, AskReport, NodeReport};
 use perigee_types::{ContainerId, Errno, InodeId, NodeId};
@@ -325,16 +325,7 @@ impl Node {
         let id = attr.inode.container();
         let directory = self.env.directory.read().clone();
         let record = directory.container(id).ok_or(Errno::EIO)?;
-        let mut copies = Vec::new();
-        for node in &record.chain {
-            let known = directory.node(*node);
-            copies.push(CopyStatus {
-                node: *node,
-                name: known.map(|node| node.name.clone()).unwrap_or_default(),
-                site: known.and_then(|node| node.site.clone()).unwrap_or_default(),
-                valid_bytes: self.valid_bytes(*node, &attr).await,
-            });
-        }
+        let copies = self.copies_of(&directory, attr.inode, attr.size).await;
         let reports = self.reports(&directory).await;
         let heat = heat_of(&reports, id);
         Ok(Placement {
@@ -366,7 +357,51 @@ impl Node {
             hosts: hosts(&directory, &reports, id),
             reads: self.rung(&attr, |container| container.whole_file(&attr).map(drop)),
             writes: self.rung(&attr, |container| container.may_write_past(&attr)),
+            columns: self.columns_of(&directory, &attr).await?,
         })
+    }
+
+    /// The members that hold an inode of a file of that length.
+    async fn copies_of(&self, directory: &Directory, inode: InodeId, size: u64) -> Vec<CopyStatus> {
+        let mut copies = Vec::new();
+        let record = directory.container(inode.container());
+        for node in record.iter().flat_map(|record| &record.chain) {
+            let known = directory.node(*node);
+            copies.push(CopyStatus {
+                node: *node,
+                name: known.map(|node| node.name.clone()).unwrap_or_default(),
+                site: known.and_then(|node| node.site.clone()).unwrap_or_default(),
+                valid_bytes: self.valid_bytes(*node, inode, size).await,
+            });
+        }
+        copies
+    }
+
+    /// The columns of a striped file that has some.
+    async fn columns_of(
+        &self,
+        directory: &Directory,
+        attr: &perigee_meta::Attr,
+    ) -> Result<Vec<ColumnPlace>, Errno> {
+        let mut places = Vec::new();
+        if !attr.layout.striping().is_some_and(|striping| striping.made) {
+            return Ok(places);
+        }
+        let inode = attr.inode;
+        let Reply::Columns { columns, .. } = self.ask(Op::Columns { inode }).await? else {
+            return Err(Errno::EPROTO);
+        };
+        for inode in std::iter::once(inode).chain(columns) {
+            let container = inode.container();
+            let record = directory.container(container);
+            places.push(ColumnPlace {
+                inode,
+                container,
+                owner: record.and_then(perigee_cluster::Container::owner),
+                copies: self.copies_of(directory, inode, attr.size).await,
+            });
+        }
+        Ok(places)
     }
 
     /// How programs of this node use a file; none when it is no file.
@@ -396,19 +431,12 @@ impl Node {
     }
 
     /// How much of a file is current at a member; none when it does not answer.
-    async fn valid_bytes(&self, node: NodeId, attr: &perigee_meta::Attr) -> Option<u64> {
-        let inode = attr.inode;
+    async fn valid_bytes(&self, node: NodeId, inode: InodeId, size: u64) -> Option<u64> {
         if node == self.env.me {
-            return Some(
-                self.env
-                    .container(inode.container())?
-                    .valid_bytes(inode, attr.size),
-            );
+            let container = self.env.container(inode.container())?;
+            return Some(container.valid_bytes(inode, size));
         }
-        let request = perigee_proto::message::data::AskValid {
-            inode,
-            size: attr.size,
-        };
+        let request = perigee_proto::message::data::AskValid { inode, size };
         let ask = self
             .env
             .ask(node, &request, bytes::Bytes::new(), Duration::from_secs(1));

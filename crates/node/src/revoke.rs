@@ -4,7 +4,7 @@ use crate::container::Failed;
 use crate::env::Env;
 use crate::sessions::Whom;
 use perigee_meta::Touched;
-use perigee_types::Errno;
+use perigee_types::{ContainerId, Errno};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) async fn revoke(
     whom: Whom,
     touched: Vec<Touched>,
 ) -> Result<(), Failed> {
-    let touched = Arc::new(touched);
+    let touched = Arc::new(env.stripes.shown(&touched));
     let (here, changed) = (env.clone(), touched.clone());
     let asks_again = env
         .runtime
@@ -44,5 +44,16 @@ pub(crate) async fn revoke(
             Err(_) if env.sessions.is_writing(whom, &touched) => return Ok(()),
             Err(_) => {}
         }
+    }
+}
+
+/// A container has another owner: no mount of this node keeps content of its files, or of columns there. Blocks as
+/// [`Sessions::revoke_pages`](crate::sessions::Sessions::revoke_pages).
+pub(crate) fn forget_content(env: &Env, container: ContainerId) {
+    env.sessions.forget_content(container);
+    let spread = env.stripes.with_columns_in(container);
+    if !spread.is_empty() {
+        let touched: Vec<Touched> = spread.into_iter().map(Touched::Data).collect();
+        env.sessions.revoke_all(&touched);
     }
 }

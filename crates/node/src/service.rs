@@ -198,9 +198,11 @@ async fn read(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
         offset,
         len,
         want_lease,
+        cuts,
     } = request;
     let read =
         answered(|answer| container.read(session, inode, offset, len, want_lease, answer)).await;
+    let read = read.and_then(|read| container.admit_read(inode, cuts).map(|()| read));
     let (result, ttl, payload) = match inner(&container, read)? {
         Ok((bytes, ttl)) => (Ok(()), ttl, bytes),
         Err(errno) => (Err(errno), Span::ZERO, Bytes::new()),
@@ -234,6 +236,7 @@ async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Han
         inode: request.inode,
         at: request.at,
         kill_privileges: request.kill_privileges,
+        cuts: request.cuts,
     };
     let wrote = container.write_in_turn(write, payload).await;
     let result = inner(&container, wrote)?;

@@ -550,6 +550,23 @@ pub struct Placement {
     /// How they write it.
     #[serde(default)]
     pub writes: Option<Rung>,
+    /// Of a striped file the columns that its chunks lie in by turns, the file's own inode first; none of any other, nor before
+    /// it has more than one chunk.
+    #[serde(default)]
+    pub columns: Vec<ColumnPlace>,
+}
+
+/// Where a column of a striped file is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnPlace {
+    /// Its inode.
+    pub inode: InodeId,
+    /// The container that holds it.
+    pub container: ContainerId,
+    /// Who orders its writes.
+    pub owner: Option<NodeId>,
+    /// The members that hold it, in the order of the chain.
+    pub copies: Vec<CopyStatus>,
 }
 
 /// How far programs of a node are from a file's bytes (the ladder of the mount).

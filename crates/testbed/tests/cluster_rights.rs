@@ -216,6 +216,7 @@ fn past_its_kernel(guest: &Guest, parent: InodeId, inode: InodeId) {
         inode,
         at: file::At::Offset(0),
         kill_privileges: false,
+        cuts: None,
     };
     let answer = guest.ask(owner, &write, b"harmed").unwrap();
     assert_eq!(answer.result, Err(Errno::EROFS));

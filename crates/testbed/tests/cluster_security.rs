@@ -359,6 +359,7 @@ fn acts_in_another_name(guest: &Guest, owner: u32, victim: SessionId, inode: Ino
         inode,
         at: file::At::Offset(0),
         kill_privileges: false,
+        cuts: None,
     };
     assert_eq!(
         guest.refusal(node(owner), &write, b"forged"),

@@ -14,6 +14,7 @@ mod plants;
 pub mod random;
 pub mod range;
 pub mod retention;
+pub mod stripe_width;
 pub mod time;
 
 pub use batch::{Batch, DataCommand, Mutation};
@@ -27,4 +28,5 @@ pub use migration::Migration;
 pub use random::Rng;
 pub use range::ByteRange;
 pub use retention::Retention;
+pub use stripe_width::StripeWidth;
 pub use time::{Span, Tick, WallTime};

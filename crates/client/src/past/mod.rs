@@ -195,7 +195,7 @@ impl FileSystem for WithPast {
 
     fn read(&self, inode: InodeId, handle: u64, offset: u64, len: u32, done: Done<Bytes>) {
         if is_past(inode) {
-            return self.past.read(inode, offset, len, done);
+            return self.past.clone().read(inode, offset, len, done);
         }
         self.now.read(inode, handle, offset, len, done);
     }

@@ -3,10 +3,14 @@
 use super::table::{Place, Table};
 use crate::fs::{DirEntry, Done, Entry, FileSystem, Seek};
 use crate::session::{Session, unexpected};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use perigee_meta::stripe::job::Known;
+use perigee_meta::stripe::{Layout, Piece, UNIT, pieces};
 use perigee_meta::{Attr, Kind, Op, Reply, Snapshot};
 use perigee_types::limits::IO_LEN_MAX;
-use perigee_types::{Errno, InodeId};
+use perigee_types::{ByteRange, Errno, InodeId};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +25,44 @@ const FIRST_COOKIE: u64 = 3;
 pub(super) struct Past {
     session: Arc<Session>,
     table: Table,
+    /// The file that was last read past its first chunk, by the number that the kernel knows, and its columns if it is
+    /// striped. None of that changes.
+    spread: Mutex<Option<(InodeId, Option<Known>)>>,
+}
+
+/// A read of a striped file, a column after the other.
+struct Parts {
+    past: Arc<Past>,
+    snapshot: Arc<Snapshot>,
+    known: Known,
+    left: VecDeque<Piece>,
+    read: BytesMut,
+}
+
+impl Parts {
+    fn step(mut self, done: Done<Bytes>) {
+        let Some(piece) = self.left.pop_front() else {
+            return done(Ok(self.read.freeze()));
+        };
+        let len = piece.range.len() as usize;
+        let Some(inode) = self.known.column(piece.column) else {
+            // There were no columns yet.
+            self.read.resize(self.read.len() + len, 0);
+            return self.step(done);
+        };
+        let (past, snapshot) = (self.past.clone(), self.snapshot.clone());
+        let told = move |result: Result<Bytes, Errno>| match result {
+            Ok(bytes) => {
+                let end = self.read.len() + len;
+                self.read.extend_from_slice(&bytes);
+                // A column ends before the file.
+                self.read.resize(end, 0);
+                self.step(done);
+            }
+            Err(errno) => done(Err(errno)),
+        };
+        past.read_part(&snapshot, inode, piece.range, Box::new(told));
+    }
 }
 
 impl Past {
@@ -28,6 +70,7 @@ impl Past {
         Self {
             session,
             table: Table::default(),
+            spread: Mutex::default(),
         }
     }
 
@@ -95,6 +138,7 @@ impl Past {
             ctime: now,
             btime: now,
             blocks: 0,
+            layout: Layout::Whole,
         }
     }
 
@@ -268,17 +312,75 @@ impl Past {
         self.ask(&snapshot, inode, Op::ListXattr { inode }, Box::new(told));
     }
 
-    pub(super) fn read(&self, shown: InodeId, offset: u64, len: u32, done: Done<Bytes>) {
+    pub(super) fn read(self: Arc<Self>, shown: InodeId, offset: u64, len: u32, done: Done<Bytes>) {
         let (snapshot, inode) = match self.inode(shown) {
             Err(errno) => return done(Err(errno)),
             Ok(found) => found,
         };
+        let len = len.min(IO_LEN_MAX as u32);
+        let range = ByteRange::with_len(offset, u64::from(len));
+        if range.end > UNIT {
+            return self.read_far(shown, (snapshot, inode), range, done);
+        }
+        self.read_part(&snapshot, inode, range, done);
+    }
+
+    fn read_part(&self, snapshot: &Snapshot, inode: InodeId, range: ByteRange, done: Done<Bytes>) {
         let Some(checkpoint) = snapshot.part(inode.container()) else {
             return done(Err(Errno::ESTALE));
         };
-        let len = len.min(IO_LEN_MAX as u32);
         let backend = &self.session.backend;
-        backend.read_past(inode, checkpoint, offset, len, done);
+        backend.read_past(inode, checkpoint, range.start, range.len() as u32, done);
+    }
+
+    /// Reads what is past the first chunk of a file, which may be striped.
+    fn read_far(
+        self: Arc<Self>,
+        shown: InodeId,
+        (snapshot, inode): (Arc<Snapshot>, InodeId),
+        range: ByteRange,
+        done: Done<Bytes>,
+    ) {
+        let last = self.spread.lock().clone();
+        if let Some((_, known)) = last.filter(|(of, _)| *of == shown) {
+            return self.read_known((snapshot, inode), known, range, done);
+        }
+        let (me, shown_in) = (self.clone(), snapshot.clone());
+        let told = move |result: Result<Reply, Errno>| {
+            let known = match result {
+                Ok(Reply::Columns { attr, columns }) => Known::of(&attr, columns),
+                // It is not striped.
+                Err(Errno::EINVAL) => None,
+                Ok(_) => return done(unexpected()),
+                Err(errno) => return done(Err(errno)),
+            };
+            *me.spread.lock() = Some((shown, known.clone()));
+            me.read_known((shown_in, inode), known, range, done);
+        };
+        self.ask(&snapshot, inode, Op::Columns { inode }, Box::new(told));
+    }
+
+    fn read_known(
+        self: Arc<Self>,
+        (snapshot, inode): (Arc<Snapshot>, InodeId),
+        known: Option<Known>,
+        range: ByteRange,
+        done: Done<Bytes>,
+    ) {
+        let Some(known) = known else {
+            return self.read_part(&snapshot, inode, range, done);
+        };
+        let end = range.end.min(known.size);
+        let range = ByteRange::new(range.start.min(end), end);
+        let left = pieces(known.striping.width, range).collect();
+        let parts = Parts {
+            past: self,
+            snapshot,
+            known,
+            left,
+            read: BytesMut::new(),
+        };
+        parts.step(done);
     }
 
     /// All of a file is data, up to its end.

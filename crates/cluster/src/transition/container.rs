@@ -4,7 +4,7 @@ use super::{PlanError, Planned, revision};
 use crate::codec::Record;
 use crate::directory::Directory;
 use crate::key;
-use crate::model::{CHAIN_LEN_MAX, Container, Grown, Policy};
+use crate::model::{CHAIN_LEN_MAX, Container, Grown, Policy, Purpose};
 use crate::store::Txn;
 use perigee_types::{ContainerId, Epoch, NodeId};
 
@@ -106,7 +106,7 @@ pub fn set_own_policy(
     Ok(Planned { txn, made })
 }
 
-/// Has a container go on for another one, of whose family it becomes the newest.
+/// Makes a container part of the family of another one.
 ///
 /// # Errors
 /// [`PlanError::UnknownContainer`], of either.
@@ -114,13 +114,18 @@ pub fn grow(
     dir: &Directory,
     container: ContainerId,
     of: ContainerId,
+    purpose: Purpose,
 ) -> Result<Planned<Grown>, PlanError> {
     for container in [container, of] {
         let known = dir.containers.get(&container);
         known.ok_or(PlanError::UnknownContainer { container })?;
     }
     let root = dir.root_of(of);
-    let made = Grown { container, root };
+    let made = Grown {
+        container,
+        root,
+        purpose,
+    };
     let at = key::grown(container);
     // Containers stay, and so do their families: what was checked stays true.
     let txn = Txn::default()

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use perigee_client::fs::{Allocate, Attr, Caller, Kind, NewNode, RenameMode, Seek, SetAttr};
 use perigee_meta::SetTime;
+use perigee_meta::stripe::Layout;
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, InodeIndex, WallTime};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -103,6 +104,7 @@ impl Tree {
             ctime: now,
             btime: now,
             blocks: 0,
+            layout: Layout::Whole,
         };
         let content = match kind {
             Kind::Directory => Content::Directory(Directory::default()),

@@ -6,6 +6,7 @@ use crate::error::Refusal;
 use crate::key::{Key, Lane};
 use crate::op::{Credential, NewNode, Reply};
 use crate::record::InodeRecord;
+use crate::stripe::Layout;
 use crate::{acl, dentry, xattr};
 use perigee_types::limits::SYMLINK_LEN_MAX;
 use perigee_types::{Errno, InodeId};
@@ -67,6 +68,9 @@ pub(crate) fn make(
         record.rdev = *rdev;
     }
     record.parent = (kind != Kind::Directory).then_some(parent);
+    if kind == Kind::File {
+        record.layout = Layout::of_width(draft.context.width);
+    }
 
     let container = match draft.context.new_directory_in {
         Some(container) if kind == Kind::Directory => container,

@@ -13,6 +13,7 @@ mod remove;
 mod rename;
 mod setattr;
 mod snapshot;
+mod stripe;
 mod trash;
 mod write;
 mod xattr;
@@ -28,8 +29,11 @@ use crate::attr::{Attr, Kind, SetAttr};
 use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::lock::{FileLock, Holder, LockKind, Patience, Token, WaitId};
+use crate::stripe::Cuts;
 use crate::view::View;
-use perigee_types::{Batch, ByteRange, ContainerId, InodeId, SessionId, SnapshotId, WallTime};
+use perigee_types::{
+    Batch, ByteRange, ContainerId, InodeId, SessionId, SnapshotId, StripeWidth, WallTime,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -54,6 +58,8 @@ pub struct Context {
     pub grant: Token,
     /// Until when what loses its last name is kept; `None`: it is not. It is the policy of the directory of that name.
     pub keep_until: Option<WallTime>,
+    /// Over how many containers a new file is spread: the policy of the directory of its name.
+    pub width: StripeWidth,
     /// A deliberate fault.
     #[cfg(feature = "plant")]
     #[serde(skip)]
@@ -75,6 +81,12 @@ impl Context {
     #[must_use]
     pub fn keeping(self, keep_until: Option<WallTime>) -> Self {
         Self { keep_until, ..self }
+    }
+
+    /// The same, with a new file spread over so many containers.
+    #[must_use]
+    pub fn striping(self, width: StripeWidth) -> Self {
+        Self { width, ..self }
     }
 }
 
@@ -122,6 +134,15 @@ pub enum Allocate {
     ZeroRange,
     /// Make the range zeros; the file keeps its length.
     ZeroRangeKeepSize,
+}
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WriteAt {
+    /// From this byte on.
+    Offset(u64),
+    /// At the end, wherever that is when the owner orders the write.
+    End,
 }
 
 /// An operation. Unless stated otherwise, an inode that does not exist (any more) is ESTALE, and a
@@ -316,6 +337,33 @@ pub enum Op {
         container: ContainerId,
         session: SessionId,
     },
+    /// Where the bytes of a striped file are: [`Reply::Columns`]. EINVAL for any other inode.
+    Columns { inode: InodeId },
+    /// Makes the columns of a striped file that has none yet, one in each of these containers, fewer than its width: with
+    /// fewer containers it gets narrower. [`Reply::Columns`].
+    MakeColumns {
+        inode: InodeId,
+        within: Vec<ContainerId>,
+    },
+    /// Bytes are written to columns of a striped file: it is as long as that from now on, and has the present time.
+    /// [`Reply::Claimed`]. EAGAIN for what would make the file longer before a cut has come to its end.
+    Claim {
+        inode: InodeId,
+        at: WriteAt,
+        len: u64,
+        kill_privileges: bool,
+    },
+    /// Cuts a column, where it does not know of that cut yet: [`Reply::Attr`].
+    CutColumn {
+        inode: InodeId,
+        cuts: Cuts,
+        size: u64,
+    },
+    /// Takes its columns from a striped file that waits for its last close, so that it can be removed: [`Reply::Attr`]. Nothing
+    /// happens to any other.
+    DropColumns { inode: InodeId },
+    /// All columns of a striped file know of a cut: it may grow again, if that was the last one. [`Reply::Attr`].
+    EndCut { inode: InodeId, cuts: Cuts },
 }
 
 /// One entry of a directory.
@@ -400,6 +448,20 @@ pub enum Reply {
     Trash(Vec<Trashed>),
     /// The lock is held from now on, by this token.
     Granted(Token),
+    /// A striped file, and its columns but the first; none while they are not made.
+    Columns {
+        /// Its attributes.
+        attr: Attr,
+        /// The columns from number 1 on.
+        columns: Vec<InodeId>,
+    },
+    /// A write of these bytes may go on, or has happened.
+    Claimed {
+        /// Where it goes.
+        range: ByteRange,
+        /// The file's attributes after it.
+        attr: Attr,
+    },
 }
 
 /// What other sessions' caches must drop before an operation is acknowledged.
@@ -597,5 +659,23 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             entries,
             cred,
         } => trash::purge(draft, *container, entries, *cred),
+        Op::Columns { inode } => stripe::columns(draft, *inode),
+        Op::MakeColumns { inode, within } => stripe::make_columns(draft, *inode, within),
+        Op::Claim {
+            inode,
+            at,
+            len,
+            kill_privileges,
+        } => {
+            let claim = stripe::Claim {
+                at: *at,
+                len: *len,
+                kill_privileges: *kill_privileges,
+            };
+            stripe::claim(draft, *inode, &claim)
+        }
+        Op::CutColumn { inode, cuts, size } => stripe::cut_column(draft, *inode, *cuts, *size),
+        Op::DropColumns { inode } => stripe::drop_columns(draft, *inode),
+        Op::EndCut { inode, cuts } => stripe::end_cut(draft, *inode, *cuts),
     }
 }

@@ -142,6 +142,14 @@ pub(crate) fn reap(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refus
     if record.xattrs != 0 {
         drop_xattrs(draft, inode)?;
     }
+    if record
+        .layout
+        .striping()
+        .is_some_and(|striping| striping.made)
+    {
+        // Its columns go first.
+        return Ok(Reply::Done);
+    }
     match record.kind {
         Kind::File => draft.command(DataCommand::Removed { inode }),
         Kind::Symlink => draft.delete(container, Key::Symlink(index).encode()),

@@ -3,7 +3,7 @@
 use crate::attr::{Kind, MODE_ALL, MODE_GROUP_EXEC, MODE_SETGID, MODE_SETUID, SetAttr, SetTime};
 use crate::draft::Draft;
 use crate::error::Refusal;
-use crate::op::{Credential, Reply, Touched};
+use crate::op::{Credential, Reply, Touched, stripe};
 use crate::record::InodeRecord;
 use crate::{acl, xattr};
 use perigee_types::limits::FILE_LEN_MAX;
@@ -69,6 +69,7 @@ fn resize(
         return Err(Errno::EFBIG.into());
     }
     if size != record.size {
+        stripe::on_resize(record, size)?;
         record.size = size;
         draft.command(DataCommand::Resized { inode, size });
         draft.touch(Touched::Data(inode));

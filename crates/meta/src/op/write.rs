@@ -4,7 +4,7 @@ use crate::attr::Kind;
 use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::op::setattr::{drop_capability, drop_privileges};
-use crate::op::{Allocate, Reply, Touched};
+use crate::op::{Allocate, Reply, Touched, stripe};
 use crate::record::InodeRecord;
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{ByteRange, DataCommand, Errno, InodeId, WallTime};
@@ -67,6 +67,7 @@ pub(crate) fn allocate(
     };
     let before = ByteRange::new(0, record.size);
     if grows && range.end > record.size {
+        stripe::on_resize(&mut record, range.end)?;
         record.size = range.end;
         let size = range.end;
         draft.command(DataCommand::Resized { inode, size });

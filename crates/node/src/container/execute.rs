@@ -9,6 +9,7 @@ use parking_lot::MutexGuard;
 use perigee_meta::lease::{Holder, leased_by};
 use perigee_meta::near::directory_of;
 use perigee_meta::queue::Asked;
+use perigee_meta::stripe::Layout;
 use perigee_meta::tx::Turn;
 use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
 use perigee_proto::message::session::{CallLock, DirectoryAfter, Revoke};
@@ -103,6 +104,7 @@ pub(crate) fn changes(op: &Op) -> bool {
             | Op::GetPolicy { .. }
             | Op::Snapshots
             | Op::Trash { .. }
+            | Op::Columns { .. }
     )
 }
 
@@ -110,7 +112,9 @@ pub(crate) fn changes(op: &Op) -> bool {
 pub(crate) fn data_inode(op: &Op) -> Option<InodeId> {
     match op {
         Op::SetAttr { inode, set, .. } if set.size.is_some() => Some(*inode),
-        Op::Allocate { inode, .. } => Some(*inode),
+        Op::Allocate { inode, .. } | Op::Claim { inode, .. } | Op::CutColumn { inode, .. } => {
+            Some(*inode)
+        }
         _ => None,
     }
 }
@@ -123,6 +127,7 @@ pub(super) fn lost_range(op: &Op) -> Option<(InodeId, ByteRange)> {
             let size = set.size?;
             Some((*inode, ByteRange::new(size, u64::MAX)))
         }
+        Op::CutColumn { inode, size, .. } => Some((*inode, ByteRange::new(*size, u64::MAX))),
         Op::Allocate { inode, range, how } => match how {
             PunchHole | ZeroRange | ZeroRangeKeepSize => Some((*inode, *range)),
             Extend | KeepSize => None,
@@ -251,7 +256,9 @@ impl Container {
     /// Whether an answer says how long a file is that another host is writing to.
     fn is_abroad(&self, reply: &Reply) -> bool {
         match reply {
-            Reply::Attr(attr) | Reply::Entry(attr) => self.abroad.has(attr.inode),
+            Reply::Attr(attr) | Reply::Entry(attr) | Reply::Columns { attr, .. } => {
+                self.abroad.has(attr.inode)
+            }
             _ => false,
         }
     }
@@ -656,9 +663,13 @@ impl Container {
             self.freshen_unseen(st, session, attr);
         };
         match reply {
-            Reply::Attr(attr) | Reply::Entry(attr) | Reply::Created { attr, .. } => {
+            Reply::Attr(attr)
+            | Reply::Entry(attr)
+            | Reply::Created { attr, .. }
+            | Reply::Columns { attr, .. } => {
                 fresh(attr);
-                if attr.kind == perigee_meta::Kind::File && attr.inode.container() == self.id {
+                let here = attr.inode.container() == self.id && attr.layout == Layout::Whole;
+                if attr.kind == perigee_meta::Kind::File && here {
                     attr.blocks = self.blocks(attr);
                 }
             }

@@ -7,6 +7,7 @@ use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
 use perigee_meta::past::is_kept_file;
+use perigee_meta::stripe::{Cuts, admit_read, admit_write};
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
 use perigee_proto::message::file::{At, Whence};
 use perigee_replica::chunk::Access;
@@ -36,6 +37,8 @@ pub(crate) struct WriteRequest {
     pub(crate) inode: InodeId,
     pub(crate) at: At,
     pub(crate) kill_privileges: bool,
+    /// It is a part of one of a striped file, of which the writer knows so many cuts.
+    pub(crate) cuts: Option<Cuts>,
 }
 
 /// What a write changes for others.
@@ -354,6 +357,11 @@ impl Container {
             if st.lock_queue.keeps_out(inode, request.session) {
                 return Err(Errno::EIO.into());
             }
+            if let (Some(cuts), At::Offset(offset)) = (request.cuts, request.at) {
+                let attr = self.attr(&st, inode)?;
+                let end = offset.saturating_add(data.len() as u64);
+                admit_write(attr.layout, attr.size, end, cuts)?;
+            }
             let kept = st.leases.is_kept(now, request.session, &touched(request));
             let range = reach(request, data.len() as u64);
             let held = st.is_held_up(inode, range, Access::Change, &[]);
@@ -476,7 +484,10 @@ impl Container {
             self.record_writes(&mut st, now, inode);
         }
         self.owe_written(&mut st, now, request, &mut owed);
-        self.note_habit(&mut st, request, range, effect);
+        if request.cuts.is_none() {
+            // Chunks that are spread over several owners on purpose are lent to nobody.
+            self.note_habit(&mut st, request, range, effect);
+        }
         self.note_work(&mut st, now, request.session, (Done::Change, inode));
         if !local {
             // Its own kernel keeps what it has written.
@@ -740,6 +751,15 @@ impl Container {
             drop(file.still.write());
         }
         Ok(())
+    }
+
+    /// Whether what was just read here of a column is what its reader takes it for, who knows of so many cuts. No cut that
+    /// was not known of then had come before the read.
+    pub(crate) fn admit_read(&self, inode: InodeId, cuts: Option<Cuts>) -> Result<(), Failed> {
+        let Some(cuts) = cuts else { return Ok(()) };
+        let st = self.state.lock();
+        Self::reign(&st, self.env.clock.now())?;
+        Ok(admit_read(self.attr(&st, inode)?.layout, cuts)?)
     }
 
     /// This node's copy, when all that is asked for is valid here.

@@ -31,6 +31,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(50);
 const SESSIONS_MAX: usize = 1_000;
 
 /// What a request for a lock may do.
+#[allow(clippy::large_enum_variant, reason = "moved once")]
 pub(super) enum Admitted {
     /// Run it.
     Run,

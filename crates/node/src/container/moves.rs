@@ -11,6 +11,7 @@ use perigee_cluster::transition::begin_move;
 use perigee_cluster::{Directory, PlanError, change};
 use perigee_meta::Touched;
 use perigee_meta::lease::Kept;
+use perigee_meta::stripe::Layout;
 use perigee_proto::message::session::Revoke;
 use perigee_replica::work::{Done, Visitor};
 use perigee_replica::{Input, Role, Standing};
@@ -65,6 +66,13 @@ impl From<Elsewhere> for Stays {
 }
 
 impl Container {
+    /// Whether an inode is a column of a striped file: what is spread over several owners on purpose moves to none that uses it.
+    fn is_column(&self, st: &State, inode: InodeId) -> bool {
+        let striped = self.env.directory.read().stripes_files();
+        striped
+            && matches!(self.attr(st, inode), Ok(attr) if matches!(attr.layout, Layout::Column { .. }))
+    }
+
     /// The owner has done something for a session: its host may be the better owner.
     pub(super) fn note_work(
         self: &Arc<Self>,
@@ -73,6 +81,9 @@ impl Container {
         by: SessionId,
         (done, at): (Done, InodeId),
     ) {
+        if self.is_column(st, at) {
+            return;
+        }
         let view = st.chain.view();
         let by = match view.is_some_and(|view| view.lists(by.node())) {
             true => by.node(),
@@ -397,7 +408,7 @@ impl Container {
         }
         let me = self.clone();
         let forgets = self.env.runtime.spawn_blocking(move || {
-            me.env.sessions.forget_content(me.id);
+            crate::revoke::forget_content(&me.env, me.id);
             me.forgetting.store(false, Ordering::Release);
         });
         let left = until.since(self.env.clock.now()).as_duration();

@@ -111,12 +111,27 @@ impl Container {
             }
         }
         for inode in asked.into_iter().filter(|inode| !open.contains(inode)) {
+            if self.has_columns(inode) {
+                // Not before nobody has the file open; what a checkpoint shows of them, it keeps.
+                let drop = crate::router::ask_as_node(&self.env, Op::DropColumns { inode });
+                if let Err(errno) = drop.await {
+                    debug!(container = %self.id, %inode, %errno, "columns are dropped later");
+                    continue;
+                }
+            }
             if let Err(elsewhere) = self.reap_one(inode) {
                 debug!(container = %self.id, %elsewhere, "reaping ends");
                 return;
             }
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Whether a file is a striped one with columns in other containers.
+    fn has_columns(&self, inode: InodeId) -> bool {
+        let attr = self.attr(&self.state.lock(), inode);
+        let striping = attr.ok().and_then(|attr| attr.layout.striping());
+        striping.is_some_and(|striping| striping.made)
     }
 
     /// Sets those aside that a checkpoint shows.

@@ -204,7 +204,8 @@ impl Container {
         let env = self.env.clone();
         after.push(move || {
             let runtime = env.runtime.clone();
-            runtime.spawn_blocking(move || env.sessions.revoke_all(&touched));
+            let shown = env.stripes.shown(&touched);
+            runtime.spawn_blocking(move || env.sessions.revoke_all(&shown));
         });
     }
 

@@ -128,7 +128,7 @@ impl Container {
                     continue;
                 }
                 Next::Policy(directory) => {
-                    crate::retention::ask(&self.env, directory).await?;
+                    crate::in_force::ask(&self.env, directory).await?;
                     continue;
                 }
                 Next::Call(held) => {

@@ -1,11 +1,13 @@
-//! What is removed and kept: for how long, and its end.
+//! What is in force where an owner makes or removes a name, and the end of what was removed and kept.
 
 use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, Request, State};
-use crate::policy::TRASH;
-use crate::retention::Again;
-use perigee_meta::{Context, Credential, Nearest, Op, RenameMode, Reply, TrashId, nearest_setting};
-use perigee_types::{Epoch, InodeId, Retention, Tick, WallTime};
+use crate::in_force::{Again, InForce};
+use crate::policy::{STRIPES, TRASH};
+use perigee_meta::{
+    Context, Credential, Nearest, NewNode, Op, RenameMode, Reply, TrashId, nearest_setting,
+};
+use perigee_types::{Epoch, InodeId, Retention, StripeWidth, Tick, WallTime};
 use std::sync::Arc;
 use tracing::{debug, info, warn};
 
@@ -42,7 +44,22 @@ impl Container {
             grant: st.lock_queue.next_grant(epoch),
             ..Context::new(self.env.clock.wall(), request.new_directory_in)
         };
-        Ok(context.keeping(keep_until))
+        let width = self.width(st, now, &request.operation)?;
+        Ok(context.keeping(keep_until).striping(width))
+    }
+
+    /// Over how many containers a file is spread that an operation makes.
+    fn width(&self, st: &State, now: Tick, op: &Op) -> Result<StripeWidth, Unsaid> {
+        match op {
+            Op::Make {
+                parent,
+                node: NewNode::File,
+                ..
+            } if self.env.directory.read().stripes_files() => {
+                Ok(self.in_force(st, now, *parent)?.width)
+            }
+            _ => Ok(StripeWidth::ONE),
+        }
     }
 
     /// Until when what an operation removes is kept.
@@ -53,7 +70,7 @@ impl Container {
             return Ok(None);
         }
         let kept = match directory {
-            Some(directory) => self.retention(st, now, directory)?,
+            Some(directory) => self.in_force(st, now, directory)?.retention,
             // One row, for as long as anything may be kept that was removed from it.
             None => Retention::LONGEST,
         };
@@ -68,29 +85,48 @@ impl Container {
         }))
     }
 
-    fn retention(&self, st: &State, now: Tick, directory: InodeId) -> Result<Retention, Unsaid> {
-        let (env, known) = (&self.env, &self.env.retentions);
-        if let Some(retention) = known.of(env, directory, Again::WhenNeeded) {
-            return Ok(retention);
+    fn in_force(&self, st: &State, now: Tick, directory: InodeId) -> Result<InForce, Unsaid> {
+        let (env, known) = (&self.env, &self.env.lately);
+        if let Some(known) = known.of(env, directory, Again::WhenNeeded) {
+            return Ok(known);
         }
-        let mut foreign = Foreign::default();
-        let mut view = owner_view(self.id, &st.overlay, &env.store, &mut foreign);
-        let retention = match nearest_setting(&mut view, self.id, directory, TRASH) {
-            Ok(Nearest::Is(value)) => Retention::named(&value).unwrap_or_default(),
-            Ok(Nearest::Unset) => Retention::Off,
-            Ok(Nearest::Above(above)) => {
-                let told = known.of(env, above, Again::InTime);
-                // Kept for that directory alone: for this one it would grow older than it says.
-                return told.ok_or(Unsaid(above));
+        let trash = self.nearest(st, directory, TRASH)?;
+        let stripes = self.nearest(st, directory, STRIPES)?;
+        let above = match (&trash, &stripes) {
+            (Nearest::Above(above), _) | (_, Nearest::Above(above)) => {
+                let told = known.of(env, *above, Again::InTime);
+                Some(told.ok_or(Unsaid(*above))?)
             }
-            // Whoever is asked says what is wrong.
-            Err(_) => return Err(Unsaid(directory)),
+            _ => None,
         };
-        if view.failed.is_some() {
-            return Err(Unsaid(directory));
+        let inherited = above.unwrap_or_default();
+        let what = InForce {
+            retention: match trash {
+                Nearest::Is(value) => Retention::named(&value).unwrap_or_default(),
+                Nearest::Unset | Nearest::Above(_) => inherited.retention,
+            },
+            width: match stripes {
+                Nearest::Is(value) => StripeWidth::named(&value).unwrap_or_default(),
+                Nearest::Unset | Nearest::Above(_) => inherited.width,
+            },
+        };
+        if above.is_none() {
+            // Else it is kept for that directory alone: for this one it would grow older than it says.
+            known.note(directory, what, now);
         }
-        known.note(directory, retention, now);
-        Ok(retention)
+        Ok(what)
+    }
+
+    /// What this container says of a setting of a directory.
+    fn nearest(&self, st: &State, directory: InodeId, name: &str) -> Result<Nearest, Unsaid> {
+        let mut foreign = Foreign::default();
+        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
+        let nearest = nearest_setting(&mut view, self.id, directory, name);
+        match view.failed {
+            None => nearest.map_err(|_| Unsaid(directory)),
+            // Whoever is asked says what is wrong.
+            Some(_) => Err(Unsaid(directory)),
+        }
     }
 
     /// An owner keeps no more what was to be kept until `now`.

@@ -14,6 +14,7 @@ use crate::sessions::Whom;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use perigee_client::backend::Local;
+use perigee_meta::stripe::Layout;
 use perigee_meta::{Attr, Kind, Touched};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, Errno, InodeId, SessionId, WallTime};
@@ -99,6 +100,8 @@ pub(crate) enum ThroughDaemon {
     NoFile,
     #[error("it is shorter than {} KiB", PASSTHROUGH_LEN_MIN >> 10)]
     Short,
+    #[error("it is striped")]
+    Striped,
     #[error("this node does not own it")]
     NotOwned,
     #[error("another host holds chunks of it")]
@@ -131,6 +134,9 @@ impl Container {
     pub(crate) fn whole_file(&self, attr: &Attr) -> Result<Arc<OwnedFd>, ThroughDaemon> {
         if attr.kind != Kind::File {
             return Err(ThroughDaemon::NoFile);
+        }
+        if attr.layout != Layout::Whole {
+            return Err(ThroughDaemon::Striped);
         }
         if attr.size < PASSTHROUGH_LEN_MIN {
             return Err(ThroughDaemon::Short);

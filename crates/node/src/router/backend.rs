@@ -1,9 +1,9 @@
 //! What mounts ask for.
 
 use super::asks::ask;
+use super::striped::seek_part;
 use super::{CALL, LOOKUPS, PATIENCE, Router, errno};
-use crate::container::{Answer, AsHolder, Container, Failed, WriteRequest};
-use crate::heat::Served;
+use crate::container::{Container, WriteRequest};
 use crate::search::at_owner;
 use bytes::Bytes;
 use perigee_client::Backend;
@@ -11,20 +11,18 @@ use perigee_client::backend::{At, Found, Local, MapWriter, Purpose};
 use perigee_client::fs::{Done, Seek, Space};
 use perigee_meta::lock::kept::Life;
 use perigee_meta::{Op, Reply};
-use perigee_proto::message::session::CONTENT_MAX;
-use perigee_proto::message::{file, past};
-use perigee_replica::work::Done as What;
-use perigee_types::{
-    ByteRange, CheckpointId, ContainerId, Errno, InodeId, OpId, SessionId, WallTime,
-};
+use perigee_proto::message::past;
+use perigee_types::{ByteRange, CheckpointId, ContainerId, Errno, InodeId, SessionId, WallTime};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 impl Backend for Router {
     fn execute(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>) {
         match op {
             Op::Lookup { parent, name } => self.look_up(session, parent, name, LOOKUPS, done),
+            op if self.env.directory.read().stripes_files() => {
+                self.execute_beside_stripes(session, op, done);
+            }
             op => self.execute_once(session, op, done),
         }
     }
@@ -42,6 +40,11 @@ impl Backend for Router {
                     Ok(_) => return done(Err(Errno::EPROTO)),
                     Err(errno) => return done(Err(errno)),
                 };
+                if attr.layout.striping().is_some() {
+                    me.note_opened(&attr);
+                    let (home, local) = (None, Local::None);
+                    return done(Ok(Found { attr, home, local }));
+                }
                 let container = me.env.container(inode.container());
                 let home = container.as_ref().and_then(|container| container.owned());
                 let found = move |local| Ok(Found { attr, home, local });
@@ -64,89 +67,10 @@ impl Backend for Router {
     }
 
     fn read(&self, session: SessionId, inode: InodeId, offset: u64, len: u32, done: Done<Bytes>) {
-        let id = inode.container();
-        let container = self.env.container(id);
         let range = ByteRange::with_len(offset, u64::from(len));
-        let now = self.env.clock.now();
-        if container.as_ref().is_none_or(|here| here.owned().is_none())
-            && let Some(bytes) = self.env.sessions.read_kept(session, inode, range, now)
-        {
-            self.note_asked(session, id, What::Read, bytes.len() as u64);
-            return done(Ok(bytes));
-        }
-        let env = self.env.clone();
-        let elsewhere = move |done: Done<Bytes>| {
-            let runtime = env.runtime.clone();
-            let heat = env.heats.of(id);
-            heat.note(Served::Asked, What::Read, u64::from(len));
-            runtime.spawn(async move {
-                let read = Self::read_elsewhere(&env, session, inode, offset, len).await;
-                if offset == 0 && len <= CONTENT_MAX && read.is_ok() {
-                    env.sessions.read_small(session);
-                }
-                done(read.map_err(errno));
-            });
-        };
-        match container {
-            Some(container) if container.owned().is_some() => {
-                let heat = container.heat.clone();
-                container.read(
-                    session,
-                    inode,
-                    offset,
-                    len,
-                    false,
-                    Box::new(move |result| match result {
-                        Ok((bytes, _)) => {
-                            heat.note(Served::Here, What::Read, bytes.len() as u64);
-                            done(Ok(bytes));
-                        }
-                        Err(Failed::Errno(errno)) => done(Err(errno)),
-                        Err(Failed::Elsewhere(_)) => elsewhere(done),
-                    }),
-                );
-            }
-            Some(container)
-                if container.holds_copy()
-                    && self
-                        .env
-                        .sessions
-                        .may_read(session, inode, self.env.clock.now()) =>
-            {
-                match container.read_copy(inode, offset, len) {
-                    Some(bytes) => {
-                        let len = bytes.len() as u64;
-                        container.heat.note(Served::Here, What::Read, len);
-                        done(Ok(bytes));
-                    }
-                    None => elsewhere(done),
-                }
-            }
-            Some(container) => {
-                let range = ByteRange::with_len(offset, u64::from(len));
-                let may = container.may_read_as_holder(session, inode, range);
-                let copy = match may {
-                    AsHolder::Done(()) => {
-                        let copy = container.read_copy(inode, offset, len);
-                        copy.inspect(|bytes| {
-                            let len = bytes.len() as u64;
-                            container.heat.note(Served::Here, What::Read, len);
-                        })
-                    }
-                    AsHolder::Ask => {
-                        // This time the owner answers.
-                        let runtime = &self.env.runtime;
-                        runtime.spawn(async move { container.ask_right(inode, range).await });
-                        None
-                    }
-                    AsHolder::No => None,
-                };
-                match copy {
-                    Some(bytes) => done(Ok(bytes)),
-                    None => elsewhere(done),
-                }
-            }
-            None => elsewhere(done),
+        match self.me().filter(|me| me.is_spread(inode, range)) {
+            Some(me) => me.read_striped(session, inode, range, done),
+            None => self.read_part(session, inode, range, None, done),
         }
     }
 
@@ -159,105 +83,30 @@ impl Backend for Router {
         kill_privileges: bool,
         done: Done<ByteRange>,
     ) {
-        let at = match at {
-            At::Offset(offset) => file::At::Offset(offset),
-            At::End => file::At::End,
+        let reach = match at {
+            At::Offset(offset) => ByteRange::with_len(offset, data.len() as u64),
+            At::End => ByteRange::new(0, u64::MAX),
         };
+        if let Some(me) = self.me().filter(|me| me.is_spread(inode, reach)) {
+            let data = Bytes::copy_from_slice(data);
+            return me.write_striped(session, (inode, at), data, kill_privileges, done);
+        }
         let write = WriteRequest {
             session,
             op: None,
             inode,
             at,
             kill_privileges,
+            cuts: None,
         };
-        let container = self.env.container(inode.container());
-        let mut done = done;
-        let mut asks_as_holder = None;
-        if let Some(container) = container {
-            if container.owned().is_some() {
-                let answer: Answer<ByteRange> = Box::new(move |result| done(result.map_err(errno)));
-                match container.write(write, data, answer) {
-                    Ok(()) => {
-                        let len = data.len() as u64;
-                        return container.heat.note(Served::Here, What::Change, len);
-                    }
-                    Err(back) => done = Box::new(move |result| back(result.map_err(Failed::Errno))),
-                }
-            } else {
-                let wrote = container.write_as_holder(&write, data);
-                self.env.sessions.changed(inode);
-                match wrote {
-                    AsHolder::Done(result) => {
-                        let len = data.len() as u64;
-                        container.heat.note(Served::Here, What::Change, len);
-                        return done(result.map_err(errno));
-                    }
-                    AsHolder::Ask => asks_as_holder = Some(container),
-                    AsHolder::No => {}
-                }
-            }
-        }
-        let id = inode.container();
-        self.note_asked(session, id, What::Change, data.len() as u64);
-        let op = {
-            let mut waiting = self.waiting.lock();
-            let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));
-            waiting.insert(op);
-            op
-        };
-        let (env, me) = (self.env.clone(), self.me());
-        let data = Bytes::copy_from_slice(data);
-        self.env.sessions.changed(inode);
-        self.env.runtime.spawn(async move {
-            let wrote = match asks_as_holder {
-                Some(container) => Self::write_with_right(&env, &container, op, write, data).await,
-                None => Self::write_elsewhere(&env, op, write, data).await,
-            };
-            env.sessions.changed(inode);
-            if let Some(me) = me {
-                me.answered(op);
-            }
-            done(wrote.map_err(errno));
-        });
+        self.write_part(write, data, done);
     }
 
     fn sync(&self, inode: InodeId, done: Done<()>) {
-        let env = self.env.clone();
-        self.env.runtime.spawn(async move {
-            if let Some(container) = env.container(inode.container()) {
-                let sent = container.send_file(inode);
-                if tokio::time::timeout(PATIENCE, sent).await.is_err() {
-                    return done(Err(Errno::EIO));
-                }
-            }
-            let here =
-                |container: Arc<Container>| async move { container.sync(inode).await.map(Ok) };
-            let request = file::Sync { inode };
-            let elsewhere = AtomicBool::new(false);
-            let there = |node| {
-                let (env, request, elsewhere) = (&env, &request, &elsewhere);
-                async move {
-                    let synced = ask(env, node, request, CALL).await?.result;
-                    elsewhere.store(true, Ordering::Relaxed);
-                    if let Some(container) = env.container(request.inode.container()) {
-                        container.concede();
-                    }
-                    Ok(synced)
-                }
-            };
-            let mut synced = at_owner(&env, inode.container(), PATIENCE, here, there).await;
-            if elsewhere.into_inner()
-                && let Some(container) = env.container(inode.container())
-                && let Err(failed) = container.take_in_unseen(inode).await
-            {
-                // What was changed unseen since the ownership went is lost, and nobody could say of what.
-                synced = Err(failed);
-            }
-            done(match synced {
-                Ok(result) => result,
-                Err(failed) => Err(errno(failed)),
-            });
-        });
+        match self.me().filter(|me| me.env.stripes.has(inode)) {
+            Some(me) => me.sync_striped(inode, done),
+            None => self.sync_part(inode, done),
+        }
     }
 
     fn losses(&self) -> u64 {
@@ -265,7 +114,9 @@ impl Backend for Router {
     }
 
     fn lost(&self, inode: InodeId, since: u64) -> Option<u64> {
-        self.env.losses.tell(inode, since)
+        let all = self.env.stripes.all_of(inode).into_iter();
+        all.filter_map(|part| self.env.losses.tell(part, since))
+            .max()
     }
 
     fn map_writer(
@@ -287,28 +138,12 @@ impl Backend for Router {
     }
 
     fn seek(&self, inode: InodeId, offset: u64, what: Seek, done: Done<u64>) {
-        let whence = match what {
-            Seek::Data => file::Whence::Data,
-            Seek::Hole => file::Whence::Hole,
-        };
-        let env = self.env.clone();
+        let (env, me) = (self.env.clone(), self.me());
         self.env.runtime.spawn(async move {
-            let here = |container: Arc<Container>| async move {
-                container.seek_here(inode, offset, whence).await.map(Ok)
-            };
-            let request = file::Seek {
-                inode,
-                offset,
-                whence,
-            };
-            let there = |node| {
-                let (env, request) = (&env, &request);
-                async move { Ok(ask(env, node, request, CALL).await?.result) }
-            };
-            let found = at_owner(&env, inode.container(), PATIENCE, here, there).await;
-            done(match found {
-                Ok(result) => result,
-                Err(failed) => Err(errno(failed)),
+            let striped = me.filter(|me| me.env.stripes.has(inode));
+            done(match striped {
+                Some(me) => me.seek_striped(inode, offset, what).await,
+                None => seek_part(&env, inode, offset, what).await,
             });
         });
     }

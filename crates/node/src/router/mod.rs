@@ -1,11 +1,14 @@
 //! Finds the owner of what an operation concerns, here or elsewhere, and asks again when the owner
 //! changes: sessions see a pause, not an error.
 //!
-//! `places` knows what an operation concerns, `backend` is what mounts ask, and `asks` what the node itself wants of owners.
+//! `places` knows what an operation concerns, `backend` is what mounts ask, and `asks` what the node itself wants of owners;
+//! `parts` reads and writes one inode, and `striped` the files that have several.
 
 mod asks;
 mod backend;
+mod parts;
 mod places;
+mod striped;
 
 pub(crate) use asks::{
     ask_as_node, decision, holders, part_of_snapshot, past_use, prepare, read_keys,
@@ -22,6 +25,7 @@ use crate::search::at_owner;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_client::fs::Done;
+use perigee_meta::stripe::Cuts;
 use perigee_meta::{Attr, NewNode, Op, Reply};
 use perigee_proto::message::file;
 use perigee_proto::message::session::Execute;
@@ -195,6 +199,23 @@ impl Router {
         }
     }
 
+    /// The same as [`Self::execute_once`], where files may be striped.
+    fn execute_beside_stripes(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>) {
+        let Some(me) = self.me() else {
+            return done(Err(Errno::EIO));
+        };
+        if striped::makes_file(&op) {
+            let made = move |result: Result<(Reply, Duration), Errno>| {
+                if let Ok((Reply::Created { attr, .. }, _)) = &result {
+                    me.note_opened(attr);
+                }
+                done(result);
+            };
+            return self.execute_once(session, op, Box::new(made));
+        }
+        me.change_striped(session, op, done);
+    }
+
     fn route_later(&self, request: Request, done: Done<(Reply, Duration)>) {
         let (id, what) = (
             container_of(&request.operation),
@@ -307,16 +328,18 @@ impl Router {
         env: &Arc<Env>,
         session: SessionId,
         inode: InodeId,
-        offset: u64,
-        len: u32,
+        range: ByteRange,
+        cuts: Option<Cuts>,
     ) -> Result<Bytes, Failed> {
         let want_lease = env.container(inode.container()).is_some();
+        let (offset, len) = (range.start, range.len() as u32);
         let request = file::Read {
             session,
             inode,
             offset,
             len,
             want_lease,
+            cuts,
         };
         let here = |container: Arc<Container>| async move {
             let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -329,6 +352,7 @@ impl Router {
                 Box::new(move |result| _ = sender.send(result)),
             );
             let (bytes, _) = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
+            container.admit_read(inode, cuts)?;
             Ok(Ok(bytes))
         };
         let there = |node| {
@@ -368,6 +392,7 @@ impl Router {
             inode: write.inode,
             at: write.at,
             kill_privileges: write.kill_privileges,
+            cuts: write.cuts,
         };
         let there = |node| {
             let (request, data) = (&request, data.clone());

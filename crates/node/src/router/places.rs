@@ -33,7 +33,13 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::ReleaseLocks { inode, .. }
         | Op::Reap { inode }
         | Op::SetPolicy { inode, .. }
-        | Op::GetPolicy { inode } => Ok(*inode),
+        | Op::GetPolicy { inode }
+        | Op::Columns { inode }
+        | Op::MakeColumns { inode, .. }
+        | Op::Claim { inode, .. }
+        | Op::CutColumn { inode, .. }
+        | Op::DropColumns { inode }
+        | Op::EndCut { inode, .. } => Ok(*inode),
         Op::ReleaseSession { container, .. }
         | Op::ExpireSession { container, .. }
         | Op::Orphans { container, .. }

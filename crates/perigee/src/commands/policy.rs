@@ -45,6 +45,10 @@ pub struct Get {
 ///
 /// `container-size`: how much a container keeps before new directories start in another one, near who makes them. For the
 /// root of the file system, and directories that have `copies` of their own.
+///
+/// `stripes`: over how many containers, each with an owner of its own, the chunks of 64 MiB of a file are spread: for files that
+/// many hosts write at once, or that are larger than a disk. It counts for files that are made from then on; the kernel has none of
+/// them by passthrough. A directory with `copies` of its own needs `stripes` of its own.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -54,6 +58,7 @@ Examples:
   perigee policy set /mnt/perigee/data snapshots=1h:24,1d:7
   perigee policy set /mnt/perigee/home trash=7d
   perigee policy set /mnt/perigee container-size=256GiB
+  perigee policy set /mnt/perigee/matrix stripes=4
   perigee policy set /mnt/perigee copies=    back to the inherited value")]
 pub struct Set {
     /// A path in a mount

@@ -72,6 +72,7 @@ fn text(path: &Path, placement: &Placement) -> String {
     out.push_str(&lately(placement));
     out.push('\n');
     out.push_str(&copies(placement));
+    out.push_str(&columns(placement));
     let Some(holders) = &placement.held_by else {
         out.push_str("\nits owner does not say who has it open or locked\n");
         return out;
@@ -124,6 +125,37 @@ fn lately(placement: &Placement) -> String {
         rate(all.writes_per_second),
         percent(local)
     )
+}
+
+/// Where the chunks of a striped file lie.
+fn columns(placement: &Placement) -> String {
+    if placement.columns.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[
+        ("COLUMN", Align::Right),
+        ("CONTAINER", Align::Left),
+        ("OWNER", Align::Left),
+        ("COPIES", Align::Left),
+        ("CURRENT", Align::Right),
+    ]);
+    for (number, column) in placement.columns.iter().enumerate() {
+        let names = column.copies.iter().map(|copy| copy.name.as_str());
+        let mut copies = column.copies.iter();
+        let owner = copies.find(|copy| Some(copy.node) == column.owner);
+        // A member that does not answer leaves it open.
+        let least = column.copies.iter().map(|copy| copy.valid_bytes).min();
+        table.row(vec![
+            number.to_string(),
+            column.container.to_string(),
+            owner.map_or("-", |owner| owner.name.as_str()).to_owned(),
+            names.collect::<Vec<_>>().join(", "),
+            current(least.flatten(), placement.size_bytes),
+        ]);
+    }
+    let width = placement.columns.len();
+    let rows = table.render(0);
+    format!("\nstriped: its chunks of 64 MiB lie by turns in {width} columns\n{rows}")
 }
 
 /// The copies, and hosts without one whose programs work there.

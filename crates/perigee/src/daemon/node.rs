@@ -13,12 +13,16 @@ use perigee_gateway::fuse::{
     self, Busy, Hooks, MountOptions, Mounted, UnmountError, WatchdogCommand,
 };
 use perigee_net::identity::Identity;
-use perigee_node::policy::{CONTAINER_SIZE, COPIES, MIGRATION, PolicyError, TRASH, Wanted};
+use perigee_node::policy::{
+    CONTAINER_SIZE, COPIES, MIGRATION, PolicyError, STRIPES, TRASH, Wanted,
+};
 use perigee_node::schedule::Schedule;
 use perigee_node::snapshot::SNAPSHOTS;
 use perigee_node::{Node, StartError};
 use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
-use perigee_types::{ContainerSize, Errno, InodeId, Migration, Retention, SessionId, Span};
+use perigee_types::{
+    ContainerSize, Errno, InodeId, Migration, Retention, SessionId, Span, StripeWidth,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,12 +31,13 @@ use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 /// The policies that there are, with their defaults.
-const POLICIES: [(&str, &str); 5] = [
+const POLICIES: [(&str, &str); 6] = [
     (COPIES, "3"),
     (MIGRATION, Migration::Adaptive.as_str()),
     (SNAPSHOTS, "none"),
     (TRASH, "off"),
     (CONTAINER_SIZE, ContainerSize::DEFAULT),
+    (STRIPES, "1"),
 ];
 
 /// Starts the node of a data directory. It serves its peers when this returns.
@@ -414,6 +419,16 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
             }
             wanted.container_size = Some(size);
         }
+        STRIPES => {
+            let width = StripeWidth::named(value);
+            if !back && width.is_none() {
+                let most = StripeWidth::MAX;
+                return Err(format!(
+                    "`{key}` is a number from 1 to {most}, not `{value}`"
+                ));
+            }
+            wanted.stripes = Some(width);
+        }
         _ => return Err(format!("there is no policy `{key}`")),
     }
     Ok(())
@@ -422,7 +437,7 @@ fn add_policy(wanted: &mut Wanted, key: &str, value: &str) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::{Wanted, add_policy};
-    use perigee_types::{ContainerSize, Migration, Retention};
+    use perigee_types::{ContainerSize, Migration, Retention, StripeWidth};
 
     #[test]
     fn a_policy_is_checked_before_it_is_set() {
@@ -447,6 +462,9 @@ mod tests {
             add("container-size", "").unwrap().container_size,
             Some(None)
         );
+        let wide = add("stripes", "4").unwrap().stripes;
+        assert_eq!(wide, Some(StripeWidth::of(4)));
+        assert_eq!(add("stripes", "").unwrap().stripes, Some(None));
         for (key, value) in [
             ("copies", "0"),
             ("copies", "many"),
@@ -460,6 +478,9 @@ mod tests {
             ("trash", "on"),
             ("container-size", "12"),
             ("container-size", "large"),
+            ("stripes", "0"),
+            ("stripes", "33"),
+            ("stripes", "all"),
         ] {
             assert!(add(key, value).is_err(), "{key}={value}");
         }

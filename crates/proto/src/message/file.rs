@@ -1,5 +1,7 @@
 //! Reading and writing files at their owner.
 
+pub use perigee_meta::WriteAt as At;
+use perigee_meta::stripe::Cuts;
 use perigee_types::{ByteRange, Errno, InodeId, OpId, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +18,8 @@ pub struct Read {
     pub len: u32,
     /// The session would like to read its own node's copy from now on.
     pub want_lease: bool,
+    /// The file is a column, of which the reader knows so many cuts; ESTALE where there were more.
+    pub cuts: Option<Cuts>,
 }
 
 /// The payload has the bytes; fewer than asked for only at the end of the file.
@@ -25,15 +29,6 @@ pub struct ReadDone {
     pub result: Result<(), Errno>,
     /// For how long the session may read its own node's valid copy, microseconds; 0: not.
     pub read_ttl_us: u64,
-}
-
-/// Where a write goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum At {
-    /// From this byte on.
-    Offset(u64),
-    /// At the end, wherever that is when the owner orders the write.
-    End,
 }
 
 /// Writes the payload, at most 1 MiB. Run at most once by (session, op).
@@ -49,6 +44,9 @@ pub struct Write {
     pub at: At,
     /// Set-id bits go.
     pub kill_privileges: bool,
+    /// The file is striped, or a column, of which the writer knows so many cuts; ESTALE where there were more, EAGAIN while one
+    /// that has not come to its end is in the way.
+    pub cuts: Option<Cuts>,
 }
 
 /// The write is on every replica (law 3: another host has seen it).

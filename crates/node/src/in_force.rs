@@ -1,4 +1,5 @@
-//! How long what is removed from a directory is kept, for owners that remove something.
+//! What owners have to know of the policies of a directory in which they make or remove a name: how long what is removed is
+//! kept, and over how many containers a new file is spread.
 //!
 //! The policy of a directory may lie in another node's container, so what was in force is kept for a moment. Who sets such a
 //! policy waits for that long: then every owner goes by it.
@@ -7,7 +8,7 @@ use crate::env::Env;
 use crate::policy;
 use parking_lot::Mutex;
 use perigee_meta::{Op, Reply};
-use perigee_types::{Errno, InodeId, Retention, Span, Tick};
+use perigee_types::{Errno, InodeId, Retention, Span, StripeWidth, Tick};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,18 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// More answers than this are not kept.
 const KEPT_MAX: usize = 16_384;
 
+/// What is in force in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct InForce {
+    /// How long what is removed from it is kept.
+    pub(crate) retention: Retention,
+    /// Over how many containers a file is spread that is made there.
+    pub(crate) width: StripeWidth,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    retention: Retention,
+    what: InForce,
     at: Tick,
     /// It is being asked for anew.
     asked: bool,
@@ -31,11 +41,11 @@ struct Known {
 
 /// What was in force lately, by directory.
 #[derive(Debug, Default)]
-pub(crate) struct Retentions(Mutex<HashMap<InodeId, Known>>);
+pub(crate) struct Lately(Mutex<HashMap<InodeId, Known>>);
 
-impl Retentions {
+impl Lately {
     /// What is in force in a directory, if that is known. `again`: whether to ask for it in time, so that it stays known.
-    pub(crate) fn of(&self, env: &Arc<Env>, directory: InodeId, again: Again) -> Option<Retention> {
+    pub(crate) fn of(&self, env: &Arc<Env>, directory: InodeId, again: Again) -> Option<InForce> {
         let now = env.clock.now();
         let mut known = self.0.lock();
         let found = known.get_mut(&directory)?;
@@ -51,11 +61,11 @@ impl Retentions {
                 _ = ask(&task, directory).await;
             });
         }
-        Some(found.retention)
+        Some(found.what)
     }
 
     /// What was in force in a directory at a moment.
-    pub(crate) fn note(&self, directory: InodeId, retention: Retention, at: Tick) {
+    pub(crate) fn note(&self, directory: InodeId, what: InForce, at: Tick) {
         let mut known = self.0.lock();
         if known.len() >= KEPT_MAX {
             known.retain(|_, known| at.since(known.at) < KEPT);
@@ -64,18 +74,14 @@ impl Retentions {
             known.clear();
         }
         let asked = false;
-        let new = Known {
-            retention,
-            at,
-            asked,
-        };
+        let new = Known { what, at, asked };
         known.insert(directory, new);
     }
 
     /// What was in force in a directory when somebody last said.
-    fn last(&self, directory: InodeId) -> Option<Retention> {
+    fn last(&self, directory: InodeId) -> Option<InForce> {
         let known = self.0.lock();
-        known.get(&directory).map(|known| known.retention)
+        known.get(&directory).map(|known| known.what)
     }
 
     /// A policy has changed.
@@ -100,17 +106,17 @@ pub(crate) async fn ask(env: &Arc<Env>, directory: InodeId) -> Result<(), Errno>
     let inode = directory;
     let answer = crate::router::ask_as_node(env, Op::GetPolicy { inode });
     let answer = tokio::time::timeout(PATIENCE, answer).await;
-    let (retention, at) = match answer.unwrap_or(Err(Errno::EIO)) {
-        Ok(Reply::Policy(settings)) => (policy::retention(&settings), asked_at),
-        // It is gone, and nothing can be removed from it.
-        Err(Errno::ESTALE) => (Retention::Off, asked_at),
+    let (what, at) = match answer.unwrap_or(Err(Errno::EIO)) {
+        Ok(Reply::Policy(settings)) => (policy::in_force(&settings), asked_at),
+        // It is gone, and nothing can be made in it, or removed from it.
+        Err(Errno::ESTALE) => (InForce::default(), asked_at),
         Ok(_) => return Err(Errno::EPROTO),
         // Nobody answers for that directory. Work below it goes on under what was in force there last.
         Err(errno) => {
-            let last = env.retentions.last(directory).ok_or(errno)?;
+            let last = env.lately.last(directory).ok_or(errno)?;
             (last, env.clock.now())
         }
     };
-    env.retentions.note(directory, retention, at);
+    env.lately.note(directory, what, at);
     Ok(())
 }

@@ -1,0 +1,206 @@
+//! What changes of a striped file and its columns. See [`crate::stripe`].
+
+use crate::attr::Kind;
+use crate::draft::Draft;
+use crate::error::Refusal;
+use crate::key::{Key, Lane};
+use crate::op::remove::mark_orphan;
+use crate::op::setattr::{drop_capability, drop_privileges};
+use crate::op::{Reply, Touched, WriteAt};
+use crate::record::{self, InodeRecord};
+use crate::stripe::{Cuts, Layout, Striping};
+use perigee_types::limits::FILE_LEN_MAX;
+use perigee_types::{ByteRange, ContainerId, DataCommand, Errno, InodeId, StripeWidth};
+use std::collections::BTreeSet;
+
+/// Nobody but the daemon has to do with a column.
+const COLUMN_MODE: u32 = 0o600;
+
+/// The parts of [`crate::Op::Claim`] beside the inode.
+pub(crate) struct Claim {
+    pub(crate) at: WriteAt,
+    pub(crate) len: u64,
+    pub(crate) kill_privileges: bool,
+}
+
+fn striped(draft: &mut Draft<'_>, inode: InodeId) -> Result<(InodeRecord, Striping), Refusal> {
+    let record = draft.inode(inode)?;
+    match record.layout {
+        Layout::Striped(striping) => Ok((record, striping)),
+        Layout::Whole | Layout::Column { .. } => Err(Errno::EINVAL.into()),
+    }
+}
+
+/// The columns of a striped file but the first.
+fn read(draft: &mut Draft<'_>, inode: InodeId) -> Result<Vec<InodeId>, Refusal> {
+    let container = inode.container();
+    let key = Key::Columns(inode.index()).encode();
+    match draft.get(container, &key)? {
+        Some(value) => record::decode_columns(container, &key, &value),
+        None => Err(record::corrupt(
+            container,
+            &key,
+            "a striped file has no columns",
+        )),
+    }
+}
+
+pub(crate) fn columns(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refusal> {
+    let (record, striping) = striped(draft, inode)?;
+    let columns = match striping.made {
+        true => read(draft, inode)?,
+        false => Vec::new(),
+    };
+    let attr = record.attr(inode);
+    Ok(Reply::Columns { attr, columns })
+}
+
+pub(crate) fn make_columns(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    within: &[ContainerId],
+) -> Result<Reply, Refusal> {
+    let (mut record, striping) = striped(draft, inode)?;
+    if striping.made {
+        return columns(draft, inode);
+    }
+    let apart: BTreeSet<&ContainerId> = within.iter().collect();
+    let narrower = u8::try_from(within.len() + 1)
+        .ok()
+        .and_then(StripeWidth::of)
+        .filter(|width| *width <= striping.width)
+        .filter(|_| apart.len() == within.len() && !apart.contains(&inode.container()));
+    let width = narrower.ok_or(Errno::EINVAL)?;
+    let mut made = Vec::with_capacity(within.len());
+    for container in within {
+        let column = InodeRecord {
+            layout: Layout::Column {
+                of: inode,
+                cuts: striping.cuts,
+            },
+            ..InodeRecord::new(Kind::File, COLUMN_MODE, record.uid, record.gid, draft.now())
+        };
+        made.push(draft.make_inode(*container, Lane::Away, column)?);
+    }
+    let key = Key::Columns(inode.index()).encode();
+    draft.put(inode.container(), key, record::encode_columns(&made));
+    record.layout = Layout::Striped(Striping {
+        width,
+        made: true,
+        ..striping
+    });
+    draft.set_inode(inode, record);
+    let attr = record.attr(inode);
+    let columns = made;
+    Ok(Reply::Columns { attr, columns })
+}
+
+pub(crate) fn claim(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    claim: &Claim,
+) -> Result<Reply, Refusal> {
+    let (mut record, _) = striped(draft, inode)?;
+    let start = match claim.at {
+        WriteAt::Offset(offset) => offset,
+        WriteAt::End => record.size,
+    };
+    let end = start
+        .checked_add(claim.len)
+        .filter(|end| *end <= FILE_LEN_MAX);
+    let end = end.ok_or(Errno::EFBIG)?;
+    if claim.len > 0 && end > record.size {
+        on_resize(&mut record, end)?;
+        record.size = end;
+        draft.command(DataCommand::Resized { inode, size: end });
+        draft.touch(Touched::Data(inode));
+    }
+    record.mtime = draft.now();
+    record.ctime = draft.now();
+    if claim.kill_privileges {
+        drop_privileges(&mut record);
+    }
+    drop_capability(draft, inode, &mut record)?;
+    draft.set_inode(inode, record);
+    Ok(Reply::Claimed {
+        range: ByteRange::new(start, end),
+        attr: record.attr(inode),
+    })
+}
+
+/// A file is about to get another length: a cut of a striped one gets its number, and growth waits for the end of the last.
+pub(crate) fn on_resize(record: &mut InodeRecord, size: u64) -> Result<(), Refusal> {
+    let Layout::Striped(striping) = &mut record.layout else {
+        return Ok(());
+    };
+    if size < record.size {
+        // Also where there is no column yet: whoever makes them may have been given a place before.
+        striping.cuts = striping.cuts.next();
+        if striping.made {
+            striping.cutting = Some(striping.cutting.map_or(size, |least| least.min(size)));
+        }
+    } else if size > record.size && striping.cutting.is_some() {
+        return Err(Errno::EAGAIN.into());
+    }
+    Ok(())
+}
+
+pub(crate) fn cut_column(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    cut: Cuts,
+    size: u64,
+) -> Result<Reply, Refusal> {
+    let mut record = draft.inode(inode)?;
+    let Layout::Column { of, cuts } = record.layout else {
+        return Err(Errno::EINVAL.into());
+    };
+    if cuts < cut {
+        record.layout = Layout::Column { of, cuts: cut };
+        if size < record.size {
+            record.size = size;
+            draft.command(DataCommand::Resized { inode, size });
+        }
+        // Also where nothing is cut: who has heard of no cut reads what it may keep.
+        draft.touch(Touched::Data(inode));
+        draft.set_inode(inode, record);
+    }
+    Ok(Reply::Attr(record.attr(inode)))
+}
+
+pub(crate) fn end_cut(draft: &mut Draft<'_>, inode: InodeId, cuts: Cuts) -> Result<Reply, Refusal> {
+    let (mut record, striping) = striped(draft, inode)?;
+    if striping.cuts == cuts && striping.cutting.is_some() {
+        record.layout = Layout::Striped(Striping {
+            cutting: None,
+            ..striping
+        });
+        draft.set_inode(inode, record);
+    }
+    Ok(Reply::Attr(record.attr(inode)))
+}
+
+/// A file that has no name is about to be removed for good: its columns go, each by the owner of its container.
+pub(crate) fn drop_columns(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refusal> {
+    let (mut record, striping) = striped(draft, inode)?;
+    let orphan = Key::Orphan(inode.index()).encode();
+    let waits = record.nlink == 0 && draft.get(inode.container(), &orphan)?.is_some();
+    if !waits || !striping.made {
+        return Ok(Reply::Attr(record.attr(inode)));
+    }
+    for column in read(draft, inode)? {
+        if let Some(mut record) = draft.find_inode(column)? {
+            record.nlink = 0;
+            draft.set_inode(column, record);
+            mark_orphan(draft, column);
+        }
+    }
+    draft.delete(inode.container(), Key::Columns(inode.index()).encode());
+    record.layout = Layout::Striped(Striping {
+        made: false,
+        cutting: None,
+        ..striping
+    });
+    draft.set_inode(inode, record);
+    Ok(Reply::Attr(record.attr(inode)))
+}

@@ -1,0 +1,192 @@
+//! Files whose chunks are spread over several containers.
+//!
+//! Chunk *i* of such a file lies in **column** *i mod w*, at its natural offset. Column 0 is the file's own inode, which has
+//! the file's names, attributes and length. The others are inodes without a name, each in another container; they are made
+//! together, by one transaction, with the first byte past chunk 0, so that small files cost nothing, and go with the file.
+//!
+//! **Writes** to a column do not pass the file's own owner, but for their beginning: whoever writes tells it ([`crate::Op::Claim`]),
+//! so that the file is as long as what was written, and has the time of it. Both go at once; the write is answered after both.
+//!
+//! **Cuts.** What is written past the end of the file must not be there when the file grows again. So each cut has a number.
+//! The file's owner makes the file shorter, and notes that the columns have to follow; until they have, the file does not
+//! grow. Then each column is cut, and remembers the number: a write or read of somebody who has not heard of the cut is
+//! refused there from then on, and asks the file's owner again. Only then is the cut answered. Whoever finds a cut that
+//! has not come to its end ends it: each step may be done by anybody, and again.
+
+pub mod job;
+#[cfg(feature = "plant")]
+pub mod plant;
+
+use perigee_types::{ByteRange, Errno, InodeId, StripeWidth};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a chunk.
+pub const UNIT: u64 = 64 << 20;
+
+/// How often a striped file was made shorter. Of two numbers of one file the greater is the later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Cuts(pub u64);
+
+impl Cuts {
+    /// After one more.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// What a striped file's own inode says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Striping {
+    /// The number of columns, or of those that are to be made.
+    pub width: StripeWidth,
+    /// Whether the other columns are there.
+    pub made: bool,
+    /// The cuts so far.
+    pub cuts: Cuts,
+    /// The length to which the columns have yet to be cut.
+    pub cutting: Option<u64>,
+}
+
+/// Where the bytes of an inode's file are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Layout {
+    /// All with the inode.
+    #[default]
+    Whole,
+    /// Those of column 0 with the inode.
+    Striped(Striping),
+    /// The inode is another column.
+    Column {
+        /// The file's own inode.
+        of: InodeId,
+        /// The last cut that it knows.
+        cuts: Cuts,
+    },
+}
+
+impl Layout {
+    /// Of a file that is made where this is the policy.
+    #[must_use]
+    pub fn of_width(width: StripeWidth) -> Self {
+        match width {
+            StripeWidth::ONE => Self::Whole,
+            width => Self::Striped(Striping {
+                width,
+                made: false,
+                cuts: Cuts::default(),
+                cutting: None,
+            }),
+        }
+    }
+
+    /// The striping of a striped file.
+    #[must_use]
+    pub const fn striping(self) -> Option<Striping> {
+        match self {
+            Self::Striped(striping) => Some(striping),
+            Self::Whole | Self::Column { .. } => None,
+        }
+    }
+}
+
+/// Whether a column, or a striped file's own inode, is written by who knows of these cuts.
+///
+/// Errors: [`Errno::ESTALE`]: it was cut since, and the file's owner has to be asked again. [`Errno::EAGAIN`]: the file would get longer before
+/// a cut has come to its end.
+pub fn admit_write(layout: Layout, size: u64, end: u64, cuts: Cuts) -> Result<(), Errno> {
+    match layout {
+        Layout::Column { .. } => admit_read(layout, cuts),
+        Layout::Striped(striping) if end > size && striping.cutting.is_some() => Err(Errno::EAGAIN),
+        Layout::Striped(_) | Layout::Whole => Ok(()),
+    }
+}
+
+/// Whether what who knows of these cuts has read of a column is what it asked for. To be asked after the read.
+///
+/// Errors: as those of [`admit_write`].
+pub fn admit_read(layout: Layout, cuts: Cuts) -> Result<(), Errno> {
+    match layout {
+        Layout::Column { cuts: known, .. } if cuts < known => Err(Errno::ESTALE),
+        Layout::Column { .. } | Layout::Striped(_) | Layout::Whole => Ok(()),
+    }
+}
+
+/// What is deliberately wrong; nothing in a product build.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// The fault.
+    #[cfg(feature = "plant")]
+    pub plant: Option<plant::Plant>,
+}
+
+/// True when this deliberate fault is switched on; a constant `false` in a product build.
+macro_rules! faulty {
+    ($faults:expr, $name:ident) => {{
+        #[cfg(feature = "plant")]
+        {
+            $faults.plant == Some(crate::stripe::plant::Plant::$name)
+        }
+        #[cfg(not(feature = "plant"))]
+        {
+            _ = $faults;
+            false
+        }
+    }};
+}
+pub(crate) use faulty;
+
+/// A part of a range that lies in one column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Which column.
+    pub column: usize,
+    /// Where, in the file and in the column alike.
+    pub range: ByteRange,
+}
+
+/// The parts of a range, in order.
+pub fn pieces(width: StripeWidth, range: ByteRange) -> impl Iterator<Item = Piece> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        if at >= range.end {
+            return None;
+        }
+        let chunk = at / UNIT;
+        let end = range.end.min((chunk + 1).saturating_mul(UNIT));
+        let piece = Piece {
+            column: (chunk % u64::from(width.get())) as usize,
+            range: ByteRange::new(at, end),
+        };
+        at = end;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_are_the_range_and_each_chunk_has_one_column(
+            width in 1_u8..=8,
+            start in 0_u64..(20 * UNIT),
+            len in 0_u64..(9 * UNIT),
+        ) {
+            let width = StripeWidth::of(width).expect("in range");
+            let mut at = start;
+            for piece in pieces(width, ByteRange::with_len(start, len)) {
+                prop_assert_eq!(piece.range.start, at);
+                prop_assert!(!piece.range.is_empty());
+                for byte in [piece.range.start, piece.range.end - 1] {
+                    let chunk = (byte / UNIT) as usize;
+                    prop_assert_eq!(piece.column, chunk % usize::from(width.get()));
+                }
+                at = piece.range.end;
+            }
+            prop_assert_eq!(at, start + len);
+        }
+    }
+}

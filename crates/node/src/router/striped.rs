@@ -1,0 +1,377 @@
+//! Striped files for mounts: the jobs of [`perigee_meta::stripe::job`], run wherever the owners of the columns are.
+
+use super::{CALL, PATIENCE, Router, errno};
+use crate::container::WriteRequest;
+use crate::env::Env;
+use crate::search::at_owner;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use perigee_client::fs::{Done, Seek};
+use perigee_cluster::{Directory, Node, Purpose};
+use perigee_meta::stripe::job::{Ask, Change, Known, NewWrite, Read, Step, Told, Write};
+use perigee_meta::stripe::{Faults, UNIT, pieces};
+use perigee_meta::{Attr, NewNode, Op, Reply, WriteAt};
+use perigee_proto::message::file;
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, SessionId, StripeWidth};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a session asked, and for how long it may keep the answer.
+type Answered = Result<(Reply, Duration), Errno>;
+
+/// Where the columns of a file lie that is made in a container: one with each owner, as far as there are so many. They begin
+/// with another one for each file.
+fn containers_for_columns(
+    directory: &Directory,
+    inode: InodeId,
+    width: StripeWidth,
+) -> Vec<ContainerId> {
+    let own = inode.container();
+    let owner = |id: ContainerId| directory.container(id)?.chain.first().copied();
+    let mut there: Vec<ContainerId> = match directory.is_of_directory(own) {
+        true => {
+            let root = directory.root_of(own);
+            let columns = directory.made_for(root, Purpose::Columns);
+            std::iter::once(root).chain(columns).collect()
+        }
+        false => {
+            let nodes = directory
+                .live_storage()
+                .filter(|node| node.takes_containers());
+            nodes
+                .filter_map(|node: &Node| directory.newest_home_of(node.id))
+                .collect()
+        }
+    };
+    there.retain(|id| *id != own);
+    let site = |id| directory.node(owner(id)?)?.site.as_ref();
+    let (near, far): (Vec<_>, Vec<_>) = there.into_iter().partition(|id| site(*id) == site(own));
+    let mut there = near;
+    if there.len() + 1 < usize::from(width.get()) {
+        there.extend(far);
+    }
+    if !there.is_empty() {
+        let first = inode.index().0 % there.len() as u64;
+        there.rotate_left(first as usize);
+    }
+    let mut owners: BTreeSet<NodeId> = owner(own).into_iter().collect();
+    // Where nodes own several, or none, some owner has two columns.
+    let (apart, together): (Vec<_>, Vec<_>) = there
+        .into_iter()
+        .partition(|id| owner(*id).is_some_and(|owner| owners.insert(owner)));
+    let others = usize::from(width.get()) - 1;
+    apart.into_iter().chain(together).take(others).collect()
+}
+
+impl Router {
+    /// Whether a range of a file lies in more than its first chunk, and the file is striped: all else is done as for
+    /// any other file.
+    pub(super) fn is_spread(&self, inode: InodeId, range: ByteRange) -> bool {
+        range.end > UNIT && self.env.stripes.has(inode)
+    }
+
+    pub(super) fn note_opened(&self, attr: &Attr) {
+        let sessions = &self.env.sessions;
+        let is_open = |inode| !sessions.open_among(&[inode]).is_empty();
+        self.env.stripes.opened(attr, is_open);
+    }
+
+    async fn ask(self: &Arc<Self>, session: SessionId, op: Op) -> Result<Reply, Errno> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        // The receiver waits below.
+        self.execute_once(session, op, Box::new(move |result| _ = sender.send(result)));
+        let answer: Answered = receiver.await.unwrap_or(Err(Errno::EIO));
+        answer.map(|(reply, _)| reply)
+    }
+
+    /// Asks all of a step at once. `data`: the bytes of a write that begins at `start`.
+    async fn ask_all(
+        self: &Arc<Self>,
+        session: SessionId,
+        asks: Vec<Ask>,
+        (start, data): (u64, &Bytes),
+    ) -> Vec<Told> {
+        let asked = asks.into_iter().map(|ask| async move {
+            match ask {
+                Ask::Do(op) => Told::Reply(self.ask(session, op).await),
+                Ask::Read { inode, range, cuts } => {
+                    let (sender, receiver) = tokio::sync::oneshot::channel();
+                    let told: Done<Bytes> = Box::new(move |result| _ = sender.send(result));
+                    self.read_part(session, inode, range, Some(cuts), told);
+                    Told::Bytes(receiver.await.unwrap_or(Err(Errno::EIO)))
+                }
+                Ask::Write {
+                    inode,
+                    range,
+                    cuts,
+                    kill_privileges,
+                } => {
+                    let from = range.start.saturating_sub(start) as usize;
+                    let to = range.end.saturating_sub(start) as usize;
+                    let Some(part) = data.get(from..to) else {
+                        return Told::Wrote(Err(Errno::EPROTO));
+                    };
+                    let (sender, receiver) = tokio::sync::oneshot::channel();
+                    let told: Done<ByteRange> = Box::new(move |result| _ = sender.send(result));
+                    let write = WriteRequest {
+                        session,
+                        op: None,
+                        inode,
+                        at: file::At::Offset(range.start),
+                        kill_privileges,
+                        cuts: Some(cuts),
+                    };
+                    self.write_part(write, part, told);
+                    let wrote = receiver.await.unwrap_or(Err(Errno::EIO));
+                    Told::Wrote(wrote.map(|_| ()))
+                }
+            }
+        });
+        join_all(asked).await
+    }
+
+    pub(super) fn read_striped(
+        self: Arc<Self>,
+        session: SessionId,
+        inode: InodeId,
+        range: ByteRange,
+        done: Done<Bytes>,
+    ) {
+        let env = self.env.clone();
+        env.runtime.spawn(async move {
+            let mut job = Read::new(inode, range, self.env.stripes.known(inode));
+            let none = Bytes::new();
+            let read = loop {
+                match job.step() {
+                    Step::Done(read) => break read,
+                    Step::Ask(asks) => {
+                        let told = self.ask_all(session, asks, (0, &none)).await;
+                        job.told(told);
+                        self.learn(job.known());
+                    }
+                }
+            };
+            done(read);
+        });
+    }
+
+    pub(super) fn write_striped(
+        self: Arc<Self>,
+        session: SessionId,
+        (inode, at): (InodeId, WriteAt),
+        data: Bytes,
+        kill_privileges: bool,
+        done: Done<ByteRange>,
+    ) {
+        let env = self.env.clone();
+        env.runtime.spawn(async move {
+            let now = self.env.clock.now();
+            let begin = self.env.stripes.begin_write(inode, now);
+            let mut job = Write::new(
+                NewWrite {
+                    inode,
+                    at,
+                    len: data.len() as u64,
+                    kill_privileges,
+                    claims: begin.claims,
+                },
+                begin.known,
+                Faults::default(),
+            );
+            let within = |width| containers_for_columns(&self.env.directory.read(), inode, width);
+            let wrote = loop {
+                match job.step(within) {
+                    Step::Done(wrote) => break wrote,
+                    Step::Ask(asks) => {
+                        let start = job.start().unwrap_or_default();
+                        let told = self.ask_all(session, asks, (start, &data)).await;
+                        job.told(told);
+                        self.learn(job.known());
+                    }
+                }
+            };
+            if let Ok(wrote) = &wrote {
+                self.env.stripes.wrote(inode, wrote.claimed, now);
+            }
+            done(wrote.map(|wrote| wrote.range));
+        });
+    }
+
+    fn learn(&self, known: Option<&Known>) {
+        if let Some(known) = known {
+            self.env.stripes.know(known);
+        }
+    }
+
+    /// Runs an operation that changes a file's length, or frees a part of it, and on a striped one has more to do.
+    pub(super) fn change_striped(
+        self: Arc<Self>,
+        session: SessionId,
+        op: Op,
+        done: Done<(Reply, Duration)>,
+    ) {
+        let Some(mut job) = Change::by(op.clone(), Faults::default()) else {
+            return self.execute_once(session, op, done);
+        };
+        let me = self.clone();
+        let first = move |answer: Answered| {
+            let ttl = answer.as_ref().map_or(Duration::ZERO, |(_, ttl)| *ttl);
+            job.told(vec![Told::Reply(answer.map(|(reply, _)| reply))]);
+            match job.step() {
+                Step::Done(result) => done(result.map(|reply| (reply, ttl))),
+                Step::Ask(asks) => {
+                    let env = me.env.clone();
+                    env.runtime.spawn(async move {
+                        let changed = me.change_on(session, job, asks).await;
+                        done(changed.map(|reply| (reply, Duration::ZERO)));
+                    });
+                }
+            }
+        };
+        self.execute_once(session, op, Box::new(first));
+    }
+
+    async fn change_on(
+        self: &Arc<Self>,
+        session: SessionId,
+        mut job: Change,
+        mut asks: Vec<Ask>,
+    ) -> Result<Reply, Errno> {
+        let none = Bytes::new();
+        loop {
+            let told = self.ask_all(session, asks, (0, &none)).await;
+            job.told(told);
+            match job.step() {
+                Step::Done(result) => return result,
+                Step::Ask(more) => asks = more,
+            }
+        }
+    }
+
+    /// Makes durable what was acknowledged of a striped file, and tells its owner of the last write.
+    pub(super) fn sync_striped(self: Arc<Self>, inode: InodeId, done: Done<()>) {
+        let env = self.env.clone();
+        env.runtime.spawn(async move {
+            if let Err(errno) = self.tell_owner(inode).await {
+                return done(Err(errno));
+            }
+            let all = self.env.stripes.all_of(inode);
+            let synced = all.into_iter().map(|inode| {
+                let (sender, receiver) = tokio::sync::oneshot::channel();
+                self.sync_part(inode, Box::new(move |result| _ = sender.send(result)));
+                async move { receiver.await.unwrap_or(Err(Errno::EIO)) }
+            });
+            let synced: Result<Vec<()>, Errno> = join_all(synced).await.into_iter().collect();
+            done(synced.map(|_| ()));
+        });
+    }
+
+    /// A file's owner hears of the last write to a column of which it has not.
+    pub(super) async fn tell_owner(self: &Arc<Self>, inode: InodeId) -> Result<(), Errno> {
+        if !self.env.stripes.take_unclaimed(inode) {
+            return Ok(());
+        }
+        let claim = Op::Claim {
+            inode,
+            at: WriteAt::Offset(0),
+            len: 0,
+            kill_privileges: false,
+        };
+        let session = self.env.sessions.own();
+        let told = self.ask(session, claim).await.map(|_| ());
+        self.env
+            .stripes
+            .wrote(inode, told.is_ok(), self.env.clock.now());
+        told
+    }
+
+    /// `lseek(2)` over the holes of a striped file.
+    pub(super) async fn seek_striped(
+        self: Arc<Self>,
+        inode: InodeId,
+        offset: u64,
+        what: Seek,
+    ) -> Result<u64, Errno> {
+        let session = self.env.sessions.own();
+        let reply = self.ask(session, Op::Columns { inode }).await?;
+        let Reply::Columns { attr, columns } = reply else {
+            return Err(Errno::EPROTO);
+        };
+        let known = Known::of(&attr, columns).ok_or(Errno::EPROTO)?;
+        if offset >= known.size {
+            return Err(Errno::ENXIO);
+        }
+        let all: Vec<InodeId> = std::iter::once(inode).chain(known.columns).collect();
+        match what {
+            Seek::Data => {
+                let found = all
+                    .iter()
+                    .map(|column| seek_part(&self.env, *column, offset, what));
+                let mut first = None;
+                for found in join_all(found).await {
+                    match found {
+                        Ok(at) => first = Some(first.map_or(at, |first: u64| first.min(at))),
+                        Err(Errno::ENXIO) => {}
+                        Err(errno) => return Err(errno),
+                    }
+                }
+                first.filter(|at| *at < known.size).ok_or(Errno::ENXIO)
+            }
+            Seek::Hole => {
+                let range = ByteRange::new(offset, known.size);
+                for piece in pieces(known.striping.width, range) {
+                    let Some(column) = all.get(piece.column) else {
+                        return Ok(piece.range.start);
+                    };
+                    match seek_part(&self.env, *column, piece.range.start, what).await {
+                        Ok(at) if at < piece.range.end => return Ok(at),
+                        Ok(_) => {}
+                        // The column ends before.
+                        Err(Errno::ENXIO) => return Ok(piece.range.start),
+                        Err(errno) => return Err(errno),
+                    }
+                }
+                Ok(known.size)
+            }
+        }
+    }
+}
+
+/// `lseek(2)` in a file's own inode, or in a column.
+pub(super) async fn seek_part(
+    env: &Arc<Env>,
+    inode: InodeId,
+    offset: u64,
+    what: Seek,
+) -> Result<u64, Errno> {
+    let whence = match what {
+        Seek::Data => file::Whence::Data,
+        Seek::Hole => file::Whence::Hole,
+    };
+    let here = |container: Arc<crate::container::Container>| async move {
+        container.seek_here(inode, offset, whence).await.map(Ok)
+    };
+    let request = file::Seek {
+        inode,
+        offset,
+        whence,
+    };
+    let there = |node| {
+        let request = &request;
+        async move { Ok(super::asks::ask(env, node, request, CALL).await?.result) }
+    };
+    let found = at_owner(env, inode.container(), PATIENCE, here, there).await;
+    found.map_err(errno).flatten()
+}
+
+/// Whether an operation makes a file.
+pub(super) fn makes_file(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Make {
+            node: NewNode::File,
+            ..
+        }
+    )
+}

@@ -1,0 +1,243 @@
+//! Files that are spread over several containers are, for programs, like any other file.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::{Cluster, program, wait};
+use perigee_types::Rng;
+use rustix::fs::FallocateFlags;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const CHUNK: u64 = 64 << 20;
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn must_set(cluster: &mut Cluster, path: &Path, pair: &str) {
+    let path = path.to_string_lossy();
+    let ended = cluster.command(&["policy", "set", &path, pair]).unwrap();
+    assert!(ended.status.success(), "{pair} of {path}: {}", ended.stderr);
+}
+
+fn placement(cluster: &mut Cluster, path: &Path) -> Value {
+    let path = path.to_string_lossy();
+    let ended = cluster.command(&["where", "--json", &path]).unwrap();
+    serde_json::from_str(&ended.stdout).unwrap()
+}
+
+/// What a sparse file must be like.
+#[derive(Default)]
+struct Model {
+    size: u64,
+    bytes: BTreeMap<u64, u8>,
+}
+
+impl Model {
+    fn write(&mut self, at: u64, data: &[u8]) {
+        self.bytes.extend((at..).zip(data.iter().copied()));
+        self.size = self.size.max(at + data.len() as u64);
+    }
+
+    fn resize(&mut self, size: u64) {
+        self.bytes.split_off(&size);
+        self.size = size;
+    }
+
+    fn punch(&mut self, from: u64, to: u64) {
+        self.bytes.retain(|at, _| !(from..to).contains(at));
+    }
+
+    fn read(&self, at: u64, len: u64) -> Vec<u8> {
+        let end = (at + len).min(self.size);
+        let byte = |at| self.bytes.get(&at).copied().unwrap_or(0);
+        (at..end.max(at)).map(byte).collect()
+    }
+}
+
+fn read(file: &File, at: u64, len: u64) -> Vec<u8> {
+    let mut data = vec![0xee; len as usize];
+    let mut done = 0;
+    while done < data.len() {
+        match file.read_at(&mut data[done..], at + done as u64).unwrap() {
+            0 => break,
+            n => done += n,
+        }
+    }
+    data.truncate(done);
+    data
+}
+
+fn open(path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    options.open(path).unwrap()
+}
+
+/// A place near the edge of a chunk, or at the beginning.
+fn place(rng: &mut Rng) -> u64 {
+    let chunk = rng.below(7);
+    let near = rng.below(200);
+    (chunk * CHUNK + near).saturating_sub(100)
+}
+
+fn punch(file: &File, from: u64, len: u64) {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, how, from, len).unwrap();
+}
+
+/// Programs on two hosts do one thing after the other to a file, and see what one file would show.
+fn two_hosts_by_turns(here: &Path, there: &Path, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let name = format!("turns-{seed}");
+    let files = [open(&here.join(&name)), open(&there.join(&name))];
+    let mut appends = Vec::new();
+    for dir in [here, there] {
+        appends.push(
+            OpenOptions::new()
+                .append(true)
+                .open(dir.join(&name))
+                .unwrap(),
+        );
+    }
+    let mut model = Model::default();
+    let mut places = BTreeSet::new();
+    for step in 0..120_u64 {
+        let file = &files[rng.below(2) as usize];
+        let (at, len) = (place(&mut rng), 1 + rng.below(300));
+        let data = vec![(step % 251) as u8 + 1; len as usize];
+        places.insert(at);
+        match rng.below(12) {
+            0..=5 => {
+                file.write_all_at(&data, at).unwrap();
+                model.write(at, &data);
+            }
+            6 => {
+                use std::io::Write;
+                let mut file = &appends[rng.below(2) as usize];
+                file.write_all(&data).unwrap();
+                places.insert(model.size);
+                model.write(model.size, &data);
+            }
+            7 | 8 => {
+                file.set_len(at).unwrap();
+                model.resize(at);
+            }
+            9 => {
+                punch(file, at, len + CHUNK);
+                model.punch(at, at + len + CHUNK);
+            }
+            10 => file.sync_all().unwrap(),
+            _ => assert_eq!(file.metadata().unwrap().len(), model.size, "step {step}"),
+        }
+        let reader = &files[rng.below(2) as usize];
+        for at in [at, model.size.saturating_sub(10)] {
+            let (found, wanted) = (read(reader, at, 400), model.read(at, 400));
+            assert!(found == wanted, "seed {seed}, step {step}, at {at}");
+        }
+    }
+    for file in &files {
+        assert_eq!(file.metadata().unwrap().len(), model.size);
+        for at in &places {
+            let (found, wanted) = (read(file, *at, 400), model.read(*at, 400));
+            assert!(found == wanted, "seed {seed}, at the end, at {at}");
+        }
+    }
+}
+
+fn mount_two(cluster: &mut Cluster) -> (PathBuf, PathBuf) {
+    let here = cluster.mount(1).unwrap();
+    let there = cluster.mount(2).unwrap();
+    (here, there)
+}
+
+#[test]
+fn a_striped_file_is_like_any_other_for_programs_of_two_hosts() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = mount_two(&mut cluster);
+    // Who works in a home for other reasons may become its owner.
+    must_set(&mut cluster, &here, "migration=off");
+    fs::create_dir(here.join("wide")).unwrap();
+    must_set(&mut cluster, &here.join("wide"), "stripes=3");
+    for seed in 1..=3 {
+        two_hosts_by_turns(&here.join("wide"), &there.join("wide"), seed);
+    }
+    let found = placement(&mut cluster, &here.join("wide/turns-1"));
+    let columns = found["columns"].as_array().unwrap();
+    let owners: BTreeSet<u64> = columns
+        .iter()
+        .map(|column| column["owner"].as_u64().unwrap())
+        .collect();
+    assert_eq!((columns.len(), owners.len()), (3, 3), "{found:#}");
+}
+
+#[test]
+fn snapshots_copies_and_removal_of_striped_files_are_as_of_others() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = mount_two(&mut cluster);
+    let wide = here.join("wide");
+    fs::create_dir(&wide).unwrap();
+    must_set(&mut cluster, &wide, "copies=1");
+    must_set(&mut cluster, &wide, "stripes=3");
+    let file = open(&wide.join("file"));
+    let at = [5, CHUNK + 5, 2 * CHUNK + 5, 3 * CHUNK - 3];
+    for at in at {
+        file.write_all_at(b"before", at).unwrap();
+    }
+    file.sync_all().unwrap();
+    let found = placement(&mut cluster, &wide.join("file"));
+    for column in found["columns"].as_array().unwrap() {
+        assert_eq!(column["copies"].as_array().unwrap().len(), 1, "{found:#}");
+    }
+    let path = wide.to_string_lossy().into_owned();
+    let made = cluster
+        .command(&["snapshot", "create", &path, "one"])
+        .unwrap();
+    assert!(made.status.success(), "{}", made.stderr);
+    for at in at {
+        file.write_all_at(b"later!", at).unwrap();
+    }
+    file.set_len(CHUNK).unwrap();
+    let past = File::open(there.join("wide/.snapshots/one/file")).unwrap();
+    for at in at {
+        assert_eq!(read(&past, at, 6), b"before", "at {at}");
+    }
+    assert_eq!(past.metadata().unwrap().len(), 3 * CHUNK + 3);
+    drop(past);
+    let gone = cluster
+        .command(&["snapshot", "delete", &path, "one"])
+        .unwrap();
+    assert!(gone.status.success(), "{}", gone.stderr);
+    let large = vec![7; 4 << 20];
+    for at in [CHUNK, 2 * CHUNK] {
+        file.write_all_at(&large, at).unwrap();
+    }
+    file.sync_all().unwrap();
+    let used = |cluster: &mut Cluster| -> u64 {
+        let status = cluster
+            .on_this(&["status", "--json", "--node", "1"])
+            .unwrap();
+        let status: Value = serde_json::from_str(&status.stdout).unwrap();
+        let containers = status["containers"].as_array().unwrap().clone();
+        let sizes = containers
+            .iter()
+            .filter_map(|container| container["size_bytes"].as_u64());
+        sizes.sum()
+    };
+    wait::until("what was written counts", LIMIT, || {
+        Ok((used(&mut cluster) >= 8 << 20).then_some(()))
+    })
+    .unwrap();
+    drop(file);
+    fs::remove_file(wide.join("file")).unwrap();
+    wait::until("its columns are freed", LIMIT, || {
+        Ok((used(&mut cluster) < 4 << 20).then_some(()))
+    })
+    .unwrap();
+}
