@@ -9,6 +9,8 @@ pub enum Fault {
     Names(perigee_meta::Plant),
     /// Of the lock service.
     Locks(perigee_meta::lock::plant::Plant),
+    /// Of striped files.
+    Stripes(perigee_meta::stripe::plant::Plant),
 }
 
 impl Fault {
@@ -18,7 +20,9 @@ impl Fault {
         let names = perigee_meta::Plant::ALL.iter().copied().map(Self::Names);
         let locks = perigee_meta::lock::plant::Plant::ALL;
         let locks = locks.iter().copied().map(Self::Locks);
-        chain.chain(names).chain(locks).collect()
+        let stripes = perigee_meta::stripe::plant::Plant::ALL;
+        let stripes = stripes.iter().copied().map(Self::Stripes);
+        chain.chain(names).chain(locks).chain(stripes).collect()
     }
 
     /// Its name.
@@ -27,6 +31,7 @@ impl Fault {
             Self::Chain(plant) => plant.name(),
             Self::Names(plant) => plant.name(),
             Self::Locks(plant) => plant.name(),
+            Self::Stripes(plant) => plant.name(),
         }
     }
 
@@ -36,6 +41,7 @@ impl Fault {
             Self::Chain(plant) => plant.text(),
             Self::Names(plant) => plant.text(),
             Self::Locks(plant) => plant.text(),
+            Self::Stripes(plant) => plant.text(),
         }
     }
 }

@@ -26,6 +26,7 @@ mod rare;
 pub mod shrink;
 mod spoil;
 pub mod strike;
+pub mod stripes;
 mod wire;
 pub mod world;
 

@@ -6,7 +6,9 @@ use clap::Parser;
 use fault::Fault;
 use perigee_sim::numbered::Kind;
 use perigee_sim::shrink::{Broken, shrink};
-use perigee_sim::{Detail, Drift, Happening, LeftOut, Numbers, Scenario, Violation, locks, names};
+use perigee_sim::{
+    Detail, Drift, Happening, LeftOut, Numbers, Scenario, Violation, locks, names, stripes,
+};
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -79,6 +81,9 @@ struct Arguments {
     /// Simulate the lock service of a container.
     #[arg(long, conflicts_with_all = ["names", "store_away", "bad_disks", "drift"])]
     locks: bool,
+    /// Simulate a striped file.
+    #[arg(long, conflicts_with_all = ["names", "locks", "store_away", "bad_disks", "drift"])]
+    stripes: bool,
 }
 
 /// How wrong the clocks are.
@@ -144,6 +149,8 @@ enum World {
     Names(Option<perigee_meta::Plant>, Clocks),
     /// The lock service of a container.
     Locks(Option<perigee_meta::lock::plant::Plant>),
+    /// A striped file.
+    Stripes(Option<perigee_meta::stripe::plant::Plant>),
 }
 
 /// How one history went.
@@ -165,6 +172,7 @@ impl World {
             Fault::Chain(plant) => Self::Chain(scenarios, Some(plant), clocks),
             Fault::Names(plant) => Self::Names(Some(plant), clocks),
             Fault::Locks(plant) => Self::Locks(Some(plant)),
+            Fault::Stripes(plant) => Self::Stripes(Some(plant)),
         }
     }
 
@@ -231,6 +239,24 @@ impl World {
                     happened: report.happened,
                 }
             }
+            Self::Stripes(plant) => {
+                let report = stripes::run(stripes::Options {
+                    seed,
+                    plant,
+                    left_out,
+                    detail,
+                });
+                let marks = stripes::Mark::ALL.iter();
+                Went {
+                    violation: report.violation,
+                    hash: report.hash,
+                    events: report.events,
+                    marks: marks
+                        .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
+                        .collect(),
+                    happened: report.happened,
+                }
+            }
         }
     }
 
@@ -249,6 +275,8 @@ impl World {
             Self::Names(None, clocks) => (None, " --names", clocks),
             Self::Locks(Some(plant)) => (Some(plant.name()), "", Clocks::BySeed),
             Self::Locks(None) => (None, " --locks", Clocks::BySeed),
+            Self::Stripes(Some(plant)) => (Some(plant.name()), "", Clocks::BySeed),
+            Self::Stripes(None) => (None, " --stripes", Clocks::BySeed),
         };
         let plant = plant.map_or(String::new(), |plant| format!(" --plant {plant}"));
         let clocks = match clocks {
@@ -292,6 +320,7 @@ fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<Exit
         }
         None if arguments.names => World::Names(None, clocks),
         None if arguments.locks => World::Locks(None),
+        None if arguments.stripes => World::Stripes(None),
         None => World::Chain(arguments.scenarios(), None, clocks),
     };
     match arguments.seed {
@@ -507,7 +536,8 @@ fn plants(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCo
     let chosen = all
         .iter()
         .filter(|fault| !arguments.names || matches!(fault, Fault::Names(_)))
-        .filter(|fault| !arguments.locks || matches!(fault, Fault::Locks(_)));
+        .filter(|fault| !arguments.locks || matches!(fault, Fault::Locks(_)))
+        .filter(|fault| !arguments.stripes || matches!(fault, Fault::Stripes(_)));
     let (mut found, mut count) = (0, 0);
     for &fault in chosen {
         count += 1;

@@ -370,7 +370,9 @@ impl Past {
         let Some(known) = known else {
             return self.read_part(&snapshot, inode, range, done);
         };
-        let end = range.end.min(known.size);
+        // What was being cut then may be gone from some of its columns.
+        let size = known.striping.cutting.unwrap_or(known.size);
+        let end = range.end.min(size);
         let range = ByteRange::new(range.start.min(end), end);
         let left = pieces(known.striping.width, range).collect();
         let parts = Parts {

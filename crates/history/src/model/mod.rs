@@ -1,5 +1,6 @@
 //! Objects that do one thing after the other.
 
+pub mod file;
 pub mod lock;
 pub mod log;
 pub mod names;

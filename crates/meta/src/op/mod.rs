@@ -157,7 +157,8 @@ pub enum Op {
     Lookup { parent: InodeId, name: Vec<u8> },
     /// [`Reply::Attr`].
     GetAttr { inode: InodeId },
-    /// Changes attributes: [`Reply::Attr`].
+    /// Changes attributes: [`Reply::Attr`]. A striped file with columns gets shorter only when these have been cut and
+    /// [`Op::EndCut`] says so; EAGAIN for another length before that.
     SetAttr {
         inode: InodeId,
         set: SetAttr,
@@ -346,11 +347,13 @@ pub enum Op {
         within: Vec<ContainerId>,
     },
     /// Bytes are written to columns of a striped file: it is as long as that from now on, and has the present time.
-    /// [`Reply::Claimed`]. EAGAIN for what would make the file longer before a cut has come to its end.
+    /// [`Reply::Claimed`]. EAGAIN for what goes beyond the end of a cut before that is done, and where `cuts` are not all that there
+    /// were.
     Claim {
         inode: InodeId,
         at: WriteAt,
         len: u64,
+        cuts: Option<Cuts>,
         kill_privileges: bool,
     },
     /// Cuts a column, where it does not know of that cut yet: [`Reply::Attr`].
@@ -362,8 +365,12 @@ pub enum Op {
     /// Takes its columns from a striped file that waits for its last close, so that it can be removed: [`Reply::Attr`]. Nothing
     /// happens to any other.
     DropColumns { inode: InodeId },
-    /// All columns of a striped file know of a cut: it may grow again, if that was the last one. [`Reply::Attr`].
-    EndCut { inode: InodeId, cuts: Cuts },
+    /// All columns of a striped file have been cut: so is the file, if that is yet to be done. [`Reply::Attr`].
+    EndCut {
+        inode: InodeId,
+        cuts: Cuts,
+        size: u64,
+    },
 }
 
 /// One entry of a directory.
@@ -665,17 +672,19 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             inode,
             at,
             len,
+            cuts,
             kill_privileges,
         } => {
             let claim = stripe::Claim {
                 at: *at,
                 len: *len,
+                cuts: *cuts,
                 kill_privileges: *kill_privileges,
             };
             stripe::claim(draft, *inode, &claim)
         }
         Op::CutColumn { inode, cuts, size } => stripe::cut_column(draft, *inode, *cuts, *size),
         Op::DropColumns { inode } => stripe::drop_columns(draft, *inode),
-        Op::EndCut { inode, cuts } => stripe::end_cut(draft, *inode, *cuts),
+        Op::EndCut { inode, cuts, size } => stripe::end_cut(draft, *inode, *cuts, *size),
     }
 }

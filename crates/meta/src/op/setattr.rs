@@ -69,10 +69,11 @@ fn resize(
         return Err(Errno::EFBIG.into());
     }
     if size != record.size {
-        stripe::on_resize(record, size)?;
-        record.size = size;
-        draft.command(DataCommand::Resized { inode, size });
-        draft.touch(Touched::Data(inode));
+        if stripe::on_resize(record, size)? == stripe::Resize::Now {
+            record.size = size;
+            draft.command(DataCommand::Resized { inode, size });
+            draft.touch(Touched::Data(inode));
+        }
     }
     record.mtime = draft.now();
     Ok(())

@@ -20,6 +20,7 @@ const COLUMN_MODE: u32 = 0o600;
 pub(crate) struct Claim {
     pub(crate) at: WriteAt,
     pub(crate) len: u64,
+    pub(crate) cuts: Option<Cuts>,
     pub(crate) kill_privileges: bool,
 }
 
@@ -100,7 +101,7 @@ pub(crate) fn claim(
     inode: InodeId,
     claim: &Claim,
 ) -> Result<Reply, Refusal> {
-    let (mut record, _) = striped(draft, inode)?;
+    let (mut record, striping) = striped(draft, inode)?;
     let start = match claim.at {
         WriteAt::Offset(offset) => offset,
         WriteAt::End => record.size,
@@ -109,8 +110,13 @@ pub(crate) fn claim(
         .checked_add(claim.len)
         .filter(|end| *end <= FILE_LEN_MAX);
     let end = end.ok_or(Errno::EFBIG)?;
+    if claim.cuts.is_some_and(|known| known != striping.cuts) {
+        return Err(Errno::EAGAIN.into());
+    }
+    if claim.len > 0 && striping.cutting.is_some_and(|size| end > size) {
+        return Err(Errno::EAGAIN.into());
+    }
     if claim.len > 0 && end > record.size {
-        on_resize(&mut record, end)?;
         record.size = end;
         draft.command(DataCommand::Resized { inode, size: end });
         draft.touch(Touched::Data(inode));
@@ -128,21 +134,37 @@ pub(crate) fn claim(
     })
 }
 
-/// A file is about to get another length: a cut of a striped one gets its number, and growth waits for the end of the last.
-pub(crate) fn on_resize(record: &mut InodeRecord, size: u64) -> Result<(), Refusal> {
+/// What becomes of a wish for another length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resize {
+    /// The file has it.
+    Now,
+    /// It has it when its columns have been cut.
+    AfterColumns,
+}
+
+/// A file is to have another length, or is used up to there. A cut of a striped one begins here, and whatever goes beyond the end of
+/// a cut waits for that.
+pub(crate) fn on_resize(record: &mut InodeRecord, size: u64) -> Result<Resize, Refusal> {
     let Layout::Striped(striping) = &mut record.layout else {
-        return Ok(());
+        return Ok(Resize::Now);
     };
-    if size < record.size {
-        // Also where there is no column yet: whoever makes them may have been given a place before.
-        striping.cuts = striping.cuts.next();
-        if striping.made {
-            striping.cutting = Some(striping.cutting.map_or(size, |least| least.min(size)));
-        }
-    } else if size > record.size && striping.cutting.is_some() {
+    if size == record.size {
+        return Ok(Resize::Now);
+    }
+    if striping.cutting.is_some() {
         return Err(Errno::EAGAIN.into());
     }
-    Ok(())
+    if size > record.size {
+        return Ok(Resize::Now);
+    }
+    // Also where there is no column yet: whoever makes them may have been given a place before.
+    striping.cuts = striping.cuts.next();
+    if !striping.made {
+        return Ok(Resize::Now);
+    }
+    striping.cutting = Some(size);
+    Ok(Resize::AfterColumns)
 }
 
 pub(crate) fn cut_column(
@@ -168,9 +190,17 @@ pub(crate) fn cut_column(
     Ok(Reply::Attr(record.attr(inode)))
 }
 
-pub(crate) fn end_cut(draft: &mut Draft<'_>, inode: InodeId, cuts: Cuts) -> Result<Reply, Refusal> {
+pub(crate) fn end_cut(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    cuts: Cuts,
+    size: u64,
+) -> Result<Reply, Refusal> {
     let (mut record, striping) = striped(draft, inode)?;
-    if striping.cuts == cuts && striping.cutting.is_some() {
+    if striping.cuts == cuts && striping.cutting == Some(size) {
+        record.size = size;
+        draft.command(DataCommand::Resized { inode, size });
+        draft.touch(Touched::Data(inode));
         record.layout = Layout::Striped(Striping {
             cutting: None,
             ..striping

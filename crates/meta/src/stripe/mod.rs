@@ -7,11 +7,12 @@
 //! **Writes** to a column do not pass the file's own owner, but for their beginning: whoever writes tells it ([`crate::Op::Claim`]),
 //! so that the file is as long as what was written, and has the time of it. Both go at once; the write is answered after both.
 //!
-//! **Cuts.** What is written past the end of the file must not be there when the file grows again. So each cut has a number.
-//! The file's owner makes the file shorter, and notes that the columns have to follow; until they have, the file does not
-//! grow. Then each column is cut, and remembers the number: a write or read of somebody who has not heard of the cut is
-//! refused there from then on, and asks the file's owner again. Only then is the cut answered. Whoever finds a cut that
-//! has not come to its end ends it: each step may be done by anybody, and again.
+//! **Cuts.** What is written past the end of the file must not be there when the file grows again, and nobody may see the file
+//! shorter before everybody does. So a cut has a number, and three steps, each of which may be done by anybody, and again.
+//! The file's owner notes to which length the file is to be cut ([`crate::Op::SetAttr`]); from then on nothing is begun
+//! beyond that. Each column is cut, and remembers the number ([`crate::Op::CutColumn`]): a write or read of somebody who has not heard
+//! of the cut is refused there. Then the file is cut ([`crate::Op::EndCut`]): that is the moment of the change. Whoever finds a cut
+//! in the way that has not come to its end ends it.
 
 pub mod job;
 #[cfg(feature = "plant")]
@@ -44,7 +45,7 @@ pub struct Striping {
     pub made: bool,
     /// The cuts so far.
     pub cuts: Cuts,
-    /// The length to which the columns have yet to be cut.
+    /// The length to which it is being cut.
     pub cutting: Option<u64>,
 }
 
@@ -92,12 +93,16 @@ impl Layout {
 
 /// Whether a column, or a striped file's own inode, is written by who knows of these cuts.
 ///
-/// Errors: [`Errno::ESTALE`]: it was cut since, and the file's owner has to be asked again. [`Errno::EAGAIN`]: the file would get longer before
-/// a cut has come to its end.
-pub fn admit_write(layout: Layout, size: u64, end: u64, cuts: Cuts) -> Result<(), Errno> {
+/// Errors: [`Errno::ESTALE`]: it was cut since, and the file's owner has to be asked again. [`Errno::EAGAIN`]: it goes beyond
+/// the end of a cut that is not done.
+pub fn admit_write(layout: Layout, end: u64, cuts: Cuts) -> Result<(), Errno> {
     match layout {
         Layout::Column { .. } => admit_read(layout, cuts),
-        Layout::Striped(striping) if end > size && striping.cutting.is_some() => Err(Errno::EAGAIN),
+        Layout::Striped(striping) if striping.cutting.is_some_and(|cut| end > cut) => {
+            Err(Errno::EAGAIN)
+        }
+        // An append may have been given a place that was cut away since.
+        Layout::Striped(striping) if cuts < striping.cuts => Err(Errno::ESTALE),
         Layout::Striped(_) | Layout::Whole => Ok(()),
     }
 }

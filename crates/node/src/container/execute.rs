@@ -112,9 +112,10 @@ pub(crate) fn changes(op: &Op) -> bool {
 pub(crate) fn data_inode(op: &Op) -> Option<InodeId> {
     match op {
         Op::SetAttr { inode, set, .. } if set.size.is_some() => Some(*inode),
-        Op::Allocate { inode, .. } | Op::Claim { inode, .. } | Op::CutColumn { inode, .. } => {
-            Some(*inode)
-        }
+        Op::Allocate { inode, .. }
+        | Op::Claim { inode, .. }
+        | Op::CutColumn { inode, .. }
+        | Op::EndCut { inode, .. } => Some(*inode),
         _ => None,
     }
 }
@@ -127,7 +128,9 @@ pub(super) fn lost_range(op: &Op) -> Option<(InodeId, ByteRange)> {
             let size = set.size?;
             Some((*inode, ByteRange::new(size, u64::MAX)))
         }
-        Op::CutColumn { inode, size, .. } => Some((*inode, ByteRange::new(*size, u64::MAX))),
+        Op::CutColumn { inode, size, .. } | Op::EndCut { inode, size, .. } => {
+            Some((*inode, ByteRange::new(*size, u64::MAX)))
+        }
         Op::Allocate { inode, range, how } => match how {
             PunchHole | ZeroRange | ZeroRangeKeepSize => Some((*inode, *range)),
             Extend | KeepSize => None,

@@ -360,7 +360,7 @@ impl Container {
             if let (Some(cuts), At::Offset(offset)) = (request.cuts, request.at) {
                 let attr = self.attr(&st, inode)?;
                 let end = offset.saturating_add(data.len() as u64);
-                admit_write(attr.layout, attr.size, end, cuts)?;
+                admit_write(attr.layout, end, cuts)?;
             }
             let kept = st.leases.is_kept(now, request.session, &touched(request));
             let range = reach(request, data.len() as u64);

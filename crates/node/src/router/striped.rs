@@ -140,7 +140,12 @@ impl Router {
     ) {
         let env = self.env.clone();
         env.runtime.spawn(async move {
-            let mut job = Read::new(inode, range, self.env.stripes.known(inode));
+            let mut job = Read::new(
+                inode,
+                range,
+                self.env.stripes.known(inode),
+                Faults::default(),
+            );
             let none = Bytes::new();
             let read = loop {
                 match job.step() {
@@ -184,7 +189,7 @@ impl Router {
                 match job.step(within) {
                     Step::Done(wrote) => break wrote,
                     Step::Ask(asks) => {
-                        let start = job.start().unwrap_or_default();
+                        let start = job.range().map_or(0, |range| range.start);
                         let told = self.ask_all(session, asks, (start, &data)).await;
                         job.told(told);
                         self.learn(job.known());
@@ -276,6 +281,7 @@ impl Router {
             inode,
             at: WriteAt::Offset(0),
             len: 0,
+            cuts: None,
             kill_privileges: false,
         };
         let session = self.env.sessions.own();

@@ -1,0 +1,151 @@
+//! How a host changes a file's length, or frees a part of it.
+
+use super::{Ask, Cut, Known, ROUNDS_MAX, Step, Told, all_done, known_of, reply};
+use crate::attr::SetAttr;
+use crate::op::{Allocate, Op, Reply};
+use crate::stripe::{Faults, faulty};
+use perigee_types::{ByteRange, Errno, InodeId};
+
+/// Changes a file's length or frees a part of it: `truncate` and `fallocate`.
+#[derive(Debug, Clone)]
+pub struct Change {
+    inode: InodeId,
+    op: Op,
+    phase: ChangePhase,
+    rounds: u32,
+    faults: Faults,
+}
+
+#[derive(Debug, Clone)]
+enum ChangePhase {
+    Own,
+    /// A cut is in the way of what is to be done.
+    Before(Cut),
+    /// The file's owner knows to which length it is to be cut.
+    Cut(Cut),
+    Learn(ByteRange, Reply),
+    Punch(Known, ByteRange, Reply),
+    Done(Result<Reply, Errno>),
+}
+
+/// The part of a file that an operation makes zeros.
+fn zeroed(op: &Op) -> Option<ByteRange> {
+    match op {
+        Op::Allocate { range, how, .. } => match how {
+            Allocate::PunchHole | Allocate::ZeroRange | Allocate::ZeroRangeKeepSize => Some(*range),
+            Allocate::Extend | Allocate::KeepSize => None,
+        },
+        _ => None,
+    }
+}
+
+impl Change {
+    /// The operation.
+    #[must_use]
+    pub const fn op(&self) -> &Op {
+        &self.op
+    }
+
+    /// Of a striped file, by an operation on its inode. `None`: such an operation concerns the file's own inode alone.
+    #[must_use]
+    pub fn by(op: Op, faults: Faults) -> Option<Self> {
+        let inode = match &op {
+            Op::SetAttr {
+                inode,
+                set: SetAttr { size: Some(_), .. },
+                ..
+            }
+            | Op::Allocate { inode, .. } => *inode,
+            _ => return None,
+        };
+        Some(Self {
+            inode,
+            op,
+            phase: ChangePhase::Own,
+            rounds: 0,
+            faults,
+        })
+    }
+
+    /// How it goes on.
+    pub fn step(&mut self) -> Step<Reply> {
+        let inode = self.inode;
+        loop {
+            match &self.phase {
+                ChangePhase::Own => return Step::Ask(vec![Ask::Do(self.op.clone())]),
+                ChangePhase::Before(cut) => match cut.step() {
+                    Step::Ask(asks) => return Step::Ask(asks),
+                    Step::Done(Err(errno)) => return Step::Done(Err(errno)),
+                    Step::Done(Ok(_)) => self.phase = ChangePhase::Own,
+                },
+                ChangePhase::Cut(cut) => {
+                    return match cut.step() {
+                        Step::Ask(asks) => Step::Ask(asks),
+                        Step::Done(done) => Step::Done(done.map(Reply::Attr)),
+                    };
+                }
+                ChangePhase::Learn(..) => {
+                    return Step::Ask(vec![Ask::Do(Op::Columns { inode })]);
+                }
+                ChangePhase::Punch(known, range, _) => {
+                    let punch = |column: &InodeId| {
+                        Ask::Do(Op::Allocate {
+                            inode: *column,
+                            range: *range,
+                            how: Allocate::PunchHole,
+                        })
+                    };
+                    return Step::Ask(known.columns.iter().map(punch).collect());
+                }
+                ChangePhase::Done(result) => return Step::Done(result.clone()),
+            }
+        }
+    }
+
+    /// The answers to what [`Change::step`] asked, in that order.
+    pub fn told(&mut self, told: Vec<Told>) {
+        let next = match &mut self.phase {
+            ChangePhase::Before(cut) | ChangePhase::Cut(cut) => return cut.told(told),
+            ChangePhase::Own => {
+                let reply = reply(told);
+                self.on_own(reply)
+            }
+            ChangePhase::Learn(range, done) => {
+                let (range, done) = (*range, done.clone());
+                let known = reply(told).and_then(known_of);
+                known.map(|known| ChangePhase::Punch(known, range, done))
+            }
+            ChangePhase::Punch(_, _, done) => {
+                let done = done.clone();
+                all_done(told).map(|()| ChangePhase::Done(Ok(done)))
+            }
+            ChangePhase::Done(_) => Err(Errno::EPROTO),
+        };
+        self.phase = next.unwrap_or_else(|errno| ChangePhase::Done(Err(errno)));
+    }
+
+    fn on_own(&mut self, reply: Result<Reply, Errno>) -> Result<ChangePhase, Errno> {
+        let reply = match reply {
+            Err(Errno::EAGAIN) if self.rounds < ROUNDS_MAX => {
+                self.rounds += 1;
+                return Ok(ChangePhase::Before(Cut::of(self.inode, self.faults)));
+            }
+            reply => reply?,
+        };
+        let Reply::Attr(attr) = &reply else {
+            return Err(Errno::EPROTO);
+        };
+        let striping = attr.layout.striping();
+        let cuts = matches!(self.op, Op::SetAttr { .. });
+        let cutting = striping.is_some_and(|striping| striping.cutting.is_some());
+        if cuts && cutting && !faulty!(self.faults, CutAnsweredEarly) {
+            return Ok(ChangePhase::Cut(Cut::of(self.inode, self.faults)));
+        }
+        Ok(match zeroed(&self.op) {
+            Some(range) if striping.is_some_and(|striping| striping.made) => {
+                ChangePhase::Learn(range, reply)
+            }
+            _ => ChangePhase::Done(Ok(reply)),
+        })
+    }
+}
