@@ -87,7 +87,11 @@ pub(super) struct Field {
     copies: u32,
     moves: bool,
     made: u32,
+    seeds: u64,
 }
+
+/// Files that are written with seeds that follow each other.
+const SEEDS: u64 = 1_000;
 
 impl Field {
     pub(super) fn new(settings: &Settings, wire: Wire) -> Checked<Self> {
@@ -108,6 +112,7 @@ impl Field {
             copies: COPIES.min(settings.nodes),
             moves: true,
             made: 0,
+            seeds: 0,
         };
         let probe = field.directory(1)?;
         field.moves = field.policy(&probe, Migration::Off.setting()).is_ok();
@@ -117,6 +122,13 @@ impl Field {
             field.policy("", Migration::Off.setting())?;
         }
         Ok(field)
+    }
+
+    /// The first of some seeds for content that nothing was written with before: what is written again as it is counts as
+    /// unchanged where the kernel writes it past the daemon, and goes nowhere.
+    pub(super) fn seed(&mut self) -> u64 {
+        self.seeds += SEEDS;
+        self.seeds
     }
 
     /// Whether this version has a policy for whether ownership moves.

@@ -21,7 +21,7 @@ pub(super) fn run(field: &mut Field, settings: &Settings) -> Checked<Samples> {
         .iter()
         .map(|node| field.on(*node, &file(*node)))
         .collect();
-    write_all(&from_first, settings)?;
+    write_all(&from_first, settings, field.seed())?;
     let mut samples = vec![
         (Side::Concentrated, rewrite(field, settings, &from_first)?),
         (Side::Off, rewrite(field, settings, &from_each)?),
@@ -40,7 +40,7 @@ pub(super) fn run(field: &mut Field, settings: &Settings) -> Checked<Samples> {
         .zip(&own)
         .map(|(node, name)| field.on(node, name).join("f"))
         .collect();
-    write_all(&own_files, settings)?;
+    write_all(&own_files, settings, field.seed())?;
     samples.push((Side::Own, rewrite(field, settings, &own_files)?));
     for name in &own {
         field.remove(name)?;
@@ -50,8 +50,9 @@ pub(super) fn run(field: &mut Field, settings: &Settings) -> Checked<Samples> {
 
 /// What each writer reaches when there is one for each file, and all write at once.
 fn rewrite(field: &mut Field, settings: &Settings, files: &[PathBuf]) -> Checked<super::Sample> {
+    let seed = field.seed();
     field.measure(|_| {
-        write_all(files, settings)?;
+        write_all(files, settings, seed)?;
         let blocks = settings.file_bytes / BLOCK as u64;
         Ok(Done {
             calls: blocks * files.len() as u64,
@@ -60,9 +61,9 @@ fn rewrite(field: &mut Field, settings: &Settings, files: &[PathBuf]) -> Checked
     })
 }
 
-fn write_all(files: &[PathBuf], settings: &Settings) -> Checked {
+fn write_all(files: &[PathBuf], settings: &Settings, seed: u64) -> Checked {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..)
+        let threads: Vec<_> = (seed..)
             .zip(files)
             .map(|(seed, path)| scope.spawn(move || write(path, settings.file_bytes, seed)))
             .collect();
