@@ -159,7 +159,7 @@ pub struct Locks {
     pub(crate) reign: Reign,
     pub(crate) files: Vec<InodeId>,
     /// What programs of this history lock with.
-    pub(super) kind: LockKind,
+    pub(crate) kind: LockKind,
     pub(super) plant: Option<Plant>,
     pub(super) calm: bool,
     pub(super) numbered: Numbered,
@@ -524,6 +524,9 @@ impl Locks {
             for id in session.map_or_else(Vec::new, |session| session.kept.lapsed()) {
                 self.give_back(host, life, id);
             }
+            if lapsed {
+                self.covers_lapsed(host, life);
+            }
             self.hosts[host].lives_until = self.now + LIFE_US;
         }
         self.after(ROUND_US, Event::Life { host });
@@ -539,6 +542,7 @@ impl Locks {
         let serves = self.is_up(owner) && self.life(owner) == self.reign.life;
         if serves && (reached || others.count() == 0) {
             self.cut_since = None;
+            self.look_for_circles();
             return self.end_lost_sessions();
         }
         let since = *self.cut_since.get_or_insert(self.now);
