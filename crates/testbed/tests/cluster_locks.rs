@@ -4,6 +4,7 @@
 use perigee_testbed::lock::{
     FIVE_MODES, Mode, Patience, Span, Token, fcntl, fcntl_obstacle, flock, ofd, service,
 };
+use perigee_testbed::side::{Heard, Side};
 use perigee_testbed::{Cluster, program};
 use rustix::process::Signal;
 use std::fs::File;
@@ -181,7 +182,67 @@ fn a_host_locks_records_without_a_word_and_other_hosts_know_exactly_which_it_has
         assert!(had - freed < CALL_MAX, "{:?}", had - freed);
     });
     fcntl(&three, Mode::Free, Span::WHOLE, refuse).unwrap();
-    drop((two, three, other));
+    // The same, of the owner's own host.
+    let one = stage.open(1);
+    for _ in 0..5 {
+        use_record(&one, span(0, 10));
+    }
+    fcntl(&one, Mode::Exclusive, span(30, 5), refuse).unwrap();
+    assert_eq!(found(&three, Span::WHOLE), Some(span(30, 5)));
+    assert!(is_refused(fcntl(&three, Mode::Shared, span(34, 1), refuse)));
+    fcntl(&three, Mode::Shared, span(35, 1), refuse).unwrap();
+    drop((one, two, three, other));
+    stage.end();
+}
+
+/// Processes of a host that decides about their locks: they wait, die while they do, and hear of circles, though no other host
+/// answers; and what one of them left goes on at the owner.
+#[test]
+fn programs_of_one_host_wait_die_and_hear_of_circles_while_no_other_host_answers() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut stage = Stage::set();
+    let program = program::testbed().unwrap();
+    let path = stage.path(2);
+    let process = || {
+        let side = Side::spawn(&program, &["locker", &path.to_string_lossy()]).unwrap();
+        side.answer("a process starts", LIMIT).unwrap();
+        side
+    };
+    let [mut one, mut two, mut three] = [process(), process(), process()];
+    let says = |side: &mut Side, line: &str| side.ask(line, LIMIT).unwrap();
+    let waits = |side: &mut Side, line: &str| {
+        side.send(line).unwrap();
+        assert_eq!(side.hear(Duration::from_millis(200)), Heard::Silence);
+    };
+    for _ in 0..5 {
+        assert_eq!(says(&mut one, "fcntl exclusive 0 10 refuse"), "ok");
+        assert_eq!(says(&mut one, "fcntl free 0 0 refuse"), "ok");
+    }
+    stage.signal(&[1, 3], Signal::STOP);
+    assert_eq!(says(&mut one, "fcntl exclusive 0 10 refuse"), "ok");
+    assert_eq!(says(&mut three, "fcntl exclusive 20 10 refuse"), "ok");
+    waits(&mut two, "fcntl exclusive 5 1 wait");
+    waits(&mut one, "fcntl shared 25 1 wait");
+    assert_eq!(says(&mut three, "fcntl shared 5 1 wait"), "deadlock");
+    assert_eq!(says(&mut three, "obstacle shared 0 0"), "held 0 10");
+    assert_eq!(says(&mut three, "fcntl free 0 0 refuse"), "ok");
+    assert_eq!(one.answer("its turn", LIMIT).unwrap(), "ok");
+    two.kill();
+    assert_eq!(says(&mut one, "fcntl free 0 0 refuse"), "ok");
+    // Who died waiting has nothing, and stands in nobody's way.
+    assert_eq!(says(&mut three, "fcntl exclusive 5 1 wait"), "ok");
+    waits(&mut one, "fcntl exclusive 0 10 wait");
+    three.kill();
+    assert_eq!(one.answer("its turn", LIMIT).unwrap(), "ok");
+    stage.signal(&[1, 3], Signal::CONT);
+    let far = stage.open(3);
+    let found = fcntl_obstacle(&far, Mode::Shared, Span::WHOLE).unwrap();
+    assert_eq!(found, Some(span(0, 10)));
+    one.kill();
+    fcntl(&far, Mode::Exclusive, Span::WHOLE, Patience::Wait).unwrap();
+    drop(far);
     stage.end();
 }
 

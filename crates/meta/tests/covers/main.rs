@@ -5,13 +5,13 @@ mod fixture;
 mod world;
 
 use fixture::{Fs, HERE, ROOT, lock, session};
-use perigee_meta::lock::cover::{Covers, Decision, Request};
+use perigee_meta::lock::cover::{Called, CoverAnswer, Covers, Decision, EndAnswer, Request, Step};
 use perigee_meta::lock::cycle::victims;
 use perigee_meta::lock::kept::{KeptId, Life};
 use perigee_meta::{FileLock, LockKind, Mode, Op, Patience, Reply, held_locks};
 use perigee_types::{ByteRange, Errno};
 use proptest::prelude::*;
-use world::{BYTES, FILES, Holder, PROGRAMS, SESSIONS, World, session_of};
+use world::{BYTES, FILES, Holder, Message, PROGRAMS, SESSIONS, World, session_of};
 
 #[derive(Debug, Clone)]
 enum Move {
@@ -272,4 +272,43 @@ fn a_cover_gives_a_right_to_what_is_under_it_alone() {
     let held = held_locks(&mut fs.view, inode).expect("a table");
     let held: Vec<FileLock> = held.held().map(|(_, lock, _)| lock).collect();
     assert_eq!(held, exact);
+}
+
+#[test]
+fn a_session_that_does_not_know_whether_it_has_a_cover_says_again_what_it_has() {
+    let mut world = World::new();
+    let inode = world.files[0];
+    use_it(&mut world, (0, 0), 0, 1);
+    world.begin((0, 0), 0, exclusive(1, 3), false);
+    let ask = loop {
+        let (place, message) = world.messages.remove(0);
+        match message {
+            Message::Ask(id) => break id,
+            message => world.deliver(place, message),
+        }
+    };
+    // The owner grants it, and the answer is lost.
+    let cover = Op::SetLock {
+        inode,
+        session: session_of(0),
+        lock: Covers::cover(ask),
+        patience: Patience::Refuse,
+    };
+    assert!(matches!(world.fs.run(&cover), Ok(Reply::Granted(_))));
+    world.begin((0, 0), 0, free(), false);
+    assert!(world.messages.is_empty(), "nobody decides");
+    let covers = &mut world.covers[0];
+    let steps = covers.cover_answered(ask, CoverAnswer::Unknown);
+    assert_eq!(steps, [Step::End(ask, vec![exclusive(1, 3)])]);
+    // Nor does it hear of the end; so it tells again, and a call finds it at that.
+    assert_eq!(covers.ended(ask, EndAnswer::Unknown), [Step::GiveUp(ask)]);
+    assert_eq!(covers.called(ask), Called::Ends(Vec::new()));
+    let steps = covers.end_again(ask);
+    world.perform(0, steps);
+    world.settle();
+    assert!(world.asking.is_empty(), "the owner has decided");
+    let held = held_locks(&mut world.fs.view, inode).expect("a table");
+    assert_eq!(held, perigee_meta::HeldLocks::default());
+    assert_eq!(world.covers[0].called(ask), Called::Unknown);
+    assert_eq!(world.covers[0].end_again(ask), []);
 }
