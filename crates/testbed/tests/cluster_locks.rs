@@ -47,6 +47,17 @@ impl Stage {
         options.read(true).write(true).open(path).unwrap()
     }
 
+    /// A process of a host that has files open.
+    fn process(&self, host: usize, names: &[&str]) -> Side {
+        let paths = names.iter().map(|name| self.mounts[host - 1].join(name));
+        let paths: Vec<String> = paths.map(|p| p.to_string_lossy().into_owned()).collect();
+        let words = std::iter::once("locker").chain(paths.iter().map(String::as_str));
+        let words: Vec<&str> = words.collect();
+        let side = Side::spawn(&program::testbed().unwrap(), &words).unwrap();
+        side.answer("a process starts", LIMIT).unwrap();
+        side
+    }
+
     fn signal(&mut self, nodes: &[u32], signal: Signal) {
         for node in nodes {
             self.cluster.kill(*node, signal).unwrap();
@@ -63,6 +74,16 @@ impl Stage {
 fn use_it(file: &File, mode: Mode) {
     flock(file, mode, Patience::Refuse).unwrap();
     flock(file, Mode::Free, Patience::Wait).unwrap();
+}
+
+fn says(side: &mut Side, line: &str) -> String {
+    side.ask(line, LIMIT).unwrap()
+}
+
+/// A process asks for what it does not get yet.
+fn waits(side: &mut Side, line: &str) {
+    side.send(line).unwrap();
+    assert_eq!(side.hear(Duration::from_millis(200)), Heard::Silence);
 }
 
 fn is_refused(result: io::Result<()>) -> bool {
@@ -203,19 +224,8 @@ fn programs_of_one_host_wait_die_and_hear_of_circles_while_no_other_host_answers
         return;
     };
     let mut stage = Stage::set();
-    let program = program::testbed().unwrap();
-    let path = stage.path(2);
-    let process = || {
-        let side = Side::spawn(&program, &["locker", &path.to_string_lossy()]).unwrap();
-        side.answer("a process starts", LIMIT).unwrap();
-        side
-    };
+    let process = || stage.process(2, &["file"]);
     let [mut one, mut two, mut three] = [process(), process(), process()];
-    let says = |side: &mut Side, line: &str| side.ask(line, LIMIT).unwrap();
-    let waits = |side: &mut Side, line: &str| {
-        side.send(line).unwrap();
-        assert_eq!(side.hear(Duration::from_millis(200)), Heard::Silence);
-    };
     for _ in 0..5 {
         assert_eq!(says(&mut one, "fcntl exclusive 0 10 refuse"), "ok");
         assert_eq!(says(&mut one, "fcntl free 0 0 refuse"), "ok");
@@ -243,6 +253,63 @@ fn programs_of_one_host_wait_die_and_hear_of_circles_while_no_other_host_answers
     one.kill();
     fcntl(&far, Mode::Exclusive, Span::WHOLE, Patience::Wait).unwrap();
     drop(far);
+    stage.end();
+}
+
+/// One waits for another by what their host decides, that one at the owner for a third on another host, and the third for the
+/// first: nobody sees all of it.
+#[test]
+fn who_waits_in_a_circle_that_a_host_decides_about_in_part_is_told_so() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let stage = Stage::set();
+    std::fs::write(stage.mounts[0].join("other"), "content").unwrap();
+    let process = |host| stage.process(host, &["file", "other"]);
+    let [mut one, mut two, mut three] = [process(2), process(2), process(3)];
+    for _ in 0..5 {
+        assert_eq!(says(&mut two, "fcntl exclusive 0 10 refuse"), "ok");
+        assert_eq!(says(&mut two, "fcntl free 0 0 refuse"), "ok");
+    }
+    assert_eq!(says(&mut two, "fcntl exclusive 0 10 refuse"), "ok");
+    assert_eq!(says(&mut one, "of 1 fcntl exclusive 0 10 refuse"), "ok");
+    assert_eq!(says(&mut three, "of 1 fcntl exclusive 20 10 refuse"), "ok");
+    waits(&mut one, "fcntl exclusive 0 10 wait");
+    waits(&mut two, "of 1 fcntl exclusive 20 1 wait");
+    waits(&mut three, "of 1 fcntl exclusive 0 1 wait");
+    // One of the two who wait at the owner is told, and nobody else.
+    let begun = Instant::now();
+    let told = loop {
+        let heard = [&two, &three].map(|side| side.hear(Duration::from_millis(50)));
+        match heard {
+            [Heard::Silence, Heard::Silence] => assert!(begun.elapsed() < LIMIT),
+            heard => break heard,
+        }
+    };
+    println!("a circle is found in {:?}", begun.elapsed());
+    let deadlock = || Heard::Line("deadlock".to_owned());
+    let two_goes = told == [deadlock(), Heard::Silence];
+    assert!(two_goes || told == [Heard::Silence, deadlock()], "{told:?}");
+    assert_eq!(one.hear(NO_CIRCLE), Heard::Silence, "it is refused, too");
+    let [victim, other] = match two_goes {
+        true => [&mut two, &mut three],
+        false => [&mut three, &mut two],
+    };
+    let what = ["fcntl free 0 0 refuse", "of 1 fcntl free 0 0 refuse"];
+    for line in what {
+        assert_eq!(says(victim, line), "ok");
+    }
+    // Who goes on ends what the others wait for.
+    if two_goes {
+        assert_eq!(one.answer("its turn", LIMIT).unwrap(), "ok");
+        for line in what {
+            assert_eq!(says(&mut one, line), "ok");
+        }
+    }
+    assert_eq!(other.answer("its turn", LIMIT).unwrap(), "ok");
+    for side in [one, two, three] {
+        side.kill();
+    }
     stage.end();
 }
 
