@@ -271,6 +271,14 @@ mod tests {
             session: other,
         });
         assert_eq!(check(&request(release(other))), denied);
+        let end = |session| Op::EndCover {
+            inode,
+            session,
+            cover: 1,
+            locks: Vec::new(),
+        };
+        assert_eq!(check(&request(end(SessionId::new(MOUNTS, 8)))), Ok(()));
+        assert_eq!(check(&request(end(other))), denied);
         let in_its_name = session::Execute {
             session: other,
             ..request(Op::GetAttr { inode })

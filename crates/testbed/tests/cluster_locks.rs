@@ -203,8 +203,14 @@ fn a_host_locks_records_without_a_word_and_other_hosts_know_exactly_which_it_has
         assert!(had - freed < CALL_MAX, "{:?}", had - freed);
     });
     fcntl(&three, Mode::Free, Span::WHOLE, refuse).unwrap();
-    // The same, of the owner's own host.
+    // The same, where the owner's own host looks, and where it decides.
     let one = stage.open(1);
+    for _ in 0..10 {
+        use_record(&two, span(0, 10));
+    }
+    fcntl(&two, Mode::Exclusive, span(40, 5), refuse).unwrap();
+    assert_eq!(found(&one, Span::WHOLE), Some(span(40, 5)));
+    fcntl(&two, Mode::Free, Span::WHOLE, refuse).unwrap();
     for _ in 0..5 {
         use_record(&one, span(0, 10));
     }
