@@ -216,7 +216,8 @@ fn ask(session: &Arc<Session>, id: KeptId) {
     let told = move |result: Result<(Reply, Duration), Errno>| {
         let answer = match result {
             Ok((Reply::Granted(token), _)) => CoverAnswer::Granted(token),
-            Ok(_) | Err(Errno::EAGAIN) => CoverAnswer::Refused,
+            // A host that may only read keeps nobody out.
+            Ok(_) | Err(Errno::EAGAIN | Errno::EROFS) => CoverAnswer::Refused,
             Err(_) => CoverAnswer::Unknown,
         };
         let steps = asker.record_locks.state().covers.cover_answered(id, answer);
