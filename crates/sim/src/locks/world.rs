@@ -410,16 +410,18 @@ impl Locks {
         }
     }
 
-    /// Tells a session something.
+    /// Tells a session something, if it is there: what is for one that is no more the next one does not hear.
     pub(super) fn tell(&mut self, from: usize, session: SessionId, word: Word) {
         let to = crate::world::host_of(session.node());
         let life = self.life(to);
-        let told = Event::Word { to, life, word };
-        if from == to {
-            return self.after(1, told);
-        }
-        if let [Some(delay), _] = self.net.deliveries(from, to, &mut self.rng) {
-            self.after(delay, told);
+        let there = self.hosts[to].session.as_ref();
+        let there = there.is_some_and(|there| there.id == session);
+        let delay = match from == to {
+            true => Some(1),
+            false => self.net.deliveries(from, to, &mut self.rng)[0],
+        };
+        if let Some(delay) = delay.filter(|_| there) {
+            self.after(delay, Event::Word { to, life, word });
         }
     }
 
