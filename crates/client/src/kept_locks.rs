@@ -79,7 +79,7 @@ pub(crate) fn set(
     };
     let range = match lock.kind {
         LockKind::Flock => ByteRange::new(0, u64::MAX),
-        LockKind::Posix | LockKind::Service => lock.range,
+        LockKind::Posix | LockKind::Service | LockKind::Cover => lock.range,
     };
     if range.is_empty() {
         return done(Err(Errno::EINVAL));
@@ -221,7 +221,7 @@ fn give_back_all(session: Arc<Session>, mut ids: Vec<KeptId>, then: Box<dyn FnOn
 }
 
 /// A lock goes back to the owner. `then`: when that has heard of it, or could not be asked; it is told again in that case.
-fn give_back(session: Arc<Session>, id: KeptId, then: Box<dyn FnOnce() + Send>) {
+pub(crate) fn give_back(session: Arc<Session>, id: KeptId, then: Box<dyn FnOnce() + Send>) {
     let unlock = Op::SetLock {
         inode: id.inode,
         session: session.id,

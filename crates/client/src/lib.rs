@@ -15,6 +15,7 @@ mod kept_locks;
 pub mod lock_ioctl;
 mod locks;
 mod past;
+mod record_locks;
 mod session;
 mod vfs;
 

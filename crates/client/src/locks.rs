@@ -5,11 +5,13 @@
 //! no longer waits.
 
 use crate::fs::{Done, FileLock};
-use crate::session::Session;
+use crate::record_locks::{self, Decided, What};
+use crate::session::{Session, unexpected};
 use parking_lot::Mutex;
+use perigee_meta::lock::cover::{Outcome, Request};
 use perigee_meta::queue::ASK_AGAIN;
 use perigee_meta::{LockKind, Op, Patience, Reply, Token, WaitId};
-use perigee_types::{Errno, InodeId};
+use perigee_types::{ByteRange, Errno, InodeId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -114,6 +116,17 @@ pub(crate) struct Attempt {
     patience: Patience,
     /// Counts the tries.
     round: u64,
+    /// Whether it may have a place at the owner.
+    place: Place,
+}
+
+/// Where a wait may be known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In this session alone.
+    Here,
+    /// At the owner, too.
+    Owner,
 }
 
 impl Attempt {
@@ -138,12 +151,31 @@ impl Attempt {
             lock,
             patience,
             round: 0,
+            place: Place::Here,
         }
         .run(done);
     }
 
     fn run(mut self, done: Done<()>) {
         self.round += 1;
+        if self.lock.kind != LockKind::Posix {
+            return self.ask_owner(done);
+        }
+        let session = self.session.clone();
+        let request = Request {
+            inode: self.inode,
+            lock: self.lock,
+            patience: self.patience,
+        };
+        let then = move |decided| match decided {
+            Decided::Here(result) => self.told(done, result),
+            Decided::Owner => self.ask_owner(done),
+        };
+        record_locks::decide(&session, What::Request(request), Box::new(then));
+    }
+
+    fn ask_owner(mut self, done: Done<()>) {
+        self.place = Place::Owner;
         let op = Op::SetLock {
             inode: self.inode,
             session: self.session.id,
@@ -154,16 +186,31 @@ impl Attempt {
         session.backend.execute(
             session.id,
             op,
-            Box::new(move |result| match result {
-                Ok((Reply::Blocked(_), _)) => self.blocked(done),
-                Ok((Reply::Granted(token), _)) => {
-                    self.session.locks.granted(self.inode, &self.lock, token);
-                    self.finish(done, Ok(()));
+            Box::new(move |result| {
+                let result = result.map(|(reply, _)| reply);
+                if self.lock.kind == LockKind::Posix {
+                    let outcome = match result {
+                        Ok(Reply::Granted(_)) => Outcome::Granted,
+                        Ok(Reply::Done) => Outcome::LetGo,
+                        Ok(_) | Err(_) => Outcome::Unchanged,
+                    };
+                    record_locks::answered(&self.session, self.inode, &self.lock, outcome);
                 }
-                Ok(_) => self.finish(done, Ok(())),
-                Err(errno) => self.finish(done, Err(errno)),
+                self.told(done, result);
             }),
         );
+    }
+
+    fn told(self, done: Done<()>, result: Result<Reply, Errno>) {
+        match result {
+            Ok(Reply::Blocked(_)) => self.blocked(done),
+            Ok(Reply::Granted(token)) => {
+                self.session.locks.granted(self.inode, &self.lock, token);
+                self.finish(done, Ok(()));
+            }
+            Ok(_) => self.finish(done, Ok(())),
+            Err(errno) => self.finish(done, Err(errno)),
+        }
     }
 
     fn blocked(self, done: Done<()>) {
@@ -204,7 +251,14 @@ impl Attempt {
     /// The program has gone on: the owner is told, who forgets the wait by itself if the word is
     /// lost.
     fn call_off(self, done: Done<()>) {
-        if let Patience::Wait(wait) = self.patience {
+        if let Patience::Wait(wait) = self.patience
+            && self.lock.kind == LockKind::Posix
+        {
+            record_locks::withdraw(&self.session, self.inode, wait);
+        }
+        if let Patience::Wait(wait) = self.patience
+            && self.place == Place::Owner
+        {
             let op = Op::WithdrawLock {
                 inode: self.inode,
                 session: self.session.id,
@@ -230,38 +284,86 @@ impl Attempt {
             mode: None,
             ..self.lock
         };
-        let op = Op::SetLock {
-            inode: self.inode,
-            session: self.session.id,
-            lock: unlock,
-            patience: Patience::Refuse,
-        };
-        let id = self.session.id;
         let answer = Box::new(move |_| done(Err(Errno::EINTR)));
-        self.session.backend.execute(id, op, answer);
+        Self::start(self.session, self.inode, unlock, Patience::Refuse, answer);
     }
 }
 
-/// The kind of lock that a closing descriptor drops.
-pub(crate) fn release(
-    session: &Session,
-    inode: InodeId,
-    owner: u64,
-    kind: LockKind,
-    done: Done<()>,
-) {
-    if !session.locks.take_owner(inode, kind, owner) {
+/// A descriptor is closed: the `fcntl` locks of its process end.
+pub(crate) fn release(session: &Arc<Session>, inode: InodeId, owner: u64, done: Done<()>) {
+    if !session.locks.take_owner(inode, LockKind::Posix, owner) {
         return done(Ok(()));
     }
+    let lock = FileLock {
+        kind: LockKind::Posix,
+        owner,
+        range: ByteRange::new(0, u64::MAX),
+        mode: None,
+        pid: 0,
+    };
+    let request = Request {
+        inode,
+        lock,
+        patience: Patience::Refuse,
+    };
+    let asker = session.clone();
+    let then = move |decided| match decided {
+        Decided::Here(result) => done(result.map(|_| ())),
+        Decided::Owner => release_at_owner(asker, inode, lock, done),
+    };
+    record_locks::decide(session, What::Request(request), Box::new(then));
+}
+
+fn release_at_owner(session: Arc<Session>, inode: InodeId, lock: FileLock, done: Done<()>) {
     let op = Op::ReleaseLocks {
         inode,
         session: session.id,
-        owner: Some(owner),
-        kind: Some(kind),
+        owner: Some(lock.owner),
+        kind: Some(lock.kind),
     };
-    session.backend.execute(
-        session.id,
-        op,
-        Box::new(move |result| done(result.map(|_| ()))),
-    );
+    let asker = session.clone();
+    let answer = move |result: Result<_, Errno>| {
+        let outcome = match result {
+            Ok(_) => Outcome::LetGo,
+            Err(_) => Outcome::Unchanged,
+        };
+        record_locks::answered(&asker, inode, &lock, outcome);
+        done(result.map(|_| ()));
+    };
+    session.backend.execute(session.id, op, Box::new(answer));
+}
+
+/// Finds the first lock that stands in the way of one.
+pub(crate) fn look(
+    session: &Arc<Session>,
+    inode: InodeId,
+    lock: FileLock,
+    done: Done<Option<FileLock>>,
+) {
+    let found = |result| match result {
+        Ok(Reply::Lock(found)) => Ok(found),
+        Ok(_) => unexpected(),
+        Err(errno) => Err(errno),
+    };
+    let asker = session.clone();
+    let then = move |decided| match decided {
+        Decided::Here(result) => done(found(result)),
+        Decided::Owner => {
+            let op = Op::GetLock {
+                inode,
+                session: asker.id,
+                lock,
+            };
+            let answer = move |result: Result<(Reply, _), Errno>| {
+                done(found(result.map(|(reply, _)| reply)));
+            };
+            asker.backend.execute(asker.id, op, Box::new(answer));
+        }
+    };
+    match lock.kind {
+        LockKind::Posix => {
+            record_locks::decide(session, What::Look(inode, lock), Box::new(then));
+        }
+        LockKind::Flock | LockKind::Service | LockKind::Cover => then(Decided::Owner),
+    }
 }

@@ -5,8 +5,10 @@ use crate::fs::{Caller, Done, Entry, KernelCache, OpenFlags, OpenMode, Opened, S
 use crate::handles::{Handle, Handles};
 use crate::kept_locks::KeptLocks;
 use crate::locks::Locks;
+use crate::record_locks::{self, RecordLocks};
+use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
-use perigee_meta::{Credential, Op, Reply, Touched, WaitId};
+use perigee_meta::{Credential, LockKind, Op, Reply, Touched, WaitId};
 use perigee_types::{ByteRange, Errno, InodeId, SessionId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -24,6 +26,7 @@ pub struct Session {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) locks: Locks,
     pub(crate) kept_locks: KeptLocks,
+    pub(crate) record_locks: RecordLocks,
     pub(crate) handles: Handles,
     kernel: OnceLock<Arc<dyn KernelCache>>,
     keeps_names: AtomicBool,
@@ -60,6 +63,7 @@ impl Session {
             backend,
             locks: Locks::default(),
             kept_locks: KeptLocks::default(),
+            record_locks: RecordLocks::new(id),
             handles: Handles::default(),
             kernel: OnceLock::new(),
             keeps_names: AtomicBool::new(true),
@@ -172,17 +176,30 @@ impl Session {
     /// A lock that this session has stands in somebody's way. `done` is told what becomes of it, once the owner has it back
     /// or could not be told.
     pub fn lock_called(self: &Arc<Self>, id: KeptId, done: Box<dyn FnOnce(Fate) + Send>) {
-        KeptLocks::called(self.clone(), id, done);
+        match id.kind {
+            LockKind::Cover => record_locks::called(self, id, done),
+            LockKind::Posix | LockKind::Flock | LockKind::Service => {
+                KeptLocks::called(self.clone(), id, done);
+            }
+        }
     }
 
     /// This node has shown no sign of life for so long that its locks may have been ended: it keeps none that nobody uses.
     pub fn locks_lapsed(self: &Arc<Self>) {
         KeptLocks::lapsed(self);
+        record_locks::lapsed(self);
+    }
+
+    /// Who of this session's programs waits for whom, as far as the session decides.
+    #[must_use]
+    pub fn lock_waits(&self) -> Vec<Wait> {
+        self.record_locks.waits()
     }
 
     /// The mount is gone: nobody waits for a lock any more.
     pub fn stop_waiting(&self) {
         self.kept_locks.end();
+        self.record_locks.end();
         self.locks.interrupt_all();
     }
 

@@ -278,7 +278,10 @@ impl FileSystem for Session {
     }
 
     fn flush(&self, inode: InodeId, _handle: u64, owner: u64, done: Done<()>) {
-        locks::release(self, inode, owner, LockKind::Posix, done);
+        let Some(session) = self.me.upgrade() else {
+            return done(Err(Errno::EIO));
+        };
+        locks::release(&session, inode, owner, done);
     }
 
     fn maps_unseen(&self, inode: InodeId, handle: u64) -> Result<(), Errno> {
@@ -494,20 +497,10 @@ impl FileSystem for Session {
     }
 
     fn getlk(&self, inode: InodeId, lock: FileLock, done: Done<Option<FileLock>>) {
-        self.execute(
-            Op::GetLock {
-                inode,
-                session: self.id,
-                lock,
-            },
-            Box::new(move |result| {
-                done(match result {
-                    Ok((Reply::Lock(found), _)) => Ok(found),
-                    Ok(_) => unexpected(),
-                    Err(errno) => Err(errno),
-                });
-            }),
-        );
+        let Some(session) = self.me.upgrade() else {
+            return done(Err(Errno::EIO));
+        };
+        locks::look(&session, inode, lock, done);
     }
 
     fn setlk(&self, inode: InodeId, lock: FileLock, wait: bool, request: u64, done: Done<()>) {
@@ -524,6 +517,8 @@ impl FileSystem for Session {
             LockKind::Flock | LockKind::Service => {
                 kept_locks::set(session, inode, lock, patience, done);
             }
+            // No program has one.
+            LockKind::Cover => done(Err(Errno::EINVAL)),
         }
     }
 
@@ -531,6 +526,7 @@ impl FileSystem for Session {
         match kind {
             LockKind::Posix => self.locks.token(inode, kind, owner),
             LockKind::Flock | LockKind::Service => self.kept_locks.token(inode, kind, owner),
+            LockKind::Cover => None,
         }
     }
 

@@ -23,8 +23,10 @@
 //! ([`Fences`]): a [`LockQueue`] is all that an owner's memory has of locks.
 
 use crate::lock::{
-    self, Fences, FileLock, LockKind, LockOwner, Patience, Token, WaitId, cycle::Wait, planted,
-    table,
+    self, Fences, FileLock, LockKind, LockOwner, Patience, Token, WaitId,
+    cycle::Wait,
+    planted,
+    table::{self, InTheWay},
 };
 use crate::op::{Op, Reply};
 use crate::record::HeldLocks;
@@ -89,7 +91,7 @@ pub enum Admission {
     Run,
     /// It may run now, and will find that others have what it wants: these are called back, who may only keep it.
     RunAndCall(Vec<LockOwner>),
-    /// The same, of a request that does not wait: it is [`Asked::Called`] when they have been called, who may only keep it. It
+    /// The same, of a request that does not wait, or only looks: it is [`Asked::Called`] when they have been called, who may only keep it. It
     /// runs when nobody has it any more, or one of them has said that a program uses it.
     CallFirst(Vec<LockOwner>),
     /// This is its answer; the locks on the inode stay as they are.
@@ -231,7 +233,7 @@ impl LockQueue {
                 lock,
                 patience: Patience::Wait(wait),
                 ..
-            } => Ask {
+            } if lock.kind != LockKind::Cover => Ask {
                 inode: *inode,
                 ticket: Ticket {
                     session,
@@ -247,23 +249,19 @@ impl LockQueue {
             Op::SetLock { .. } if self.over.contains(&session) => {
                 return Ok(Admission::Answered(Err(Errno::EIO)));
             }
+            Op::SetLock { inode, lock, .. } if lock.kind == LockKind::Cover => {
+                return Ok(self.admit_cover(*inode, lock));
+            }
             Op::SetLock {
                 inode,
                 lock,
                 patience: Patience::Refuse,
                 ..
-            } if lock.mode.is_some() && is_kept(lock.kind) => {
-                let in_the_way = table::obstructors(&held(*inode)?, session, lock);
-                if *asked != Asked::First && planted!(self, RefusedForSilence) {
-                    return Ok(Admission::Run);
-                }
-                let decided = in_the_way.is_empty()
-                    || asked.is_used(&in_the_way)
-                    || planted!(self, RefusedUncalled);
-                return Ok(match decided {
-                    true => Admission::Run,
-                    false => Admission::CallFirst(in_the_way),
-                });
+            } if lock.mode.is_some() => {
+                return Ok(self.admit_impatient(asked, &held(*inode)?, session, lock));
+            }
+            Op::GetLock { inode, lock, .. } => {
+                return Ok(self.admit_impatient(asked, &held(*inode)?, session, lock));
             }
             _ => return Ok(Admission::Run),
         };
@@ -272,14 +270,48 @@ impl LockQueue {
         }
         let held = held(ask.inode)?;
         Ok(match self.ask(now, &ask, &held) {
-            Turn::Blocked if is_kept(ask.lock.kind) => {
-                Admission::RunAndCall(table::obstructors(&held, session, &ask.lock))
-            }
-            Turn::Take | Turn::Blocked => Admission::Run,
+            Turn::Blocked => match table::keepers(&held, session, &ask.lock) {
+                keepers if keepers.is_empty() => Admission::Run,
+                keepers => Admission::RunAndCall(keepers),
+            },
+            Turn::Take => Admission::Run,
             Turn::Behind(lock) => Admission::Answered(Ok(Reply::Blocked(lock))),
             Turn::Deadlock => Admission::Gone(Errno::EDEADLK),
             Turn::Full => Admission::Answered(Err(Errno::ENOLCK)),
         })
+    }
+
+    /// A request that does not wait: who only keeps what is in its way is called for that first.
+    fn admit_impatient(
+        &self,
+        asked: &Asked,
+        held: &HeldLocks,
+        session: SessionId,
+        lock: &FileLock,
+    ) -> Admission {
+        if *asked != Asked::First && planted!(self, RefusedForSilence) {
+            return Admission::Run;
+        }
+        match table::in_the_way(held, session, lock) {
+            InTheWay::MayBeKept(keepers)
+                if !asked.is_used(&keepers) && !planted!(self, RefusedUncalled) =>
+            {
+                Admission::CallFirst(keepers)
+            }
+            InTheWay::Nothing | InTheWay::Used | InTheWay::MayBeKept(_) => Admission::Run,
+        }
+    }
+
+    /// A session asks to decide by itself: not while anybody waits, whose turn only the owner knows.
+    fn admit_cover(&self, inode: InodeId, lock: &FileLock) -> Admission {
+        let line = self.lines.get(&inode).into_iter().flatten();
+        let mut waiting = line.filter(|waiter| waiter.lock.kind == LockKind::Posix);
+        match waiting.next() {
+            Some(waiter) if lock.mode.is_some() => {
+                Admission::Answered(Ok(Reply::Blocked(waiter.lock)))
+            }
+            _ => Admission::Run,
+        }
     }
 
     /// An operation took effect: the inodes whose locks, or waiters, are others than before. Each is to be
@@ -289,6 +321,7 @@ impl LockQueue {
             Op::SetLock { inode, .. }
             | Op::ReleaseLocks { inode, .. }
             | Op::WithdrawLock { inode, .. }
+            | Op::EndCover { inode, .. }
                 if self.lines.contains_key(inode) || self.fences.are_on(*inode) =>
             {
                 vec![*inode]
@@ -418,6 +451,12 @@ impl LockQueue {
         self.retain(inode, |waiter| waiter.ticket != ticket);
     }
 
+    /// Another decides about an inode: those who wait for it ask there.
+    pub(crate) fn dismiss(&mut self, inode: InodeId) -> Vec<Ticket> {
+        let line = self.lines.remove(&inode).unwrap_or_default();
+        line.iter().map(|waiter| waiter.ticket).collect()
+    }
+
     /// A session is gone; the inodes on which it waited.
     pub fn end_session(&mut self, session: SessionId) -> Vec<InodeId> {
         let waited =
@@ -539,11 +578,6 @@ impl LockQueue {
         }
         false
     }
-}
-
-/// Whether hosts may keep locks of a kind that they do not use.
-const fn is_kept(kind: LockKind) -> bool {
-    matches!(kind, LockKind::Flock | LockKind::Service)
 }
 
 /// The first who came before the one at `place` and goes before it.

@@ -301,6 +301,7 @@ pub struct HeldLocks {
     pub(crate) service: Vec<HeldLock>,
     /// Of sessions that may believe to have them.
     pub(crate) ended: Vec<EndedLock>,
+    pub(crate) covers: Vec<HeldLock>,
 }
 
 impl HeldLocks {
@@ -311,8 +312,8 @@ impl HeldLocks {
 
     fn is_sound(&self) -> bool {
         let ended = self.ended.iter().map(|ended| &ended.lock);
-        let held = [&self.posix, &self.flock, &self.service];
-        let mut locks = held.into_iter().flatten().chain(ended);
+        let held = LockKind::ALL.into_iter().flat_map(|kind| self.list(kind));
+        let mut locks = held.chain(ended);
         locks.all(|lock| !lock.range.is_empty())
     }
 }
@@ -361,14 +362,45 @@ impl From<HeldLocksV1> for HeldLocks {
 }
 
 #[derive(Serialize, Deserialize)]
+struct HeldLocksV2 {
+    posix: Vec<HeldLock>,
+    flock: Vec<HeldLock>,
+    service: Vec<HeldLock>,
+    ended: Vec<EndedLock>,
+}
+
+impl From<HeldLocksV2> for HeldLocks {
+    fn from(locks: HeldLocksV2) -> Self {
+        Self {
+            posix: locks.posix,
+            flock: locks.flock,
+            service: locks.service,
+            ended: locks.ended,
+            covers: Vec::new(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
 enum StoredLocks {
     V1(HeldLocksV1),
     /// In five modes, each with its token, and with those that were ended.
-    V2(HeldLocks),
+    V2(HeldLocksV2),
+    /// With covers.
+    V3(HeldLocks),
 }
 
+/// A table without covers is as it was before there were any.
 pub(crate) fn encode_locks(locks: HeldLocks) -> Vec<u8> {
-    encode(&StoredLocks::V2(locks))
+    if !locks.covers.is_empty() {
+        return encode(&StoredLocks::V3(locks));
+    }
+    encode(&StoredLocks::V2(HeldLocksV2 {
+        posix: locks.posix,
+        flock: locks.flock,
+        service: locks.service,
+        ended: locks.ended,
+    }))
 }
 
 pub(crate) fn decode_locks(
@@ -378,7 +410,8 @@ pub(crate) fn decode_locks(
 ) -> Result<HeldLocks, Refusal> {
     let locks = match decode(value) {
         Some(StoredLocks::V1(locks)) => Some(HeldLocks::from(locks)),
-        Some(StoredLocks::V2(locks)) => Some(locks),
+        Some(StoredLocks::V2(locks)) => Some(HeldLocks::from(locks)),
+        Some(StoredLocks::V3(locks)) => Some(locks),
         None => None,
     };
     locks
@@ -661,6 +694,14 @@ mod tests {
         assert_eq!(encode_locks(locks.clone()), expected);
         let decoded = decode_locks(ContainerId::ROOT, b"l", &expected);
         assert_eq!(decoded.expect("version 2"), locks);
+        let covered = HeldLocks {
+            covers: vec![held],
+            ..locks
+        };
+        let bytes = encode_locks(covered.clone());
+        assert_eq!((bytes[0], &bytes[1..24]), (2, &expected[1..]));
+        let decoded = decode_locks(ContainerId::ROOT, b"l", &bytes);
+        assert_eq!(decoded.expect("version 3"), covered);
     }
 
     #[test]

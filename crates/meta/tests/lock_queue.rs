@@ -46,7 +46,9 @@ fn session_of(owner: u64) -> SessionId {
 
 fn bytes(lock: &FileLock) -> std::ops::Range<u64> {
     match lock.kind {
-        LockKind::Posix | LockKind::Service => lock.range.start..lock.range.end.min(BYTES),
+        LockKind::Posix | LockKind::Service | LockKind::Cover => {
+            lock.range.start..lock.range.end.min(BYTES)
+        }
         LockKind::Flock => 0..BYTES,
     }
 }

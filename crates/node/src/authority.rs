@@ -114,7 +114,7 @@ pub(crate) fn check_session(from: NodeId, session: SessionId) -> Result<(), Deni
 pub(crate) fn may_run(directory: &Directory, from: NodeId, operation: &Op) -> bool {
     let changes = match operation {
         Op::SetLock { lock, .. } => lock.mode.is_some_and(|mode| !mode.is_for_reading()),
-        Op::ReleaseLocks { .. } | Op::ReleaseSession { .. } => false,
+        Op::ReleaseLocks { .. } | Op::ReleaseSession { .. } | Op::EndCover { .. } => false,
         operation => crate::container::changes(operation),
     };
     !changes || may_write(directory, from)
@@ -137,6 +137,7 @@ pub(crate) fn check_request(
         | Op::SetLock { session, .. }
         | Op::WithdrawLock { session, .. }
         | Op::ReleaseLocks { session, .. }
+        | Op::EndCover { session, .. }
         | Op::ReleaseSession { session, .. } => check_session(from, *session)?,
         Op::Wrote { .. } | Op::Reap { .. } | Op::Orphans { .. } | Op::ExpireSession { .. } => {
             return Err(Denied::OwnersAffair);
@@ -297,6 +298,14 @@ mod tests {
             session: other,
         });
         assert_eq!(check(&request(release(other))), denied);
+        let end = |session| Op::EndCover {
+            inode,
+            session,
+            cover: 1,
+            locks: Vec::new(),
+        };
+        assert_eq!(check(&request(end(SessionId::new(MOUNTS, 8)))), Ok(()));
+        assert_eq!(check(&request(end(other))), denied);
         let in_its_name = session::Execute {
             session: other,
             ..request(Op::GetAttr { inode })

@@ -1,7 +1,8 @@
 //! Finds waits for locks that go in a circle over the containers of several owners, and ends one of each.
 //!
 //! Each owner looks by itself, and only while somebody waits in a container of its own: it asks the others who waits
-//! there, and does so twice ([`cycle`](perigee_meta::lock::cycle)). Whoever looks refuses what waits at its own alone.
+//! there, and by what their mounts decide by themselves, and does so twice ([`cycle`](perigee_meta::lock::cycle)). Whoever looks
+//! refuses what waits at its own alone.
 
 use crate::env::Env;
 use futures_util::future::join_all;
@@ -19,11 +20,14 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// The most holders, of all waits together, that one node tells of, or believes another one.
 const HOLDERS_MAX: usize = 10_000;
 
-/// Who waits for whom in the containers that this node owns.
+/// Who waits for whom in the containers that this node owns, and in its mounts.
 pub(crate) fn waits_here(env: &Env) -> Vec<Wait> {
+    bounded(owned(env).into_iter().chain(env.sessions.lock_waits())).collect()
+}
+
+fn owned(env: &Env) -> Vec<Wait> {
     let containers = env.all_containers();
-    let waits = containers.iter().flat_map(|container| container.waits());
-    bounded(waits).collect()
+    containers.iter().flat_map(|c| c.waits()).collect()
 }
 
 fn bounded(waits: impl Iterator<Item = Wait>) -> impl Iterator<Item = Wait> {
@@ -39,9 +43,9 @@ pub(crate) async fn run(env: Arc<Env>) {
     let mut earlier = Vec::new();
     loop {
         tokio::time::sleep(LOOK).await;
-        let later = match waits_here(&env) {
-            here if here.is_empty() => here,
-            here => with_others(&env, here).await,
+        let later = match owned(&env) {
+            none if none.is_empty() => none,
+            _ => with_others(&env, waits_here(&env)).await,
         };
         for victim in victims(&earlier, &later) {
             // The other owners of the circle find it, too.
@@ -53,13 +57,12 @@ pub(crate) async fn run(env: Arc<Env>) {
     }
 }
 
-/// The same, with what the others say that may own containers.
+/// The same, with what the others say.
 async fn with_others(env: &Arc<Env>, mut waits: Vec<Wait>) -> Vec<Wait> {
     let others: Vec<NodeId> = {
         let directory = env.directory.read();
         let live = directory.live.keys().copied();
-        let owns = |node: &NodeId| directory.node(*node).is_some_and(|n| n.role.stores());
-        live.filter(|node| *node != env.me).filter(owns).collect()
+        live.filter(|node| *node != env.me).collect()
     };
     let asks = others.into_iter().map(|node| async move {
         let answer = env.ask(node, &AskWaits, bytes::Bytes::new(), ANSWER).await;

@@ -5,6 +5,7 @@ use crate::env::Env;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use perigee_client::Session;
+use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::near::{Asked, Near, Word};
 use perigee_meta::{Attr, Op, Reply, Touched};
@@ -186,6 +187,14 @@ impl Sessions {
         let open = self.open.read();
         let known = sessions.iter().filter(|session| open.contains_key(session));
         known.copied().collect()
+    }
+
+    /// Who waits for whom by what mounts of this node decide by themselves.
+    pub(crate) fn lock_waits(&self) -> Vec<Wait> {
+        let open: Vec<_> = self.open.read().values().cloned().collect();
+        open.iter()
+            .flat_map(|session| session.lock_waits())
+            .collect()
     }
 
     /// This node has shown no sign of life for so long that its locks may have been ended: no mount keeps any that it does

@@ -85,7 +85,10 @@ fn dispatch(words: &[&str]) -> Checked<bool> {
 
 fn child(words: &[&str]) -> Checked<bool> {
     match *words {
-        ["locker", path] => exclusion::locking_side(Path::new(path))?,
+        ["locker", ref paths @ ..] => {
+            let paths: Vec<&Path> = paths.iter().map(Path::new).collect();
+            exclusion::locking_side(&paths)?;
+        }
         ["counter", kind, path, rounds] => {
             exclusion::counting_side(kind, Path::new(path), number(Some(&rounds), 0)?)?;
         }

@@ -1,7 +1,10 @@
 //! Locks that hosts keep, and locks in five modes.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::lock::{FIVE_MODES, Mode, Patience, Span, Token, fcntl, flock, service};
+use perigee_testbed::lock::{
+    FIVE_MODES, Mode, Patience, Span, Token, fcntl, fcntl_obstacle, flock, ofd, service,
+};
+use perigee_testbed::side::{Heard, Side};
 use perigee_testbed::{Cluster, program};
 use rustix::process::Signal;
 use std::fs::File;
@@ -44,6 +47,17 @@ impl Stage {
         options.read(true).write(true).open(path).unwrap()
     }
 
+    /// A process of a host that has files open.
+    fn process(&self, host: usize, names: &[&str]) -> Side {
+        let paths = names.iter().map(|name| self.mounts[host - 1].join(name));
+        let paths: Vec<String> = paths.map(|p| p.to_string_lossy().into_owned()).collect();
+        let words = std::iter::once("locker").chain(paths.iter().map(String::as_str));
+        let words: Vec<&str> = words.collect();
+        let side = Side::spawn(&program::testbed().unwrap(), &words).unwrap();
+        side.answer("a process starts", LIMIT).unwrap();
+        side
+    }
+
     fn signal(&mut self, nodes: &[u32], signal: Signal) {
         for node in nodes {
             self.cluster.kill(*node, signal).unwrap();
@@ -60,6 +74,16 @@ impl Stage {
 fn use_it(file: &File, mode: Mode) {
     flock(file, mode, Patience::Refuse).unwrap();
     flock(file, Mode::Free, Patience::Wait).unwrap();
+}
+
+fn says(side: &mut Side, line: &str) -> String {
+    side.ask(line, LIMIT).unwrap()
+}
+
+/// A process asks for what it does not get yet.
+fn waits(side: &mut Side, line: &str) {
+    side.send(line).unwrap();
+    assert_eq!(side.hear(Duration::from_millis(200)), Heard::Silence);
 }
 
 fn is_refused(result: io::Result<()>) -> bool {
@@ -116,6 +140,230 @@ fn a_host_locks_again_and_again_without_a_word_until_another_one_wants_the_lock(
     });
     drop((two, three));
     stage.end();
+}
+
+const fn span(start: i64, length: i64) -> Span {
+    Span { start, length }
+}
+
+fn use_record(file: &File, span: Span) {
+    fcntl(file, Mode::Exclusive, span, Patience::Refuse).unwrap();
+    fcntl(file, Mode::Free, span, Patience::Wait).unwrap();
+}
+
+/// What a host decides about by itself is shown to others as it is, and theirs to it.
+#[test]
+fn a_host_locks_records_without_a_word_and_other_hosts_know_exactly_which_it_has() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut stage = Stage::set();
+    let (two, three) = (stage.open(2), stage.open(3));
+    let other = stage.open(2);
+    for _ in 0..3 {
+        use_record(&two, span(0, 10));
+    }
+    stage.signal(&[1, 3], Signal::STOP);
+    let begun = Instant::now();
+    for record in 0..1_000 {
+        use_record(&two, span(record * 10, 10));
+    }
+    let took = begun.elapsed();
+    fcntl(&two, Mode::Exclusive, span(5, 25), Patience::Refuse).unwrap();
+    fcntl(&two, Mode::Free, span(15, 5), Patience::Refuse).unwrap();
+    assert!(is_refused(ofd(&other, Mode::Shared, Patience::Refuse)));
+    stage.signal(&[1, 3], Signal::CONT);
+    println!("1,000 record locks while nobody answers: {took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+
+    let begun = Instant::now();
+    let found = |file: &File, span| fcntl_obstacle(file, Mode::Shared, span).unwrap();
+    assert_eq!(found(&three, Span::WHOLE), Some(span(5, 10)));
+    assert_eq!(found(&three, span(17, 1_000)), Some(span(20, 10)));
+    assert_eq!(found(&three, span(15, 5)), None);
+    let refuse = Patience::Refuse;
+    assert!(is_refused(fcntl(&three, Mode::Shared, span(14, 1), refuse)));
+    fcntl(&three, Mode::Exclusive, span(15, 5), refuse).unwrap();
+    let took = begun.elapsed();
+    assert!(took < CALL_MAX, "{took:?}");
+    assert!(is_refused(fcntl(&two, Mode::Shared, span(15, 1), refuse)));
+    // Who waits has its turn, at the owner as well as on the host that has the lock.
+    let (sender, receiver) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let waits = &three;
+        scope.spawn(move || {
+            fcntl(waits, Mode::Exclusive, span(20, 1), Patience::Wait).unwrap();
+            sender.send(Instant::now()).unwrap();
+        });
+        let early = receiver.recv_timeout(Duration::from_millis(300));
+        assert!(early.is_err(), "another host has it");
+        let freed = Instant::now();
+        fcntl(&two, Mode::Free, span(0, 100), Patience::Refuse).unwrap();
+        let had = receiver.recv_timeout(LIMIT).unwrap();
+        assert!(had - freed < CALL_MAX, "{:?}", had - freed);
+    });
+    fcntl(&three, Mode::Free, Span::WHOLE, refuse).unwrap();
+    // The same, where the owner's own host looks, and where it decides.
+    let one = stage.open(1);
+    for _ in 0..10 {
+        use_record(&two, span(0, 10));
+    }
+    fcntl(&two, Mode::Exclusive, span(40, 5), refuse).unwrap();
+    assert_eq!(found(&one, Span::WHOLE), Some(span(40, 5)));
+    fcntl(&two, Mode::Free, Span::WHOLE, refuse).unwrap();
+    for _ in 0..5 {
+        use_record(&one, span(0, 10));
+    }
+    fcntl(&one, Mode::Exclusive, span(30, 5), refuse).unwrap();
+    assert_eq!(found(&three, Span::WHOLE), Some(span(30, 5)));
+    assert!(is_refused(fcntl(&three, Mode::Shared, span(34, 1), refuse)));
+    fcntl(&three, Mode::Shared, span(35, 1), refuse).unwrap();
+    drop((one, two, three, other));
+    stage.end();
+}
+
+/// Processes of a host that decides about their locks: they wait, die while they do, and hear of circles, though no other host
+/// answers; and what one of them left goes on at the owner.
+#[test]
+fn programs_of_one_host_wait_die_and_hear_of_circles_while_no_other_host_answers() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut stage = Stage::set();
+    let process = || stage.process(2, &["file"]);
+    let [mut one, mut two, mut three] = [process(), process(), process()];
+    for _ in 0..5 {
+        assert_eq!(says(&mut one, "fcntl exclusive 0 10 refuse"), "ok");
+        assert_eq!(says(&mut one, "fcntl free 0 0 refuse"), "ok");
+    }
+    stage.signal(&[1, 3], Signal::STOP);
+    assert_eq!(says(&mut one, "fcntl exclusive 0 10 refuse"), "ok");
+    assert_eq!(says(&mut three, "fcntl exclusive 20 10 refuse"), "ok");
+    waits(&mut two, "fcntl exclusive 5 1 wait");
+    waits(&mut one, "fcntl shared 25 1 wait");
+    assert_eq!(says(&mut three, "fcntl shared 5 1 wait"), "deadlock");
+    assert_eq!(says(&mut three, "obstacle shared 0 0"), "held 0 10");
+    assert_eq!(says(&mut three, "fcntl free 0 0 refuse"), "ok");
+    assert_eq!(one.answer("its turn", LIMIT).unwrap(), "ok");
+    two.kill();
+    assert_eq!(says(&mut one, "fcntl free 0 0 refuse"), "ok");
+    // Who died waiting has nothing, and stands in nobody's way.
+    assert_eq!(says(&mut three, "fcntl exclusive 5 1 wait"), "ok");
+    waits(&mut one, "fcntl exclusive 0 10 wait");
+    three.kill();
+    assert_eq!(one.answer("its turn", LIMIT).unwrap(), "ok");
+    stage.signal(&[1, 3], Signal::CONT);
+    let far = stage.open(3);
+    let found = fcntl_obstacle(&far, Mode::Shared, Span::WHOLE).unwrap();
+    assert_eq!(found, Some(span(0, 10)));
+    one.kill();
+    fcntl(&far, Mode::Exclusive, Span::WHOLE, Patience::Wait).unwrap();
+    drop(far);
+    stage.end();
+}
+
+/// One waits for another by what their host decides, that one at the owner for a third on another host, and the third for the
+/// first: nobody sees all of it.
+#[test]
+fn who_waits_in_a_circle_that_a_host_decides_about_in_part_is_told_so() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let stage = Stage::set();
+    std::fs::write(stage.mounts[0].join("other"), "content").unwrap();
+    let process = |host| stage.process(host, &["file", "other"]);
+    let [mut one, mut two, mut three] = [process(2), process(2), process(3)];
+    for _ in 0..5 {
+        assert_eq!(says(&mut two, "fcntl exclusive 0 10 refuse"), "ok");
+        assert_eq!(says(&mut two, "fcntl free 0 0 refuse"), "ok");
+    }
+    assert_eq!(says(&mut two, "fcntl exclusive 0 10 refuse"), "ok");
+    assert_eq!(says(&mut one, "of 1 fcntl exclusive 0 10 refuse"), "ok");
+    assert_eq!(says(&mut three, "of 1 fcntl exclusive 20 10 refuse"), "ok");
+    waits(&mut one, "fcntl exclusive 0 10 wait");
+    waits(&mut two, "of 1 fcntl exclusive 20 1 wait");
+    waits(&mut three, "of 1 fcntl exclusive 0 1 wait");
+    // One of the two who wait at the owner is told, and nobody else.
+    let begun = Instant::now();
+    let told = loop {
+        let heard = [&two, &three].map(|side| side.hear(Duration::from_millis(50)));
+        match heard {
+            [Heard::Silence, Heard::Silence] => assert!(begun.elapsed() < LIMIT),
+            heard => break heard,
+        }
+    };
+    println!("a circle is found in {:?}", begun.elapsed());
+    let deadlock = || Heard::Line("deadlock".to_owned());
+    let two_goes = told == [deadlock(), Heard::Silence];
+    assert!(two_goes || told == [Heard::Silence, deadlock()], "{told:?}");
+    assert_eq!(one.hear(NO_CIRCLE), Heard::Silence, "it is refused, too");
+    let [victim, other] = match two_goes {
+        true => [&mut two, &mut three],
+        false => [&mut three, &mut two],
+    };
+    let what = ["fcntl free 0 0 refuse", "of 1 fcntl free 0 0 refuse"];
+    for line in what {
+        assert_eq!(says(victim, line), "ok");
+    }
+    // Who goes on ends what the others wait for.
+    if two_goes {
+        assert_eq!(one.answer("its turn", LIMIT).unwrap(), "ok");
+        for line in what {
+            assert_eq!(says(&mut one, line), "ok");
+        }
+    }
+    assert_eq!(other.answer("its turn", LIMIT).unwrap(), "ok");
+    for side in [one, two, three] {
+        side.kill();
+    }
+    stage.end();
+}
+
+/// The owner of the file dies while a host decides about its locks: the next one knows who has what.
+#[test]
+fn what_a_host_decides_about_outlives_the_owner_and_ends_with_the_host() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut stage = Stage::set();
+    let (two, three) = (stage.open(2), stage.open(3));
+    for _ in 0..5 {
+        use_record(&two, span(0, 10));
+    }
+    fcntl(&two, Mode::Exclusive, span(10, 5), Patience::Refuse).unwrap();
+    // One waits on the host itself, for what another open file has there.
+    let (beside, waits) = (stage.open(2), stage.open(2));
+    std::thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        scope.spawn(move || {
+            ofd(&waits, Mode::Exclusive, Patience::Wait).unwrap();
+            sender.send(()).unwrap();
+            ofd(&waits, Mode::Free, Patience::Refuse).unwrap();
+        });
+        assert!(receiver.recv_timeout(Duration::from_millis(300)).is_err());
+        stage.signal(&[1], Signal::KILL);
+        let begun = Instant::now();
+        let refused = fcntl(&three, Mode::Exclusive, span(12, 1), Patience::Refuse);
+        assert!(is_refused(refused), "after {:?}", begun.elapsed());
+        let found = fcntl_obstacle(&three, Mode::Shared, Span::WHOLE).unwrap();
+        assert_eq!(found, Some(span(10, 5)));
+        fcntl(&three, Mode::Exclusive, span(20, 1), Patience::Refuse).unwrap();
+        fcntl(&two, Mode::Free, Span::WHOLE, Patience::Refuse).unwrap();
+        assert!(receiver.recv_timeout(Duration::from_millis(300)).is_err());
+        fcntl(&three, Mode::Free, Span::WHOLE, Patience::Refuse).unwrap();
+        receiver.recv_timeout(LIMIT).unwrap();
+    });
+    for _ in 0..70 {
+        use_record(&two, span(0, 10));
+    }
+    fcntl(&two, Mode::Exclusive, span(10, 5), Patience::Refuse).unwrap();
+    stage.signal(&[2], Signal::KILL);
+    let begun = Instant::now();
+    fcntl(&three, Mode::Exclusive, span(12, 1), Patience::Wait).unwrap();
+    println!("the lock of a dead host is had after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < LIMIT);
+    drop((two, three, beside));
+    stage.cluster.umount(3).unwrap();
 }
 
 #[test]
@@ -265,6 +513,20 @@ fn who_waits_in_a_circle_over_two_containers_is_told_so() {
     let Some(_alone) = program::alone() else {
         return;
     };
+    circle_over_two_containers(0);
+}
+
+/// The same, where each host decides by itself about the file that its program has.
+#[test]
+fn who_waits_in_a_circle_over_what_two_hosts_decide_about_is_told_so() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    circle_over_two_containers(5);
+}
+
+/// `uses`: of each file by its host, before.
+fn circle_over_two_containers(uses: usize) {
     let mut cluster = Cluster::start(3).unwrap();
     let mounts = [1, 2].map(|node| cluster.mount(node).unwrap());
     let names = ["one/f", "two/f"];
@@ -288,8 +550,13 @@ fn who_waits_in_a_circle_over_two_containers_is_told_so() {
         let file = &files[host][host];
         fcntl(file, Mode::Free, Span::WHOLE, Patience::Refuse).unwrap();
     };
-    take(0, 0, Patience::Refuse).unwrap();
-    take(1, 1, Patience::Refuse).unwrap();
+    for host in [0, 1] {
+        for _ in 0..uses {
+            take(host, host, Patience::Refuse).unwrap();
+            free(host);
+        }
+        take(host, host, Patience::Refuse).unwrap();
+    }
     let (tell, told) = mpsc::channel();
     let taken: Vec<(usize, io::Result<()>)> = std::thread::scope(|scope| {
         for (host, file) in [(0, 1), (1, 0)] {

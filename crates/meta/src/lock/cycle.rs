@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Somebody waits for locks that others hold.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Wait {
-    /// The kind of the lock. Owners of different kinds have nothing to do with each other.
+    /// The kind of the lock. Owners of different kinds have nothing to do with each other, but [`LockKind::Cover`]
+    /// is a wait for an `fcntl` lock that a session decides about: no owner can refuse it.
     pub kind: LockKind,
     /// The file.
     pub inode: InodeId,
@@ -32,7 +33,20 @@ impl Wait {
             session: self.ticket.session,
             owner: self.owner,
         };
-        (self.kind, owner)
+        (self.owners(), owner)
+    }
+
+    /// The kind of lock whose owners it waits for.
+    const fn owners(&self) -> LockKind {
+        match self.kind {
+            LockKind::Posix | LockKind::Cover => LockKind::Posix,
+            LockKind::Flock => LockKind::Flock,
+            LockKind::Service => LockKind::Service,
+        }
+    }
+
+    fn can_be_refused(&self) -> bool {
+        self.kind != LockKind::Cover
     }
 }
 
@@ -61,13 +75,18 @@ pub fn victims(earlier: &[Wait], later: &[Wait]) -> Vec<Wait> {
     let mut found = Vec::new();
     loop {
         let circle = circle(&lasting);
-        let Some(mut victim) = circle.iter().max_by_key(|w| w.ticket).map(|w| (*w).clone()) else {
+        // Those that can be refused come first.
+        let last = circle.iter().max_by_key(|w| (w.can_be_refused(), w.ticket));
+        let Some(mut victim) = last.map(|w| (*w).clone()) else {
             return found;
         };
         let of_circle: BTreeSet<LockOwner> = circle.iter().map(|w| w.waiter().1).collect();
         victim.holders.retain(|holder| of_circle.contains(holder));
         lasting.retain(|wait| wait.ticket != victim.ticket);
-        found.push(victim);
+        // A circle inside one session is that one's own affair.
+        if victim.can_be_refused() {
+            found.push(victim);
+        }
     }
 }
 
@@ -84,7 +103,7 @@ fn circle(waits: &[Wait]) -> Vec<&Wait> {
         let next = |index: usize| -> Vec<usize> {
             let wait: &Wait = &waits[index];
             let holders = wait.holders.iter();
-            let waits = holders.filter_map(|holder| of.get(&(wait.kind, *holder)));
+            let waits = holders.filter_map(|holder| of.get(&(wait.owners(), *holder)));
             waits.flatten().copied().collect()
         };
         if !over[start] {

@@ -5,27 +5,23 @@
 //! use ends. A call that is lost comes again when the waiter asks again. What is called for serves no new use: so a host
 //! cannot keep others out for ever by using a lock again and again.
 //!
-//! A lock is kept from its second use in a row on; each call for a lock on a file doubles that number there, so that hosts
-//! who take turns pay for few calls.
+//! A lock is kept from its second use in a row on, and later where it was called for (`habit`).
 
+use super::habit::Habits;
 use super::{LockKind, Mode, Token, planted};
 use perigee_types::{ByteRange, InodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Uses in a row after which a lock is kept: of a file whose locks were never called for, and at most.
-const USES: (u32, u32) = (2, 64);
-/// Files whose uses are counted; with one more all are forgotten, and count from the beginning.
-const HABITS_MAX: usize = 4_096;
 /// The most locks that are kept without a use.
-const IDLE_MAX: usize = 1_024;
+pub(super) const IDLE_MAX: usize = 1_024;
 
 /// Names one lock that a host keeps: its owner, as the container's owner knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeptId {
     /// The file.
     pub inode: InodeId,
-    /// Not [`LockKind::Posix`]: that is by process, and shows whose it is.
+    /// Not [`LockKind::Posix`]: of those a host keeps a [`LockKind::Cover`] ([`super::cover`]).
     pub kind: LockKind,
     /// The name of the owner inside its session; of each grant another one.
     pub owner: u64,
@@ -94,31 +90,13 @@ impl Lock {
     }
 }
 
-/// How a file's locks are used here.
-#[derive(Debug, Clone, Copy)]
-struct Habit {
-    /// Uses since the last call.
-    uses: u32,
-    /// So many before a lock is kept.
-    needs: u32,
-}
-
-impl Default for Habit {
-    fn default() -> Self {
-        Self {
-            uses: 0,
-            needs: USES.0,
-        }
-    }
-}
-
 /// The locks that a host keeps.
 #[derive(Debug, Clone, Default)]
 pub struct Kept {
     locks: BTreeMap<KeptId, Lock>,
     /// Those that were asked for and may have been granted. The owner may call for one before its grant is here.
     asked: BTreeMap<KeptId, Call>,
-    habits: BTreeMap<InodeId, Habit>,
+    habits: Habits,
     #[cfg(feature = "plant")]
     plant: Option<super::plant::Plant>,
 }
@@ -152,15 +130,7 @@ impl Kept {
             begun: 1,
         };
         self.locks.insert(id, lock);
-        self.note_use(id.inode);
-    }
-
-    fn note_use(&mut self, inode: InodeId) {
-        if self.habits.len() >= HABITS_MAX && !self.habits.contains_key(&inode) {
-            self.habits.clear();
-        }
-        let habit = self.habits.entry(inode).or_default();
-        habit.uses = habit.uses.saturating_add(1);
+        self.habits.used(id.inode);
     }
 
     /// A use begins, if a lock that is kept here serves it; else the owner is to be asked.
@@ -174,7 +144,7 @@ impl Kept {
         lock.begun += 1;
         let served = (*id, lock.token);
         drop(of_file);
-        self.note_use(wanted.inode);
+        self.habits.used(wanted.inode);
         Some(served)
     }
 
@@ -199,8 +169,7 @@ impl Kept {
         if let Some(place) = lock.uses.iter().position(|other| *other == wanted) {
             lock.uses.swap_remove(place);
         }
-        let habit = self.habits.get(&id.inode).copied().unwrap_or_default();
-        let kept = habit.uses >= habit.needs && self.locks.len() <= IDLE_MAX;
+        let kept = self.habits.pays(id.inode) && self.locks.len() <= IDLE_MAX;
         let kept = kept && life == Life::Shown;
         if !kept && let Some(lock) = self.locks.get_mut(&id) {
             // As if it were called for, where nobody uses it any more.
@@ -214,11 +183,7 @@ impl Kept {
     /// The owner wants a lock back: it is given back now, or when its last use ends. Harmless to repeat, also when the lock
     /// is gone.
     pub fn called(&mut self, id: KeptId) -> Fate {
-        let habit = self.habits.entry(id.inode).or_default();
-        if habit.uses > 0 {
-            habit.uses = 0;
-            habit.needs = (habit.needs * 2).min(USES.1);
-        }
+        self.habits.called(id.inode);
         self.call(id)
     }
 

@@ -1,11 +1,13 @@
 //! Locks: what is asked for, who has it, and by which token.
 //!
-//! [`mode`] has the five modes, [`table`] the locks on one inode, which are state, and [`kept`] what a host does with
-//! locks that it keeps when nobody uses them. Who waits is in [`crate::queue`]; [`cycle`] finds those over several
-//! containers who wait for each other.
+//! [`mode`] has the five modes, [`table`] the locks on one inode, which are state, [`kept`] what a host does with
+//! locks that it keeps when nobody uses them, and [`cover`] how it decides about `fcntl` locks by itself. Who waits is in
+//! [`crate::queue`]; [`cycle`] finds those over several containers who wait for each other.
 
+pub mod cover;
 pub mod cycle;
 mod fences;
+mod habit;
 pub mod kept;
 mod mode;
 #[cfg(feature = "plant")]
@@ -16,21 +18,40 @@ pub(crate) mod table;
 pub use fences::Fences;
 pub use mode::Mode;
 pub use presence::{Presence, SessionEnd, lost};
-pub use table::LOCKS_MAX;
+pub use table::{EXACT_MAX, LOCKS_MAX};
 
 use perigee_types::{ByteRange, Epoch, SessionId};
 use serde::{Deserialize, Serialize};
 
-/// A kind of lock. The kinds do not see each other.
+/// A kind of lock. The kinds do not see each other, but for [`LockKind::Cover`] and [`LockKind::Posix`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LockKind {
-    /// `fcntl`: by process and byte range.
+    /// `fcntl`: by process and byte range. A host may decide about them under a [`LockKind::Cover`].
     Posix,
     /// `flock`: by open file, the whole file. A host may keep it when nobody uses it there, until it is called back
     /// ([`kept`]).
     Flock,
     /// The lock service's own: by open file and byte range, in any mode. It may be kept as a flock is.
     Service,
+    /// A session's right to decide by itself about the `fcntl` locks of its own programs ([`cover`]). It stands in the way of
+    /// other sessions' covers and `fcntl` locks, and they in its. It is called back as what a host keeps.
+    Cover,
+}
+
+impl LockKind {
+    /// Every one.
+    pub(crate) const ALL: [Self; 4] = [Self::Posix, Self::Flock, Self::Service, Self::Cover];
+
+    /// As what a host may keep what stands in the way of a lock of this kind.
+    #[must_use]
+    pub const fn kept_as(self) -> Option<Self> {
+        match self {
+            Self::Flock | Self::Service => Some(self),
+            Self::Posix => Some(Self::Cover),
+            // Who has none asks for each lock: a cover is worth no call.
+            Self::Cover => None,
+        }
+    }
 }
 
 /// A lock that is asked for, or that stands in the way.
@@ -116,7 +137,7 @@ pub(crate) use planted;
 /// The bytes that a request is about: a flock is always about all of them.
 pub(crate) const fn range_of(asked: &FileLock) -> ByteRange {
     match asked.kind {
-        LockKind::Posix | LockKind::Service => asked.range,
+        LockKind::Posix | LockKind::Service | LockKind::Cover => asked.range,
         LockKind::Flock => ByteRange {
             start: 0,
             end: u64::MAX,

@@ -16,5 +16,10 @@ perigee_types::plants! {
     RefusedForSilence = "a request that does not wait is refused for a lock whose host does not answer";
     KeptBeyondLife = "a host that shows no sign of life serves uses by locks that it keeps";
     GrantOutlivesLapse = "a host keeps a lock whose grant came after its sign of life had lapsed";
+    CoverEndsBare = "a host that gives back a cover does not say which locks its programs have under it";
+    CoverBeyondLife = "a host that shows no sign of life decides about locks under a cover";
+    CoverOverRequest = "a host asks for a cover while it has requests for locks under way";
+    WaitsUntold = "hosts do not tell of waits that they decide about";
+    EndNotReplicated = "a host may forget its cover before the record of what it has is on the whole chain";
     EarlyCallForgotten = "a host gives back a lock that is called for before its grant has come, and uses it all the same";
 }

@@ -7,12 +7,16 @@ use perigee_types::{ByteRange, SessionId};
 /// The most locks on one inode, of each kind.
 pub const LOCKS_MAX: usize = 8192;
 
+/// The most locks that a session has under a cover.
+pub const EXACT_MAX: usize = 1024;
+
 impl HeldLocks {
     pub(crate) const fn list(&self, kind: LockKind) -> &Vec<HeldLock> {
         match kind {
             LockKind::Posix => &self.posix,
             LockKind::Flock => &self.flock,
             LockKind::Service => &self.service,
+            LockKind::Cover => &self.covers,
         }
     }
 
@@ -21,13 +25,12 @@ impl HeldLocks {
             LockKind::Posix => &mut self.posix,
             LockKind::Flock => &mut self.flock,
             LockKind::Service => &mut self.service,
+            LockKind::Cover => &mut self.covers,
         }
     }
 
     fn all(&self) -> impl Iterator<Item = &HeldLock> {
-        [&self.posix, &self.flock, &self.service]
-            .into_iter()
-            .flatten()
+        LockKind::ALL.into_iter().flat_map(|kind| self.list(kind))
     }
 
     /// Nothing is held, and nobody is kept from writing.
@@ -60,8 +63,7 @@ impl HeldLocks {
 
     /// What is held, in no order, each with its token.
     pub fn held(&self) -> impl Iterator<Item = (SessionId, FileLock, Token)> + '_ {
-        let kinds = [LockKind::Posix, LockKind::Flock, LockKind::Service];
-        kinds.into_iter().flat_map(|kind| {
+        LockKind::ALL.into_iter().flat_map(|kind| {
             let list = self.list(kind).iter();
             list.map(move |held| (held.session, held.told(kind), held.token))
         })
@@ -81,7 +83,7 @@ impl HeldLock {
         (self.session, self.owner) == (session, owner)
     }
 
-    const fn told(&self, kind: LockKind) -> FileLock {
+    pub(crate) const fn told(&self, kind: LockKind) -> FileLock {
         FileLock {
             kind,
             owner: self.owner,
@@ -103,21 +105,56 @@ impl HeldLock {
     }
 }
 
-/// The locks of other owners that stand in the way.
+/// The kinds that a lock of this one meets.
+const fn met(kind: LockKind) -> &'static [LockKind] {
+    match kind {
+        LockKind::Posix | LockKind::Cover => &[LockKind::Posix, LockKind::Cover],
+        LockKind::Flock => &[LockKind::Flock],
+        LockKind::Service => &[LockKind::Service],
+    }
+}
+
+/// The locks of others that stand in the way, each with its kind.
 fn obstacles<'a>(
     locks: &'a HeldLocks,
     session: SessionId,
     asked: &'a FileLock,
-) -> impl Iterator<Item = &'a HeldLock> {
+) -> impl Iterator<Item = (LockKind, &'a HeldLock)> {
     let range = range_of(asked);
-    let others = locks.list(asked.kind).iter();
-    others
-        .filter(move |held| !held.is_of(session, asked.owner))
-        .filter(move |held| {
+    let is_of_others = move |kind: LockKind, held: &HeldLock| match (asked.kind, kind) {
+        // What a session has is no obstacle to its own cover, nor that to it.
+        (LockKind::Cover, _) | (_, LockKind::Cover) => held.session != session,
+        _ => !held.is_of(session, asked.owner),
+    };
+    let kinds = met(asked.kind).iter().copied();
+    let met = kinds.flat_map(|kind| locks.list(kind).iter().map(move |held| (kind, held)));
+    met.filter(move |(kind, held)| is_of_others(*kind, held))
+        .filter(move |(kind, held)| *kind != LockKind::Posix || !is_under_cover(locks, held))
+        .filter(move |(_, held)| {
             let wanted = asked.mode;
             wanted.is_some_and(|mode| !mode.is_compatible_with(held.mode))
                 && held.range.overlaps(range)
         })
+}
+
+/// Whether it is for the session to say what its program has there: what the table says may be let go of since.
+fn is_under_cover(locks: &HeldLocks, held: &HeldLock) -> bool {
+    locks.covers.iter().any(|cover| {
+        cover.session == held.session
+            && cover.mode.covers(held.mode)
+            && cover.range.start <= held.range.start
+            && held.range.end <= cover.range.end
+    })
+}
+
+fn owners<'a>(held: impl Iterator<Item = (LockKind, &'a HeldLock)>) -> Vec<LockOwner> {
+    let owner = |(_, held): (LockKind, &HeldLock)| LockOwner {
+        session: held.session,
+        owner: held.owner,
+    };
+    let mut owners: Vec<LockOwner> = held.map(owner).collect();
+    owners.dedup();
+    owners
 }
 
 /// The owners whose locks stand in the way, each once.
@@ -126,14 +163,37 @@ pub(crate) fn obstructors(
     session: SessionId,
     asked: &FileLock,
 ) -> Vec<LockOwner> {
-    let mut owners: Vec<LockOwner> = obstacles(locks, session, asked)
-        .map(|held| LockOwner {
-            session: held.session,
-            owner: held.owner,
-        })
-        .collect();
-    owners.dedup();
-    owners
+    owners(obstacles(locks, session, asked))
+}
+
+/// What stands in the way of a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum InTheWay {
+    /// Nothing.
+    Nothing,
+    /// Somebody uses it, whatever others do.
+    Used,
+    /// These may only keep it.
+    MayBeKept(Vec<LockOwner>),
+}
+
+/// What stands in the way, as far as the owner of the container knows.
+pub(crate) fn in_the_way(locks: &HeldLocks, session: SessionId, asked: &FileLock) -> InTheWay {
+    let obstacles: Vec<_> = obstacles(locks, session, asked).collect();
+    if obstacles.is_empty() {
+        return InTheWay::Nothing;
+    }
+    let is_kept = |(kind, _): &(LockKind, &HeldLock)| Some(*kind) == asked.kind.kept_as();
+    match obstacles.iter().all(is_kept) {
+        true => InTheWay::MayBeKept(owners(obstacles.into_iter())),
+        false => InTheWay::Used,
+    }
+}
+
+/// The owners in the way that may only keep what they have.
+pub(crate) fn keepers(locks: &HeldLocks, session: SessionId, asked: &FileLock) -> Vec<LockOwner> {
+    let obstacles = obstacles(locks, session, asked);
+    owners(obstacles.filter(|(kind, _)| Some(*kind) == asked.kind.kept_as()))
 }
 
 /// The lock of another holder that stands in the way, the first by offset.
@@ -143,8 +203,8 @@ pub(crate) fn conflict(
     asked: &FileLock,
 ) -> Option<FileLock> {
     obstacles(locks, session, asked)
-        .min_by_key(|held| held.range.start)
-        .map(|held| held.told(asked.kind))
+        .min_by_key(|(_, held)| held.range.start)
+        .map(|(_, held)| held.told(asked.kind))
 }
 
 /// Takes or drops a lock that nothing stands in the way of; a lock that is taken has the grant's token, or one above all
@@ -218,7 +278,7 @@ pub(crate) fn release(
 ) {
     let stays =
         |held: &HeldLock| held.session != session || owner.is_some_and(|owner| owner != held.owner);
-    for of in [LockKind::Posix, LockKind::Flock, LockKind::Service] {
+    for of in LockKind::ALL {
         if kind.is_none_or(|kind| kind == of) {
             locks.list_mut(of).retain(stays);
         }
@@ -232,7 +292,7 @@ pub(crate) fn release(
 /// Ends the locks of a session that does not know it: nobody is kept out by them, and what it changes as if it had them
 /// is refused until it lets go of them.
 pub(crate) fn expire(locks: &mut HeldLocks, session: SessionId) {
-    for kind in [LockKind::Posix, LockKind::Flock, LockKind::Service] {
+    for kind in LockKind::ALL {
         let list = std::mem::take(locks.list_mut(kind));
         let (gone, stay): (Vec<_>, Vec<_>) =
             list.into_iter().partition(|held| held.session == session);
@@ -257,4 +317,66 @@ fn one_for_each_owner(ended: &mut Vec<EndedLock>) {
     for ended in ended {
         ended.lock.range = ByteRange::new(0, u64::MAX);
     }
+}
+
+/// Ends a cover: its session's programs have these locks, exactly. Where the cover was ended without the session's word,
+/// these are ended, too. A session that has no such cover any more has said so before.
+///
+/// None, and nothing done: these are not what the cover gave a right to.
+pub(crate) fn end_cover(
+    locks: &mut HeldLocks,
+    session: SessionId,
+    cover: u64,
+    exact: &[FileLock],
+) -> Option<()> {
+    let held = locks.covers.iter().find(|held| held.is_of(session, cover));
+    let of_cover =
+        |ended: &&EndedLock| ended.kind == LockKind::Cover && ended.lock.is_of(session, cover);
+    let ended = locks.ended.iter().find(of_cover).map(|ended| ended.lock);
+    let is_of_session = |kind, held: &HeldLock| match kind {
+        LockKind::Posix => held.session == session,
+        LockKind::Cover => held.is_of(session, cover),
+        LockKind::Flock | LockKind::Service => false,
+    };
+    if let Some(held) = held {
+        let exact = exact_locks(held, exact)?;
+        for kind in [LockKind::Posix, LockKind::Cover] {
+            let list = locks.list_mut(kind);
+            list.retain(|held| !is_of_session(kind, held));
+        }
+        locks.posix.extend(exact);
+        let order = |held: &HeldLock| (held.session, held.owner, held.range);
+        locks.posix.sort_by_key(order);
+    } else if let Some(held) = ended {
+        let exact = exact_locks(&held, exact)?;
+        let ended = &mut locks.ended;
+        ended.retain(|ended| !is_of_session(ended.kind, &ended.lock));
+        ended.extend(exact.into_iter().map(|lock| EndedLock {
+            kind: LockKind::Posix,
+            lock,
+        }));
+    }
+    Some(())
+}
+
+/// The locks that a session's programs have under a cover, by its token. None: some go beyond it, or over each other.
+fn exact_locks(cover: &HeldLock, exact: &[FileLock]) -> Option<Vec<HeldLock>> {
+    let under = |lock: &FileLock| {
+        let mode = lock.mode.filter(|mode| cover.mode.covers(*mode))?;
+        let range = lock.range;
+        let within = cover.range.start <= range.start && range.end <= cover.range.end;
+        (lock.kind == LockKind::Posix && within && !range.is_empty()).then_some(HeldLock {
+            owner: lock.owner,
+            pid: lock.pid,
+            mode,
+            range,
+            ..*cover
+        })
+    };
+    let mut held: Vec<HeldLock> = exact.iter().map(under).collect::<Option<_>>()?;
+    held.sort_by_key(|held| (held.owner, held.range));
+    let apart = |pair: &[HeldLock]| {
+        pair[0].owner != pair[1].owner || pair[0].range.end <= pair[1].range.start
+    };
+    (held.len() <= EXACT_MAX && held.windows(2).all(apart)).then_some(held)
 }

@@ -36,6 +36,12 @@ pub(crate) fn set(
         return Err(Errno::EINVAL.into());
     }
     let before = read(draft, inode)?;
+    // What was ended of the session's locks its programs still let go of here.
+    if (asked.kind, asked.mode.is_some()) == (LockKind::Cover, true)
+        && before.fence(session).is_some()
+    {
+        return Err(Errno::EAGAIN.into());
+    }
     let mut locks = before.clone();
     if let Some(conflict) = table::conflict(&locks, session, asked) {
         // A flock that is converted is given up first, as Linux has it: else two who share one and
@@ -70,6 +76,22 @@ pub(crate) fn release(
     let before = read(draft, inode)?;
     let mut locks = before.clone();
     table::release(&mut locks, holder.session, holder.owner, kind);
+    write(draft, inode, &before, locks);
+    Ok(Reply::Done)
+}
+
+pub(crate) fn end_cover(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    session: SessionId,
+    cover: u64,
+    exact: &[FileLock],
+) -> Result<Reply, Refusal> {
+    let before = read(draft, inode)?;
+    let mut locks = before.clone();
+    if table::end_cover(&mut locks, session, cover, exact).is_none() {
+        return Err(Errno::EINVAL.into());
+    }
     write(draft, inode, &before, locks);
     Ok(Reply::Done)
 }

@@ -371,6 +371,15 @@ pub enum Op {
         cuts: Cuts,
         size: u64,
     },
+    /// Gives a [`LockKind::Cover`] back: the programs of its session have these `fcntl` locks on the inode from now on, and no
+    /// others. In one step, so that nobody comes between. Harmless to repeat, also when the inode is gone: [`Reply::Done`].
+    /// EINVAL when they are not under the cover.
+    EndCover {
+        inode: InodeId,
+        session: SessionId,
+        cover: u64,
+        locks: Vec<FileLock>,
+    },
 }
 
 /// One entry of a directory.
@@ -631,6 +640,12 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
         Op::ExpireSession { container, session } => {
             lock::end_session(draft, *container, *session, lock::End::WithoutItsWord)
         }
+        Op::EndCover {
+            inode,
+            session,
+            cover,
+            locks,
+        } => lock::end_cover(draft, *inode, *session, *cover, locks),
         Op::Orphans { container, limit } => remove::orphans(draft, *container, *limit),
         Op::Reap { inode } => remove::reap(draft, *inode),
         Op::SetPolicy { inode, policy } => policy::set(draft, *inode, policy),

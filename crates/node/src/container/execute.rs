@@ -400,7 +400,9 @@ impl Container {
             return Concluded::failed(errno);
         }
         // A lock is one for all hosts: the next owner knows of it, whoever has it.
-        let granted = matches!(outcome.reply, Reply::Granted(_));
+        // So does what a session says for the last time of the locks that it has decided about by itself.
+        let granted = matches!(outcome.reply, Reply::Granted(_))
+            || matches!(request.operation, Op::EndCover { .. });
         let mut owed = Owed::default();
         let mut depends = latest;
         let changes = outcome.batches.contains_key(&self.id);

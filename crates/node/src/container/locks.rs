@@ -43,14 +43,17 @@ pub(super) enum Admitted {
 
 /// The calls for what stands in the way of a request.
 fn calls(operation: &Op, owners: Vec<LockOwner>) -> Vec<CallLock> {
-    let Op::SetLock { inode, lock, .. } = operation else {
+    let (Op::SetLock { inode, lock, .. } | Op::GetLock { inode, lock, .. }) = operation else {
+        return Vec::new();
+    };
+    let Some(kind) = lock.kind.kept_as() else {
         return Vec::new();
     };
     let call = |LockOwner { session, owner }| CallLock {
         session,
         id: KeptId {
             inode: *inode,
-            kind: lock.kind,
+            kind,
             owner,
         },
     };
@@ -205,7 +208,7 @@ impl Container {
         let (held, _) = self.held(&st.overlay, inode)?;
         let locks = held.sessions().map(|(session, kind)| {
             let hold = match kind {
-                LockKind::Posix => Hold::Fcntl,
+                LockKind::Posix | LockKind::Cover => Hold::Fcntl,
                 LockKind::Flock | LockKind::Service => Hold::Flock,
             };
             (session.node(), hold)

@@ -31,6 +31,7 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::SetLock { inode, .. }
         | Op::WithdrawLock { inode, .. }
         | Op::ReleaseLocks { inode, .. }
+        | Op::EndCover { inode, .. }
         | Op::Reap { inode }
         | Op::SetPolicy { inode, .. }
         | Op::GetPolicy { inode }

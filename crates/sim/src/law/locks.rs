@@ -6,7 +6,7 @@ use crate::locks::world::Locks;
 use crate::world::host_of;
 use perigee_meta::lock::SessionEnd;
 use perigee_meta::lock::kept::KeptId;
-use perigee_meta::queue::{ABSENT, Admission, HOLD};
+use perigee_meta::queue::{ABSENT, Admission, HOLD, Ticket};
 use perigee_meta::{
     FileLock, HeldLocks, LockKind, LockOwner, Op, Patience, Refusal, Reply, Token, WaitId,
     held_locks,
@@ -135,11 +135,57 @@ pub(crate) fn on_asked(
     }
 }
 
+/// Somebody has asked the owner and waits: not, over others who wait there, for himself.
+pub(crate) fn on_waits(world: &mut Locks, session: SessionId, operation: &Op) {
+    let Op::SetLock {
+        patience: Patience::Wait(wait),
+        ..
+    } = operation
+    else {
+        return;
+    };
+    let ticket = Ticket {
+        session,
+        wait: *wait,
+    };
+    let waits: Vec<_> = world.reign.queue.waits().collect();
+    let Some(mine) = waits.iter().find(|wait| wait.ticket == ticket) else {
+        return;
+    };
+    let me = LockOwner {
+        session,
+        owner: mine.owner,
+    };
+    let mut reached = mine.holders.clone();
+    loop {
+        let before = reached.len();
+        for wait in &waits {
+            let (session, owner) = (wait.ticket.session, wait.owner);
+            if reached.contains(&LockOwner { session, owner }) {
+                reached.extend(&wait.holders);
+            }
+        }
+        if reached.contains(&me) {
+            let what = format!("{me:?} waits for itself: {waits:?}");
+            return world.accuse("no circle", what);
+        }
+        if reached.len() == before {
+            return;
+        }
+    }
+}
+
 fn covers_mode(held: &FileLock, wanted: &FileLock) -> bool {
     let (Some(held), Some(wanted)) = (held.mode, wanted.mode) else {
         return false;
     };
     held.covers(wanted)
+}
+
+/// Whether a lock in the owner's table is the one of an owner, or a cover under which its host knows of it.
+fn stands_for(held: &FileLock, kind: LockKind, owner: u64) -> bool {
+    let is_cover = (kind, held.kind) == (LockKind::Posix, LockKind::Cover);
+    is_cover || (held.kind, held.owner) == (kind, owner)
 }
 
 /// A lock is granted.
@@ -155,7 +201,7 @@ pub(crate) fn on_granted(world: &mut Locks, token: Token) {
 pub(crate) fn on_write(world: &mut Locks, session: SessionId, inode: InodeId, lock: &FileLock) {
     let covers = |(of, held, _): (SessionId, FileLock, Token)| {
         of == session
-            && (held.kind, held.owner) == (lock.kind, lock.owner)
+            && stands_for(&held, lock.kind, lock.owner)
             && held.range.overlaps(lock.range)
             && covers_mode(&held, lock)
     };
@@ -214,6 +260,15 @@ pub(crate) fn on_refused(
         world.is_kept_in_vain((*of, id), since)
     };
     let obstacles: Vec<_> = held.held().filter(in_the_way).collect();
+    // What is under a cover the session that has it knows better.
+    let covered = |(of, ..): &(SessionId, FileLock, Token)| {
+        held.held()
+            .any(|(session, lock, _)| (session, lock.kind) == (*of, LockKind::Cover))
+    };
+    if lock.kind == LockKind::Posix && obstacles.iter().all(covered) {
+        let what = format!("{wanted:?} is refused for a cover, and for {obstacles:?}");
+        return world.accuse("not refused for nothing", what);
+    }
     if !obstacles.is_empty() && obstacles.iter().all(in_vain) {
         let what = format!("{wanted:?} is refused for {obstacles:?}, which are only kept");
         world.accuse("not refused for nothing", what);
@@ -290,11 +345,12 @@ pub(crate) fn survive(world: &mut Locks) {
             believed.extend(valid.map(|(key, cell)| (session, *key, *cell)));
         }
     }
+    let kind = world.kind;
     for (session, (inode, byte), cell) in believed {
         let range = ByteRange::new(byte, byte + 1);
         let known = |(of, held, _): (SessionId, FileLock, Token)| {
             of == session
-                && held.owner == cell.owner
+                && stands_for(&held, kind, cell.owner)
                 && held.range.overlaps(range)
                 && held.mode.is_some_and(|mode| mode.covers(cell.mode))
         };
@@ -322,7 +378,21 @@ pub(crate) fn at_the_end(world: &mut Locks) {
         return world.accuse("each wait ends", what);
     }
     for inode in world.files.clone() {
-        for (session, lock, _) in table(world, inode).held().collect::<Vec<_>>() {
+        let all: Vec<_> = table(world, inode).held().collect();
+        let covered = |session: SessionId, world: &Locks| {
+            let covers = all
+                .iter()
+                .filter(|(of, lock, _)| (*of, lock.kind) == (session, LockKind::Cover));
+            covers.into_iter().any(|(_, lock, _)| {
+                let (kind, owner) = (lock.kind, lock.owner);
+                world.is_covered(session, KeptId { inode, kind, owner })
+            })
+        };
+        for (session, lock, _) in &all {
+            if covered(*session, world) {
+                continue;
+            }
+            let session = *session;
             let id = KeptId {
                 inode,
                 kind: lock.kind,

@@ -3,10 +3,11 @@
 use super::Mark;
 use super::owner::{Answer, Request, Sent, What};
 use super::program::{Program, State};
-use super::world::{Event, Locks, Word};
+use super::world::{CallId, Event, Locks, Word};
+use perigee_meta::lock::cover::{Covers, Request as Wish};
 use perigee_meta::lock::kept::{Fate, Kept, KeptId, Life};
 use perigee_meta::lock::plant::Plant;
-use perigee_meta::{FileLock, Op, Patience, WaitId};
+use perigee_meta::{FileLock, LockKind, Op, Patience, WaitId};
 use perigee_types::{ByteRange, OpId, SessionId};
 use std::collections::BTreeMap;
 
@@ -35,6 +36,8 @@ pub struct Host {
 pub enum For {
     /// A program, by its place.
     Program(usize),
+    /// The host, of a cover.
+    Cover(KeptId),
     /// Nobody.
     Nobody,
 }
@@ -50,6 +53,12 @@ pub struct Session {
     pub programs: Vec<Program>,
     /// Locks that it keeps.
     pub kept: Kept,
+    /// What it decides about by itself.
+    pub covers: Covers,
+    /// What programs ask for that nobody can decide about yet.
+    pub later: Vec<(usize, Wish)>,
+    /// Who is to be told of covers that he has called for.
+    pub callers: Vec<(KeptId, CallId)>,
     /// Since when nobody uses them.
     pub idle_since: BTreeMap<KeptId, u64>,
     calls: BTreeMap<OpId, Call>,
@@ -74,6 +83,9 @@ impl Session {
             next: 1,
             programs: programs.collect(),
             kept: Kept::default().with_plant(plant),
+            covers: Covers::new(id).with_plant(plant),
+            later: Vec::new(),
+            callers: Vec::new(),
             idle_since: BTreeMap::new(),
             calls: BTreeMap::new(),
         }
@@ -165,14 +177,22 @@ impl Locks {
         let Some(call) = session.calls.remove(&op) else {
             return;
         };
-        if let For::Program(program) = call.whom {
-            self.program_answered(host, life, program, &call.what, answer);
+        match call.whom {
+            For::Program(program) => {
+                self.owner_decided(host, life, &call.what, &answer);
+                self.program_answered(host, life, program, &call.what, answer);
+            }
+            For::Cover(id) => self.cover_told(host, life, (id, &call.what), &answer),
+            For::Nobody => {}
         }
     }
 
     pub(super) fn heard(&mut self, host: usize, life: u32, word: Word) {
         match word {
             Word::Turn(wait) => self.ask_again(host, life, wait, None),
+            Word::Call(id, call) if id.kind == LockKind::Cover => {
+                self.cover_called(host, life, id, call);
+            }
             Word::Call(id, call) => {
                 let Some(session) = self.session(host, life) else {
                     return;

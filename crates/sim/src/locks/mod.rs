@@ -3,10 +3,11 @@
 //!
 //! The room is the real one: [`perigee_meta::queue::LockQueue`] admits, [`perigee_meta::execute`] changes the tables of
 //! locks, [`perigee_meta::lock::Fences`] and [`perigee_meta::lock::lost`] say whose locks count no more, and hosts keep
-//! locks in [`perigee_meta::lock::kept`]. What the chain does is taken from its contract, which the first world checks:
-//! what is committed survives, of the rest some. Reading order: [`world`], [`owner`], [`host`], [`program`], then
+//! locks in [`perigee_meta::lock::kept`] and decide about some by [`perigee_meta::lock::cover`]. What the chain does is taken from its contract, which the first world checks:
+//! what is committed survives, of the rest some. Reading order: [`world`], [`owner`], [`host`], [`covers`], [`program`], then
 //! `law::locks`.
 
+pub mod covers;
 pub mod host;
 pub mod owner;
 pub mod program;
@@ -35,4 +36,7 @@ marks! {
     Kept = "a use was served by a lock that the host keeps";
     Silent = "a host did not answer a call for a lock in time";
     Called = "a host gave back a lock that was called for";
+    Covered = "a host decided about a lock by itself";
+    Uncovered = "a host said which locks its programs have under a cover";
+    Circle = "a circle of waits at the owner and on hosts was found";
 }

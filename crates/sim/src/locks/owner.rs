@@ -4,6 +4,7 @@ use super::Mark;
 use super::world::{CallId, Event, HERE, Locks, Word};
 use crate::law;
 use crate::world::host_of;
+use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::lock::plant::Plant;
 use perigee_meta::lock::{Presence, SessionEnd, lost};
@@ -103,10 +104,13 @@ pub(crate) fn kept_by(operation: &Op, owners: &[LockOwner]) -> Vec<(SessionId, K
     let Op::SetLock { inode, lock, .. } = operation else {
         return Vec::new();
     };
+    let Some(kind) = lock.kind.kept_as() else {
+        return Vec::new();
+    };
     let kept = |owner: &LockOwner| {
         let id = KeptId {
             inode: *inode,
-            kind: lock.kind,
+            kind,
             owner: owner.owner,
         };
         (owner.session, id)
@@ -125,7 +129,7 @@ pub struct Reign {
     pub epoch: Epoch,
     /// Every record, committed or not.
     pub view: MemView,
-    pub(super) queue: LockQueue,
+    pub(crate) queue: LockQueue,
     pub(super) answers: Answers,
     /// The last record.
     pub(super) last: u64,
@@ -135,6 +139,8 @@ pub struct Reign {
     calling: Vec<Calling>,
     /// Names those.
     rounds: u64,
+    /// Who waited for whom when it was last looked, here and on other hosts.
+    pub(super) waits: Vec<Wait>,
     /// Who waits, in the order in which they came: what the law of fairness knows.
     pub(crate) arrivals: Vec<law::locks::Arrival>,
 }
@@ -154,6 +160,7 @@ impl Reign {
             owed: Vec::new(),
             calling: Vec::new(),
             rounds: 0,
+            waits: Vec::new(),
             arrivals: Vec::new(),
         }
     }
@@ -221,6 +228,7 @@ impl Locks {
             format!("{session} {}: {operation:?}: {admitted:?}", request.op)
         });
         law::locks::on_asked(self, session, operation, &admitted);
+        law::locks::on_waits(self, session, operation);
         let result = match admitted {
             Ok(Admission::Run) => return self.run(caller, request, operation, before.since),
             Ok(Admission::RunAndCall(owners)) => {
@@ -336,8 +344,12 @@ impl Locks {
     fn run(&mut self, caller: Caller, request: &Request, operation: &Op, since: u64) {
         let result = self.execute(operation, Some(request));
         law::locks::on_refused(self, (request.session, operation), &result, since);
-        let early = self.planted(Plant::GrantNotReplicated);
-        let granted = matches!(result, Ok(Reply::Granted(_)));
+        let ends = matches!(operation, Op::EndCover { .. });
+        let early = match ends {
+            true => self.planted(Plant::EndNotReplicated),
+            false => self.planted(Plant::GrantNotReplicated),
+        };
+        let granted = ends || matches!(result, Ok(Reply::Granted(_)));
         let answer = Answer::Done(result);
         if early && granted {
             return self.reply(caller, request.sent(), answer);

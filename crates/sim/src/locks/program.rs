@@ -6,6 +6,7 @@ use super::owner::{Answer, What};
 use super::world::{Event, Locks};
 use crate::law;
 use crate::numbered::Kind;
+use perigee_meta::lock::cover::Request;
 use perigee_meta::lock::kept::{Fate, KeptId, Wanted};
 use perigee_meta::queue::ASK_AGAIN;
 use perigee_meta::{FileLock, LockKind, Mode, Op, Patience, Reply, Token, WaitId};
@@ -238,11 +239,20 @@ impl Locks {
             ..*asked
         };
         program.state = State::Asking(asked);
+        let patience = asked.wait.map_or(Patience::Refuse, Patience::Wait);
+        if asked.lock.kind == LockKind::Posix {
+            let request = Request {
+                inode: asked.inode,
+                lock: asked.lock,
+                patience,
+            };
+            return self.decide(host, life, place, request);
+        }
         let operation = Op::SetLock {
             inode: asked.inode,
             session: id,
             lock: asked.lock,
-            patience: asked.wait.map_or(Patience::Refuse, Patience::Wait),
+            patience,
         };
         self.call(host, life, What::Locks(operation), For::Program(place));
     }
@@ -319,6 +329,7 @@ impl Locks {
             wait,
         };
         self.call(host, life, What::Locks(withdraw), For::Nobody);
+        self.withdraw_here(host, life, asked.inode, wait);
     }
 
     pub(super) fn program_answered(
@@ -454,16 +465,14 @@ impl Locks {
         let Some(session) = self.session(host, life) else {
             return;
         };
-        let id = session.id;
         let program = &mut session.programs[place];
         program.cells.retain(|(of, _), _| *of != inode);
         program.state = State::Busy;
-        let release = Op::ReleaseLocks {
+        let request = Request {
             inode,
-            session: id,
-            owner: Some(program.owner),
-            kind: Some(LockKind::Posix),
+            lock: Self::all_of(program.owner),
+            patience: Patience::Refuse,
         };
-        self.call(host, life, What::Locks(release), For::Program(place));
+        self.decide(host, life, place, request);
     }
 }

@@ -159,7 +159,7 @@ pub struct Locks {
     pub(crate) reign: Reign,
     pub(crate) files: Vec<InodeId>,
     /// What programs of this history lock with.
-    pub(super) kind: LockKind,
+    pub(crate) kind: LockKind,
     pub(super) plant: Option<Plant>,
     pub(super) calm: bool,
     pub(super) numbered: Numbered,
@@ -410,16 +410,18 @@ impl Locks {
         }
     }
 
-    /// Tells a session something.
+    /// Tells a session something, if it is there: what is for one that is no more the next one does not hear.
     pub(super) fn tell(&mut self, from: usize, session: SessionId, word: Word) {
         let to = crate::world::host_of(session.node());
         let life = self.life(to);
-        let told = Event::Word { to, life, word };
-        if from == to {
-            return self.after(1, told);
-        }
-        if let [Some(delay), _] = self.net.deliveries(from, to, &mut self.rng) {
-            self.after(delay, told);
+        let there = self.hosts[to].session.as_ref();
+        let there = there.is_some_and(|there| there.id == session);
+        let delay = match from == to {
+            true => Some(1),
+            false => self.net.deliveries(from, to, &mut self.rng)[0],
+        };
+        if let Some(delay) = delay.filter(|_| there) {
+            self.after(delay, Event::Word { to, life, word });
         }
     }
 
@@ -524,6 +526,9 @@ impl Locks {
             for id in session.map_or_else(Vec::new, |session| session.kept.lapsed()) {
                 self.give_back(host, life, id);
             }
+            if lapsed {
+                self.covers_lapsed(host, life);
+            }
             self.hosts[host].lives_until = self.now + LIFE_US;
         }
         self.after(ROUND_US, Event::Life { host });
@@ -539,6 +544,7 @@ impl Locks {
         let serves = self.is_up(owner) && self.life(owner) == self.reign.life;
         if serves && (reached || others.count() == 0) {
             self.cut_since = None;
+            self.look_for_circles();
             return self.end_lost_sessions();
         }
         let since = *self.cut_since.get_or_insert(self.now);

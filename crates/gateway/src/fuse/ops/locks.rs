@@ -50,7 +50,7 @@ impl Call<'_> {
         let ask = move || session.ask_lock(inode, lock, wait.then_some(unique), done);
         match lock.kind {
             LockKind::Posix => self.session.lock_owners.in_turn(inode, lock.owner, ask),
-            LockKind::Flock | LockKind::Service => ask(),
+            LockKind::Flock | LockKind::Service | LockKind::Cover => ask(),
         }
     }
 }
@@ -119,7 +119,7 @@ fn file_lock(request: &LockRequest) -> Option<FileLock> {
     // The kernel's name for an open file may be that of the next one before the end of this one is told.
     let owner = match kind {
         LockKind::Posix => request.owner,
-        LockKind::Flock | LockKind::Service => request.handle,
+        LockKind::Flock | LockKind::Service | LockKind::Cover => request.handle,
     };
     Some(FileLock {
         kind,

@@ -141,7 +141,10 @@ impl Change {
         if cuts && cutting && !faulty!(self.faults, CutAnsweredEarly) {
             return Ok(ChangePhase::Cut(Cut::of(self.inode, self.faults)));
         }
-        Ok(match zeroed(&self.op) {
+        // What lies past the end is of writes that have not come to their end.
+        let there = ByteRange::new(0, attr.size);
+        let zeroed = zeroed(&self.op).and_then(|range| range.intersect(there));
+        Ok(match zeroed {
             Some(range) if striping.is_some_and(|striping| striping.made) => {
                 ChangePhase::Learn(range, reply)
             }

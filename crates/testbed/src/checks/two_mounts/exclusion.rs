@@ -381,17 +381,26 @@ pub fn counting_side(kind: &str, path: &Path, rounds: u64) -> Checked {
     say("done")
 }
 
-/// The locking side: `locker PATH`, then one command a line.
+/// The locking side: `locker PATH...`, then one command a line, of the first file, or `of N` another one, counted from 0.
 ///
 /// Errors: the checker has gone.
-pub fn locking_side(path: &Path) -> Checked {
-    let file = open(path)?;
+pub fn locking_side(paths: &[&Path]) -> Checked {
+    let files: Vec<File> = paths
+        .iter()
+        .map(|path| open(path))
+        .collect::<Checked<_>>()?;
     say("ready")?;
     for line in std::io::stdin().lock().lines() {
         let line = line.call(|| "hear the checker".to_owned())?;
         let words: Vec<&str> = line.split(' ').collect();
-        let answer = obey(&file, path, &words)?;
-        say(&answer)?;
+        let (place, words) = match words.as_slice() {
+            ["of", place, words @ ..] => (place.parse().unwrap_or(usize::MAX), words),
+            words => (0, words),
+        };
+        let (Some(file), Some(path)) = (files.get(place), paths.get(place)) else {
+            return Err(CheckError::violated(format!("no such file: `{line}`")));
+        };
+        say(&obey(file, path, words)?)?;
     }
     Ok(())
 }
