@@ -362,6 +362,12 @@ pub enum Op {
         cuts: Cuts,
         size: u64,
     },
+    /// Frees a part of a column: [`Reply::Attr`]. ESTALE where there were more cuts.
+    PunchColumn {
+        inode: InodeId,
+        cuts: Cuts,
+        range: ByteRange,
+    },
     /// Takes its columns from a striped file that waits for its last close, so that it can be removed: [`Reply::Attr`]. Nothing
     /// happens to any other.
     DropColumns { inode: InodeId },
@@ -699,6 +705,9 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             stripe::claim(draft, *inode, &claim)
         }
         Op::CutColumn { inode, cuts, size } => stripe::cut_column(draft, *inode, *cuts, *size),
+        Op::PunchColumn { inode, cuts, range } => {
+            stripe::punch_column(draft, *inode, *cuts, *range)
+        }
         Op::DropColumns { inode } => stripe::drop_columns(draft, *inode),
         Op::EndCut { inode, cuts, size } => stripe::end_cut(draft, *inode, *cuts, *size),
     }

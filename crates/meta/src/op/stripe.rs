@@ -6,9 +6,9 @@ use crate::error::Refusal;
 use crate::key::{Key, Lane};
 use crate::op::remove::mark_orphan;
 use crate::op::setattr::{drop_capability, drop_privileges};
-use crate::op::{Reply, Touched, WriteAt};
+use crate::op::{Allocate, Reply, Touched, WriteAt, write};
 use crate::record::{self, InodeRecord};
-use crate::stripe::{Cuts, Layout, Striping};
+use crate::stripe::{Cuts, Layout, Striping, admit_read};
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{ByteRange, ContainerId, DataCommand, Errno, InodeId, StripeWidth};
 use std::collections::BTreeSet;
@@ -188,6 +188,16 @@ pub(crate) fn cut_column(
         draft.set_inode(inode, record);
     }
     Ok(Reply::Attr(record.attr(inode)))
+}
+
+pub(crate) fn punch_column(
+    draft: &mut Draft<'_>,
+    inode: InodeId,
+    cuts: Cuts,
+    range: ByteRange,
+) -> Result<Reply, Refusal> {
+    admit_read(draft.inode(inode)?.layout, cuts)?;
+    write::allocate(draft, inode, range, Allocate::PunchHole)
 }
 
 pub(crate) fn end_cut(

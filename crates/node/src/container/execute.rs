@@ -115,6 +115,7 @@ pub(crate) fn data_inode(op: &Op) -> Option<InodeId> {
         Op::Allocate { inode, .. }
         | Op::Claim { inode, .. }
         | Op::CutColumn { inode, .. }
+        | Op::PunchColumn { inode, .. }
         | Op::EndCut { inode, .. } => Some(*inode),
         _ => None,
     }
@@ -131,6 +132,7 @@ pub(super) fn lost_range(op: &Op) -> Option<(InodeId, ByteRange)> {
         Op::CutColumn { inode, size, .. } | Op::EndCut { inode, size, .. } => {
             Some((*inode, ByteRange::new(*size, u64::MAX)))
         }
+        Op::PunchColumn { inode, range, .. } => Some((*inode, *range)),
         Op::Allocate { inode, range, how } => match how {
             PunchHole | ZeroRange | ZeroRangeKeepSize => Some((*inode, *range)),
             Extend | KeepSize => None,

@@ -39,6 +39,7 @@ pub(crate) fn place_of(op: &Op) -> Result<InodeId, ContainerId> {
         | Op::MakeColumns { inode, .. }
         | Op::Claim { inode, .. }
         | Op::CutColumn { inode, .. }
+        | Op::PunchColumn { inode, .. }
         | Op::DropColumns { inode }
         | Op::EndCut { inode, .. } => Ok(*inode),
         Op::ReleaseSession { container, .. }

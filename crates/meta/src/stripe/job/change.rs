@@ -39,6 +39,14 @@ fn zeroed(op: &Op) -> Option<ByteRange> {
     }
 }
 
+/// Frees what there is of a range. What lies past the end is of writes that have not come to theirs.
+fn punch(known: Known, range: ByteRange, done: Reply) -> ChangePhase {
+    match range.intersect(ByteRange::new(0, known.size)) {
+        Some(range) if known.striping.made => ChangePhase::Punch(known, range, done),
+        _ => ChangePhase::Done(Ok(done)),
+    }
+}
+
 impl Change {
     /// The operation.
     #[must_use]
@@ -89,10 +97,10 @@ impl Change {
                 }
                 ChangePhase::Punch(known, range, _) => {
                     let punch = |column: &InodeId| {
-                        Ask::Do(Op::Allocate {
+                        Ask::Do(Op::PunchColumn {
                             inode: *column,
+                            cuts: known.striping.cuts,
                             range: *range,
-                            how: Allocate::PunchHole,
                         })
                     };
                     return Step::Ask(known.columns.iter().map(punch).collect());
@@ -113,11 +121,19 @@ impl Change {
             ChangePhase::Learn(range, done) => {
                 let (range, done) = (*range, done.clone());
                 let known = reply(told).and_then(known_of);
-                known.map(|known| ChangePhase::Punch(known, range, done))
+                known.map(|known| punch(known, range, done))
             }
-            ChangePhase::Punch(_, _, done) => {
-                let done = done.clone();
-                all_done(told).map(|()| ChangePhase::Done(Ok(done)))
+            ChangePhase::Punch(_, range, done) => {
+                let (range, done) = (*range, done.clone());
+                match all_done(told) {
+                    Ok(()) => Ok(ChangePhase::Done(Ok(done))),
+                    // It was cut since: what is left of the range is there still.
+                    Err(Errno::ESTALE) if self.rounds < ROUNDS_MAX => {
+                        self.rounds += 1;
+                        Ok(ChangePhase::Learn(range, done))
+                    }
+                    Err(errno) => Err(errno),
+                }
             }
             ChangePhase::Done(_) => Err(Errno::EPROTO),
         };
@@ -141,10 +157,7 @@ impl Change {
         if cuts && cutting && !faulty!(self.faults, CutAnsweredEarly) {
             return Ok(ChangePhase::Cut(Cut::of(self.inode, self.faults)));
         }
-        // What lies past the end is of writes that have not come to their end.
-        let there = ByteRange::new(0, attr.size);
-        let zeroed = zeroed(&self.op).and_then(|range| range.intersect(there));
-        Ok(match zeroed {
+        Ok(match zeroed(&self.op) {
             Some(range) if striping.is_some_and(|striping| striping.made) => {
                 ChangePhase::Learn(range, reply)
             }
