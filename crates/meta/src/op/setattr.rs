@@ -68,12 +68,10 @@ fn resize(
     if size > FILE_LEN_MAX {
         return Err(Errno::EFBIG.into());
     }
-    if size != record.size {
-        if stripe::on_resize(record, size)? == stripe::Resize::Now {
-            record.size = size;
-            draft.command(DataCommand::Resized { inode, size });
-            draft.touch(Touched::Data(inode));
-        }
+    if size != record.size && stripe::on_resize(record, size)? == stripe::Resize::Now {
+        record.size = size;
+        draft.command(DataCommand::Resized { inode, size });
+        draft.touch(Touched::Data(inode));
     }
     record.mtime = draft.now();
     Ok(())
