@@ -329,6 +329,12 @@ fn changed_by(op: &Op, reply: &Reply) -> Vec<InodeId> {
         | Op::SetXattr { inode, .. }
         | Op::RemoveXattr { inode, .. }
         | Op::Allocate { inode, .. }
+        | Op::MakeColumns { inode, .. }
+        | Op::Claim { inode, .. }
+        | Op::CutColumn { inode, .. }
+        | Op::PunchColumn { inode, .. }
+        | Op::DropColumns { inode }
+        | Op::EndCut { inode, .. }
         | Op::SetPolicy { inode, .. } => vec![*inode],
         _ => Vec::new(),
     };

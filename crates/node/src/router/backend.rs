@@ -1,7 +1,7 @@
 //! What mounts ask for.
 
 use super::asks::ask;
-use super::striped::seek_part;
+use super::striped::{self, seek_part};
 use super::{CALL, LOOKUPS, PATIENCE, Router, errno};
 use crate::container::{Container, WriteRequest};
 use crate::search::at_owner;
@@ -20,9 +20,7 @@ impl Backend for Router {
     fn execute(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>) {
         match op {
             Op::Lookup { parent, name } => self.look_up(session, parent, name, LOOKUPS, done),
-            op if self.env.directory.read().stripes_files() => {
-                self.execute_beside_stripes(session, op, done);
-            }
+            op if striped::concerns(&op) => self.execute_beside_stripes(session, op, done),
             op => self.execute_once(session, op, done),
         }
     }

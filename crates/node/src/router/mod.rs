@@ -199,7 +199,7 @@ impl Router {
         }
     }
 
-    /// The same as [`Self::execute_once`], where files may be striped.
+    /// The same as [`Self::execute_once`], for what [`striped::concerns`].
     fn execute_beside_stripes(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>) {
         let Some(me) = self.me() else {
             return done(Err(Errno::EIO));

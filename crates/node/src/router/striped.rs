@@ -261,6 +261,16 @@ impl Router {
             if let Err(errno) = self.tell_owner(inode).await {
                 return done(Err(errno));
             }
+            // Also what others have written is to be on the disks.
+            let known = match self
+                .ask(self.env.sessions.own(), Op::Columns { inode })
+                .await
+            {
+                Ok(Reply::Columns { attr, columns }) => Known::of(&attr, columns),
+                Ok(_) => return done(Err(Errno::EPROTO)),
+                Err(errno) => return done(Err(errno)),
+            };
+            self.learn(known.as_ref());
             let all = self.env.stripes.all_of(inode);
             let synced = all.into_iter().map(|inode| {
                 let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -369,6 +379,12 @@ pub(super) async fn seek_part(
     };
     let found = at_owner(env, inode.container(), PATIENCE, here, there).await;
     found.map_err(errno).flatten()
+}
+
+/// Whether an operation makes a file that may be striped, or has more to do where one is.
+pub(super) fn concerns(op: &Op) -> bool {
+    let resizes = |op: &Op| matches!(op, Op::SetAttr { set, .. } if set.size.is_some());
+    makes_file(op) || resizes(op) || matches!(op, Op::Allocate { .. })
 }
 
 /// Whether an operation makes a file.

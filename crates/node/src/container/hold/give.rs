@@ -6,6 +6,7 @@ use super::super::io::WriteRequest;
 use super::super::{Container, Elsewhere, Failed, State};
 use super::row;
 use perigee_meta::Touched;
+use perigee_meta::stripe::Layout;
 use perigee_replica::chunk::{Habit, Holds};
 use perigee_replica::{Chunk, Hold};
 use perigee_types::{Batch, ByteRange, InodeId, Migration, SessionId, Version};
@@ -166,6 +167,10 @@ impl Container {
         let open = !self.env.sessions.open_among(&[inode]).is_empty() || self.unseen.has(inode);
         let busy = st.transactions.holds_inode(inode) || st.leases.has_changes(inode);
         let free = st.away.holds.holder(chunk).is_none();
+        // A cut of a striped file, and what comes after it, is for its owner to order.
+        if self.attr(&st, inode)?.layout != Layout::Whole {
+            return Ok(false);
+        }
         // A holder keeps nothing for checkpoints.
         if !self.has_kept(&mut st, inode, chunk.range())? {
             debug!(container = %self.id, %inode, "chunk stays: a checkpoint has content of it");
