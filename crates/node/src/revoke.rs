@@ -51,6 +51,7 @@ pub(crate) async fn revoke(
 /// [`Sessions::revoke_pages`](crate::sessions::Sessions::revoke_pages).
 pub(crate) fn forget_content(env: &Env, container: ContainerId) {
     env.sessions.forget_content(container);
+    env.stripes.owner_changed(container);
     let spread = env.stripes.with_columns_in(container);
     if !spread.is_empty() {
         let touched: Vec<Touched> = spread.into_iter().map(Touched::Data).collect();

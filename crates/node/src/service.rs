@@ -14,7 +14,7 @@ use perigee_proto::message::{chain, data, file, hold, past, report, session, tx}
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
 use perigee_types::limits::IO_LEN_MAX;
-use perigee_types::{ContainerId, Errno, NodeId, SessionId, Span, Version};
+use perigee_types::{ByteRange, ContainerId, Errno, NodeId, SessionId, Span, Version};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -202,7 +202,8 @@ async fn read(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
     } = request;
     let read =
         answered(|answer| container.read(session, inode, offset, len, want_lease, answer)).await;
-    let read = read.and_then(|read| container.admit_read(inode, cuts).map(|()| read));
+    let range = ByteRange::with_len(offset, u64::from(len));
+    let read = read.and_then(|read| container.admit_read(inode, range, cuts).map(|()| read));
     let (result, ttl, payload) = match inner(&container, read)? {
         Ok((bytes, ttl)) => (Ok(()), ttl, bytes),
         Err(errno) => (Err(errno), Span::ZERO, Bytes::new()),

@@ -75,7 +75,9 @@ impl Stripes {
         let Some(file) = state.files.get_mut(&known.inode) else {
             return;
         };
-        if file.known.as_ref() != Some(known) {
+        // An answer may have been under way for longer than another one.
+        let older = |before: &Known| known.striping.cuts < before.striping.cuts;
+        if !file.known.as_ref().is_some_and(older) && file.known.as_ref() != Some(known) {
             file.known = Some(known.clone());
             for column in &known.columns {
                 state.columns.insert(*column, known.inode);
@@ -88,12 +90,24 @@ impl Stripes {
         self.state.read().files.get(&inode)?.known.clone()
     }
 
-    /// The file of a column, and the cuts of it that are known.
+    /// The cuts that are known of the file of a column, or of which this is the own inode.
     pub(crate) fn cuts_of(&self, column: InodeId) -> Option<Cuts> {
         let state = self.state.read();
-        let of = state.columns.get(&column)?;
+        let of = state.columns.get(&column).unwrap_or(&column);
         let known = state.files.get(of)?.known.as_ref()?;
         Some(known.striping.cuts)
+    }
+
+    /// A container has another owner, who may not have what the one before said of its files.
+    pub(crate) fn owner_changed(&self, container: ContainerId) {
+        if self.any.load(Ordering::Acquire) {
+            let mut state = self.state.write();
+            let files = state.files.iter_mut();
+            for (_, file) in files.filter(|(inode, _)| inode.container() == container) {
+                file.known = None;
+                file.claimed = None;
+            }
+        }
     }
 
     /// A program begins to write.
@@ -113,6 +127,16 @@ impl Stripes {
             file.unclaimed = !claimed;
             if claimed {
                 file.claimed = Some(now);
+            }
+        }
+    }
+
+    /// A file's owner was to hear of the last write before this moment, and has or has not.
+    pub(crate) fn told_owner(&self, inode: InodeId, told: bool, now: Tick) {
+        if let Some(file) = self.state.write().files.get_mut(&inode) {
+            match told {
+                true => file.claimed = Some(now),
+                false => file.unclaimed = true,
             }
         }
     }

@@ -4,6 +4,7 @@
 use perigee_testbed::{Cluster, program, wait};
 use perigee_types::Rng;
 use rustix::fs::FallocateFlags;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -240,4 +241,49 @@ fn snapshots_copies_and_removal_of_striped_files_are_as_of_others() {
         Ok((used(&mut cluster) < 4 << 20).then_some(()))
     })
     .unwrap();
+}
+
+/// The owner of a file tells columns of a cut only when the next owner will know of it.
+#[test]
+fn a_cut_that_was_told_to_columns_outlives_the_owner_of_the_file() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = mount_two(&mut cluster);
+    must_set(&mut cluster, &here, "migration=off");
+    fs::create_dir(here.join("wide")).unwrap();
+    must_set(&mut cluster, &here.join("wide"), "stripes=3");
+    let file = open(&here.join("wide/file"));
+    let at = [5, CHUNK + 5, 2 * CHUNK + 5];
+    for at in at {
+        file.write_all_at(b"before", at).unwrap();
+    }
+    file.sync_all().unwrap();
+    file.set_len(CHUNK + 8).unwrap();
+    cluster.kill(1, Signal::KILL).unwrap();
+    drop(file);
+    let path = there.join("wide/file");
+    wait::until("another owner answers", LIMIT, || {
+        Ok(fs::metadata(&path).ok().map(|_| ()))
+    })
+    .unwrap();
+    let file = open(&path);
+    let size = file.metadata().unwrap().len();
+    // What nobody had synced may be lost; it is one of both everywhere.
+    assert!([CHUNK + 8, 2 * CHUNK + 11].contains(&size), "{size}");
+    assert_eq!(read(&file, 5, 6), b"before");
+    // Whoever reads past a cut that was broken off ends it.
+    let found = read(&file, CHUNK + 5, 6);
+    let end = file.metadata().unwrap().len();
+    let cut = end == CHUNK + 8 && found == b"bef";
+    let lost = end == 2 * CHUNK + 11 && found == b"before";
+    assert!(cut || lost, "{end}: {found:?}");
+    file.set_len(CHUNK + 6).unwrap();
+    file.set_len(3 * CHUNK).unwrap();
+    assert_eq!(read(&file, CHUNK + 5, 6), b"b\0\0\0\0\0");
+    assert_eq!(read(&file, 2 * CHUNK + 5, 6), [0; 6]);
+    file.write_all_at(b"after", 2 * CHUNK + 5).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(read(&file, 2 * CHUNK + 5, 6), b"after\0");
 }

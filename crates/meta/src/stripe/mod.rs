@@ -117,6 +117,16 @@ pub fn admit_read(layout: Layout, cuts: Cuts) -> Result<(), Errno> {
     }
 }
 
+/// Whether bytes up to `end` are with an inode itself, as who does not know that a file is striped takes it.
+///
+/// Errors: [`Errno::ESTALE`]: it is, and they are not.
+pub fn admit_unspread(layout: Layout, end: u64) -> Result<(), Errno> {
+    match layout {
+        Layout::Striped(_) if end > UNIT => Err(Errno::ESTALE),
+        Layout::Striped(_) | Layout::Column { .. } | Layout::Whole => Ok(()),
+    }
+}
+
 /// What is deliberately wrong; nothing in a product build.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {

@@ -121,6 +121,20 @@ pub(crate) fn data_inode(op: &Op) -> Option<InodeId> {
     }
 }
 
+/// Whether another owner goes on from an answer, or may have heard of it: it waits for its record, also where the program is
+/// of this host. A lock is one for all hosts, as is what a session says for the last time of locks that it has decided about
+/// by itself; and a cut that some columns know, and the file does not, would never end.
+fn is_relied_on(op: &Op, reply: &Reply) -> bool {
+    match (op, reply) {
+        (_, Reply::Granted(_)) | (Op::EndCover { .. } | Op::CutColumn { .. }, _) => true,
+        (Op::SetAttr { .. }, Reply::Attr(attr)) | (_, Reply::Columns { attr, .. }) => {
+            let striping = attr.layout.striping();
+            striping.is_some_and(|striping| striping.cutting.is_some())
+        }
+        _ => false,
+    }
+}
+
 /// The part of a file that an operation takes away.
 pub(super) fn lost_range(op: &Op) -> Option<(InodeId, ByteRange)> {
     use perigee_meta::Allocate::{Extend, KeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
@@ -401,10 +415,7 @@ impl Container {
         if let Some(errno) = Self::refused_for_locks(st, request) {
             return Concluded::failed(errno);
         }
-        // A lock is one for all hosts: the next owner knows of it, whoever has it.
-        // So does what a session says for the last time of the locks that it has decided about by itself.
-        let granted = matches!(outcome.reply, Reply::Granted(_))
-            || matches!(request.operation, Op::EndCover { .. });
+        let relied_on = is_relied_on(&request.operation, &outcome.reply);
         let mut owed = Owed::default();
         let mut depends = latest;
         let changes = outcome.batches.contains_key(&self.id);
@@ -412,7 +423,7 @@ impl Container {
             self.add_reap(st, local, &outcome.reply, &mut batch);
             // One of this node may wait for other hosts' leases, or for the members to know of a lock, and be asked for
             // again at the next owner meanwhile.
-            if !local || granted || self.must_wait(st, now, &outcome.touched) {
+            if !local || relied_on || self.must_wait(st, now, &outcome.touched) {
                 Self::remember(st, request, &outcome.reply, &mut batch);
             }
             if let Err(error) = self.carry_out(st, &batch) {
@@ -428,7 +439,7 @@ impl Container {
         }
         self.owe_leases(st, now, request.session, outcome.touched, &mut owed);
         owed.hold_repeats(st, request.session, request.op);
-        owed.commit = st.before_telling(local && !granted, depends);
+        owed.commit = st.before_telling(local && !relied_on, depends);
         if owed.commit.is_some() {
             self.hurry(st);
         }

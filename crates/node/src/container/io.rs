@@ -7,7 +7,7 @@ use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
 use perigee_meta::past::is_kept_file;
-use perigee_meta::stripe::{Cuts, admit_read, admit_write};
+use perigee_meta::stripe::{Cuts, UNIT, admit_read, admit_unspread, admit_write};
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
 use perigee_proto::message::file::{At, Whence};
 use perigee_replica::chunk::Access;
@@ -357,11 +357,7 @@ impl Container {
             if st.lock_queue.keeps_out(inode, request.session) {
                 return Err(Errno::EIO.into());
             }
-            if let (Some(cuts), At::Offset(offset)) = (request.cuts, request.at) {
-                let attr = self.attr(&st, inode)?;
-                let end = offset.saturating_add(data.len() as u64);
-                admit_write(attr.layout, end, cuts)?;
-            }
+            self.admit_striped(&st, request, data.len() as u64)?;
             let kept = st.leases.is_kept(now, request.session, &touched(request));
             let range = reach(request, data.len() as u64);
             let held = st.is_held_up(inode, range, Access::Change, &[]);
@@ -753,13 +749,42 @@ impl Container {
         Ok(())
     }
 
-    /// Whether what was just read here of a column is what its reader takes it for, who knows of so many cuts. No cut that
-    /// was not known of then had come before the read.
-    pub(crate) fn admit_read(&self, inode: InodeId, cuts: Option<Cuts>) -> Result<(), Failed> {
-        let Some(cuts) = cuts else { return Ok(()) };
+    /// Whether a write to a file that may be striped, or to a column, goes where its writer takes it to go.
+    fn admit_striped(&self, st: &State, request: &WriteRequest, len: u64) -> Result<(), Failed> {
+        if request.cuts.is_none() && !self.env.directory.read().stripes_files() {
+            return Ok(());
+        }
+        let attr = self.attr(st, request.inode)?;
+        let start = match request.at {
+            At::Offset(offset) => offset,
+            At::End => attr.size,
+        };
+        let end = start.saturating_add(len);
+        match request.cuts {
+            Some(cuts) => Ok(admit_write(attr.layout, end, cuts)?),
+            None => Ok(admit_unspread(attr.layout, end)?),
+        }
+    }
+
+    /// Whether what was just read here of a file that may be striped, or of a column, is what its reader takes it for. No cut
+    /// that was not known of then had come before the read.
+    pub(crate) fn admit_read(
+        &self,
+        inode: InodeId,
+        range: ByteRange,
+        cuts: Option<Cuts>,
+    ) -> Result<(), Failed> {
+        let far = range.end > UNIT && self.env.directory.read().stripes_files();
+        if cuts.is_none() && !far {
+            return Ok(());
+        }
         let st = self.state.lock();
         Self::reign(&st, self.env.clock.now())?;
-        Ok(admit_read(self.attr(&st, inode)?.layout, cuts)?)
+        let layout = self.attr(&st, inode)?.layout;
+        match cuts {
+            Some(cuts) => Ok(admit_read(layout, cuts)?),
+            None => Ok(admit_unspread(layout, range.end)?),
+        }
     }
 
     /// This node's copy, when all that is asked for is valid here.

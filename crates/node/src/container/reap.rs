@@ -110,13 +110,17 @@ impl Container {
                 }
             }
         }
-        for inode in asked.into_iter().filter(|inode| !open.contains(inode)) {
+        let closed = asked.into_iter().filter(|inode| !open.contains(inode));
+        // Those with columns last: the owners of these may not answer.
+        let (striped, others): (Vec<_>, Vec<_>) =
+            closed.partition(|inode| self.has_columns(*inode));
+        for inode in others.into_iter().chain(striped) {
             if self.has_columns(inode) {
-                // Not before nobody has the file open; what a checkpoint shows of them, it keeps.
+                // Nobody has the file open; what a checkpoint shows of its columns, it keeps.
                 let drop = crate::router::ask_as_node(&self.env, Op::DropColumns { inode });
                 if let Err(errno) = drop.await {
                     debug!(container = %self.id, %inode, %errno, "columns are dropped later");
-                    continue;
+                    return;
                 }
             }
             if let Err(elsewhere) = self.reap_one(inode) {

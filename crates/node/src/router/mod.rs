@@ -352,7 +352,7 @@ impl Router {
                 Box::new(move |result| _ = sender.send(result)),
             );
             let (bytes, _) = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
-            container.admit_read(inode, cuts)?;
+            container.admit_read(inode, range, cuts)?;
             Ok(Ok(bytes))
         };
         let there = |node| {

@@ -59,7 +59,7 @@ impl Router {
                     len,
                     false,
                     Box::new(move |result| match result {
-                        Ok((bytes, _)) => match asked.admit_read(inode, cuts) {
+                        Ok((bytes, _)) => match asked.admit_read(inode, range, cuts) {
                             Ok(()) => {
                                 let len = bytes.len() as u64;
                                 asked.heat.note(Served::Here, What::Read, len);
@@ -81,8 +81,13 @@ impl Router {
                         .may_read(session, inode, self.env.clock.now()) =>
             {
                 let copy = container.read_copy(inode, offset, len);
-                // A lease of after a cut is had by who knows of the cut.
-                match copy.filter(|_| cuts.is_none() || self.env.stripes.cuts_of(inode) == cuts) {
+                // A lease of after a cut is had by who knows of the cut; this copy may have been cut since it was looked at.
+                let same = |cuts| {
+                    let now = self.env.clock.now();
+                    self.env.stripes.cuts_of(inode) == Some(cuts)
+                        && self.env.sessions.may_read(session, inode, now)
+                };
+                match copy.filter(|_| cuts.is_none_or(same)) {
                     Some(bytes) => {
                         let len = bytes.len() as u64;
                         container.heat.note(Served::Here, What::Read, len);

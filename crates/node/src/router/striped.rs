@@ -10,12 +10,18 @@ use perigee_client::fs::{Done, Seek};
 use perigee_cluster::{Directory, Node, Purpose};
 use perigee_meta::stripe::job::{Ask, Change, Known, NewWrite, Read, Step, Told, Write};
 use perigee_meta::stripe::{Faults, UNIT, pieces};
-use perigee_meta::{Attr, NewNode, Op, Reply, WriteAt};
+use perigee_meta::{Attr, NewNode, Op, Reply, Touched, WriteAt};
 use perigee_proto::message::file;
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, SessionId, StripeWidth};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Before a node that may not end a cut looks again whether others have.
+const OTHERS_HELP: Duration = Duration::from_millis(50);
+
+/// By then a kernel has the answer to a call that has just been answered.
+const ANSWERED: Duration = Duration::from_millis(100);
 
 /// What a session asked, and for how long it may keep the answer.
 type Answered = Result<(Reply, Duration), Errno>;
@@ -85,6 +91,27 @@ impl Router {
         answer.map(|(reply, _)| reply)
     }
 
+    /// Brings a step of a cut to its end that somebody began. A node that may only read has to wait for others to do that.
+    async fn help(self: &Arc<Self>, session: SessionId, op: Op) -> Result<Reply, Errno> {
+        let helped = self.ask(session, op).await;
+        if helped == Err(Errno::EROFS) {
+            tokio::time::sleep(OTHERS_HELP).await;
+        }
+        helped
+    }
+
+    /// This node has cut a file, or a column of it, for somebody else: its own mounts have heard nothing of that.
+    fn forget_cut(&self, inode: InodeId) {
+        let env = self.env.clone();
+        self.env.runtime.spawn(async move {
+            // A kernel takes the new end from the answer to a read, unless it hears of a change before that.
+            tokio::time::sleep(ANSWERED).await;
+            let touched = [Touched::Attr(inode), Touched::Data(inode)];
+            let (here, runtime) = (env.clone(), env.runtime.clone());
+            runtime.spawn_blocking(move || here.sessions.revoke_all(&touched));
+        });
+    }
+
     /// Asks all of a step at once. `data`: the bytes of a write that begins at `start`.
     async fn ask_all(
         self: &Arc<Self>,
@@ -94,6 +121,7 @@ impl Router {
     ) -> Vec<Told> {
         let asked = asks.into_iter().map(|ask| async move {
             match ask {
+                Ask::Do(op) if is_of_cut(&op) => Told::Reply(self.help(session, op).await),
                 Ask::Do(op) => Told::Reply(self.ask(session, op).await),
                 Ask::Read { inode, range, cuts } => {
                     let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -147,10 +175,12 @@ impl Router {
                 Faults::default(),
             );
             let none = Bytes::new();
+            let mut helped = false;
             let read = loop {
                 match job.step() {
                     Step::Done(read) => break read,
                     Step::Ask(asks) => {
+                        helped |= asks.iter().any(helps);
                         let told = self.ask_all(session, asks, (0, &none)).await;
                         job.told(told);
                         self.learn(job.known());
@@ -158,6 +188,9 @@ impl Router {
                 }
             };
             done(read);
+            if helped {
+                self.forget_cut(inode);
+            }
         });
     }
 
@@ -185,10 +218,12 @@ impl Router {
                 Faults::default(),
             );
             let within = |width| containers_for_columns(&self.env.directory.read(), inode, width);
+            let mut helped = false;
             let wrote = loop {
                 match job.step(within) {
                     Step::Done(wrote) => break wrote,
                     Step::Ask(asks) => {
+                        helped |= asks.iter().any(helps);
                         let start = job.range().map_or(0, |range| range.start);
                         let told = self.ask_all(session, asks, (start, &data)).await;
                         job.told(told);
@@ -200,6 +235,9 @@ impl Router {
                 self.env.stripes.wrote(inode, wrote.claimed, now);
             }
             done(wrote.map(|wrote| wrote.range));
+            if helped {
+                self.forget_cut(inode);
+            }
         });
     }
 
@@ -244,11 +282,18 @@ impl Router {
         mut asks: Vec<Ask>,
     ) -> Result<Reply, Errno> {
         let none = Bytes::new();
+        let mut helped = false;
         loop {
+            helped |= asks.iter().any(helps);
             let told = self.ask_all(session, asks, (0, &none)).await;
             job.told(told);
             match job.step() {
-                Step::Done(result) => return result,
+                Step::Done(result) => {
+                    if helped {
+                        self.forget_cut(job.inode());
+                    }
+                    return result;
+                }
                 Step::Ask(more) => asks = more,
             }
         }
@@ -295,10 +340,9 @@ impl Router {
             kill_privileges: false,
         };
         let session = self.env.sessions.own();
+        let began = self.env.clock.now();
         let told = self.ask(session, claim).await.map(|_| ());
-        self.env
-            .stripes
-            .wrote(inode, told.is_ok(), self.env.clock.now());
+        self.env.stripes.told_owner(inode, told.is_ok(), began);
         told
     }
 
@@ -379,6 +423,15 @@ pub(super) async fn seek_part(
     };
     let found = at_owner(env, inode.container(), PATIENCE, here, there).await;
     found.map_err(errno).flatten()
+}
+
+/// Whether an operation brings a cut on its way.
+const fn is_of_cut(op: &Op) -> bool {
+    matches!(op, Op::CutColumn { .. } | Op::EndCut { .. })
+}
+
+fn helps(ask: &Ask) -> bool {
+    matches!(ask, Ask::Do(op) if is_of_cut(op))
 }
 
 /// Whether an operation makes a file that may be striped, or has more to do where one is.

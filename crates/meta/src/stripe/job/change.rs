@@ -48,6 +48,12 @@ fn punch(known: Known, range: ByteRange, done: Reply) -> ChangePhase {
 }
 
 impl Change {
+    /// The file.
+    #[must_use]
+    pub const fn inode(&self) -> InodeId {
+        self.inode
+    }
+
     /// The operation.
     #[must_use]
     pub const fn op(&self) -> &Op {
@@ -132,6 +138,7 @@ impl Change {
                         self.rounds += 1;
                         Ok(ChangePhase::Learn(range, done))
                     }
+                    Err(Errno::ESTALE) => Err(Errno::EIO),
                     Err(errno) => Err(errno),
                 }
             }
@@ -146,6 +153,7 @@ impl Change {
                 self.rounds += 1;
                 return Ok(ChangePhase::Before(Cut::of(self.inode, self.faults)));
             }
+            Err(Errno::EAGAIN) => return Err(Errno::EIO),
             reply => reply?,
         };
         let Reply::Attr(attr) = &reply else {

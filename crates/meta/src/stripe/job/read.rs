@@ -69,8 +69,9 @@ impl Read {
         if let Some(cut) = &self.cut {
             match cut.step() {
                 Step::Ask(asks) => return Step::Ask(asks),
+                // Who may not end it waits for others to do so.
+                Step::Done(Err(Errno::EROFS) | Ok(_)) => self.cut = None,
                 Step::Done(Err(errno)) => return Step::Done(Err(errno)),
-                Step::Done(Ok(_)) => self.cut = None,
             }
         }
         if self.rounds > ROUNDS_MAX {
