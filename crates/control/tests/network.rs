@@ -103,6 +103,12 @@ async fn calls_go_on_when_the_store_comes_back_and_say_so_when_it_does_not() {
     let store = member.store.clone();
     let dir = world.dir;
     world.control.stop().await;
+    // What is sent before the end of the connection is known has an unknown outcome.
+    let looks = member
+        .store
+        .clone()
+        .with_patience(Duration::from_millis(100));
+    assert_eq!(looks.get("/a").await.unwrap_err(), StoreError::Unavailable);
     let waiting = tokio::spawn(async move { store.commit(put("/a", 2)).await });
     tokio::time::sleep(Duration::from_millis(500)).await;
     let control = perigee_control::Control::start(dir.path()).await.unwrap();

@@ -405,6 +405,29 @@ mod tests {
     }
 
     #[test]
+    fn columns_lie_where_there_are_as_many_copies_and_go_by_the_word_of_who_stores() {
+        let directory = families();
+        let in_container = |id| InodeId::new(ContainerId(id), perigee_types::InodeIndex(9));
+        let check = |of: u32, within: &[u32]| {
+            let inode = in_container(of);
+            let within = within.iter().copied().map(ContainerId).collect();
+            let request = request(Op::MakeColumns { inode, within });
+            check_request(&directory, MOUNTS, &request).map_err(Denied::code)
+        };
+        for (of, within) in [(1, [2].as_slice()), (2, &[1, 4]), (3, &[5])] {
+            assert_eq!(check(of, within), Ok(()), "{of}: {within:?}");
+        }
+        for (of, within) in [(1, [2, 3].as_slice()), (3, &[1]), (3, &[6])] {
+            assert_eq!(check(of, within), Err(Code::Forbidden), "{of}: {within:?}");
+        }
+        assert_eq!(check(1, &[77]), Err(Code::NotReady), "it may be new");
+        let inode = in_container(1);
+        let drops = request(Op::DropColumns { inode });
+        let checked = check_request(&directory, MOUNTS, &drops).map_err(Denied::code);
+        assert_eq!(checked, Err(Code::Forbidden));
+    }
+
+    #[test]
     fn who_may_only_read_changes_nothing_and_keeps_no_writer_out() {
         let directory = directory();
         let inode = InodeId::ROOT;

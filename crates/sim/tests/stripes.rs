@@ -40,11 +40,11 @@ fn one_seed_is_one_history_of_a_striped_file() {
 
 /// Each deliberate fault, and a seed that finds it. After a change of the simulator: `sim --stripes --plants`.
 const FOUND_BY: &[(Plant, u64)] = &[
-    (Plant::StaleAdmitted, 13),
+    (Plant::StaleAdmitted, 9),
     (Plant::ClaimAfterCut, 338),
     (Plant::CutEndedEarly, 194),
-    (Plant::CutAnsweredEarly, 5),
-    (Plant::CutIsNoBarrier, 14),
+    (Plant::CutAnsweredEarly, 2),
+    (Plant::CutIsNoBarrier, 33),
     (Plant::ReadBeyondCut, 59),
     (Plant::ClaimLeftOut, 1),
     (Plant::PlaceOutlivesCut, 22),
