@@ -219,7 +219,7 @@ fn a_prepared_transaction_locks_what_it_changes_from_all_and_what_it_read_from_w
         let value = fs.view.get(HERE, &key).expect("here");
         let mut intent = reader(&key);
         intent.reads[0].1 = value.as_deref().map(tx::value_hash);
-        let got = prepare(&mut fs.clone_for_trial(), HERE, &intent);
+        let got = prepare(&mut fs.clone(), HERE, &intent);
         assert_eq!(got.is_ok(), lock == KeyLock::Shared, "{key:02x?}");
     }
 }
@@ -241,15 +241,4 @@ fn creations_at_home_do_not_wait_for_directories_made_from_elsewhere() {
         .expect("takes part");
     prepare(&mut fs, THERE, &there.1).expect("free");
     prepare(&mut fs, THERE, &local[0].1).expect("no key is shared");
-}
-
-impl Fs {
-    fn clone_for_trial(&self) -> Self {
-        Self {
-            view: self.view.clone(),
-            clock: self.clock,
-            home: self.home,
-            keep_until: self.keep_until,
-        }
-    }
 }

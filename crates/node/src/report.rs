@@ -384,7 +384,7 @@ impl Node {
         attr: &perigee_meta::Attr,
     ) -> Result<Vec<ColumnPlace>, Errno> {
         let mut places = Vec::new();
-        if !attr.layout.striping().is_some_and(|striping| striping.made) {
+        if !attr.layout.has_columns() {
             return Ok(places);
         }
         let inode = attr.inode;

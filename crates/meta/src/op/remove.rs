@@ -139,16 +139,12 @@ pub(crate) fn reap(draft: &mut Draft<'_>, inode: InodeId) -> Result<Reply, Refus
     if draft.get(container, &orphan)?.is_none() {
         return Ok(Reply::Done);
     }
+    // Its columns go first.
+    if record.layout.has_columns() {
+        return Ok(Reply::Done);
+    }
     if record.xattrs != 0 {
         drop_xattrs(draft, inode)?;
-    }
-    if record
-        .layout
-        .striping()
-        .is_some_and(|striping| striping.made)
-    {
-        // Its columns go first.
-        return Ok(Reply::Done);
     }
     match record.kind {
         Kind::File => draft.command(DataCommand::Removed { inode }),

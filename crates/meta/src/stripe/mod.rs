@@ -81,6 +81,12 @@ impl Layout {
         }
     }
 
+    /// Whether the file has columns beside its own inode.
+    #[must_use]
+    pub const fn has_columns(self) -> bool {
+        matches!(self, Self::Striped(Striping { made: true, .. }))
+    }
+
     /// The striping of a striped file.
     #[must_use]
     pub const fn striping(self) -> Option<Striping> {

@@ -124,7 +124,7 @@ pub(crate) fn data_inode(op: &Op) -> Option<InodeId> {
 /// Whether another owner goes on from an answer, or may have heard of it: it waits for its record, also where the program is
 /// of this host. A lock is one for all hosts, as is what a session says for the last time of locks that it has decided about
 /// by itself; and a cut that some columns know, and the file does not, would never end.
-fn is_relied_on(op: &Op, reply: &Reply) -> bool {
+pub(super) fn is_relied_on(op: &Op, reply: &Reply) -> bool {
     match (op, reply) {
         (_, Reply::Granted(_)) | (Op::EndCover { .. } | Op::CutColumn { .. }, _) => true,
         (Op::SetAttr { .. }, Reply::Attr(attr)) | (_, Reply::Columns { attr, .. }) => {

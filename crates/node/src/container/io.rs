@@ -751,7 +751,9 @@ impl Container {
 
     /// Whether a write to a file that may be striped, or to a column, goes where its writer takes it to go.
     fn admit_striped(&self, st: &State, request: &WriteRequest, len: u64) -> Result<(), Failed> {
-        if request.cuts.is_none() && !self.env.directory.read().stripes_files() {
+        let near = matches!(request.at, At::Offset(offset) if offset.saturating_add(len) <= UNIT);
+        let is_plain = near || !self.env.directory.read().stripes_files();
+        if request.cuts.is_none() && is_plain {
             return Ok(());
         }
         let attr = self.attr(st, request.inode)?;

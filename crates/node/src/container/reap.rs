@@ -134,8 +134,7 @@ impl Container {
     /// Whether a file is a striped one with columns in other containers.
     fn has_columns(&self, inode: InodeId) -> bool {
         let attr = self.attr(&self.state.lock(), inode);
-        let striping = attr.ok().and_then(|attr| attr.layout.striping());
-        striping.is_some_and(|striping| striping.made)
+        attr.is_ok_and(|attr| attr.layout.has_columns())
     }
 
     /// Sets those aside that a checkpoint shows.

@@ -2,7 +2,7 @@
 //!
 //! [`perigee_meta::tx::Transactions`] decides; this asks the other owners, orders the records, and says what may be said.
 
-use super::execute::{Owed, Request, Told, changes, data_inode};
+use super::execute::{Owed, Request, Told, changes, data_inode, is_relied_on};
 use super::hold::{Passed, Shows};
 use super::trash::Unsaid;
 use super::view::{Foreign, owner_view};
@@ -234,11 +234,15 @@ impl Container {
         if let Some(failed) = view.failed.take() {
             return Err(self.store_refused(&failed).into());
         }
+        let turn = st.transactions.judge(&reads, foreign, ran);
+        let relied_on = match &turn {
+            Turn::Answer(Ok(outcome)) => is_relied_on(&request.operation, &outcome.reply),
+            _ => false,
+        };
         let owed = Owed {
-            commit: st.before_telling(local, latest),
+            commit: st.before_telling(local && !relied_on, latest),
             ..Owed::default()
         };
-        let turn = st.transactions.judge(&reads, foreign, ran);
         if let Turn::Answer(Ok(outcome)) | Turn::Alone(outcome) | Turn::Spans(outcome) = &turn {
             let (session, op) = (request.session, &request.operation);
             let held = st.held_up(session, op, &outcome.reply, passed, Shows::Recorded);

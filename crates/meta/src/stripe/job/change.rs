@@ -166,9 +166,7 @@ impl Change {
             return Ok(ChangePhase::Cut(Cut::of(self.inode, self.faults)));
         }
         Ok(match zeroed(&self.op) {
-            Some(range) if striping.is_some_and(|striping| striping.made) => {
-                ChangePhase::Learn(range, reply)
-            }
+            Some(range) if attr.layout.has_columns() => ChangePhase::Learn(range, reply),
             _ => ChangePhase::Done(Ok(reply)),
         })
     }

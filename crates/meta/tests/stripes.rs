@@ -1,0 +1,99 @@
+//! What becomes of the columns of a striped file that is removed.
+
+mod fixture;
+
+use fixture::{Fs, HERE, ROOT, THERE, USER, unlink};
+use perigee_meta::stripe::Layout;
+use perigee_meta::{Op, Reply, SetAttr};
+use perigee_types::{ContainerId, Errno, InodeId, StripeWidth};
+
+fn orphans(fs: &mut Fs, container: ContainerId) -> Vec<InodeId> {
+    let limit = 100;
+    match fs.run(&Op::Orphans { container, limit }) {
+        Ok(Reply::Inodes(inodes)) => inodes,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A file with one column in the other container, and an attribute.
+fn striped(fs: &mut Fs) -> (InodeId, InodeId) {
+    fs.width = StripeWidth::of(2).expect("in range");
+    let file = fs.file(ROOT, "f");
+    fs.setxattr(file, b"user.a", b"1", 0).expect("set");
+    let within = vec![THERE];
+    let made = fs.run(&Op::MakeColumns {
+        inode: file,
+        within,
+    });
+    match made {
+        Ok(Reply::Columns { columns, .. }) => (file, columns[0]),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_goes_after_its_columns_and_stays_whole_until_then() {
+    let mut fs = Fs::new();
+    let (file, column) = striped(&mut fs);
+    assert!(matches!(fs.attr(column).layout, Layout::Column { of, .. } if of == file));
+    let drop = Op::DropColumns { inode: file };
+    fs.run(&drop).expect("it has a name");
+    assert!(fs.attr(file).layout.has_columns());
+    fs.run(&unlink(ROOT, "f")).expect("there");
+    // Nothing at all: its owner reaps in the record that takes the name, where it can.
+    let reaped = fs.outcome(&Op::Reap { inode: file }).expect("too early");
+    assert_eq!(reaped.batches, Default::default());
+    assert_eq!(fs.getxattr(file, b"user.a"), Ok(b"1".to_vec()));
+    assert_eq!(
+        (orphans(&mut fs, HERE), orphans(&mut fs, THERE)),
+        (vec![file], vec![])
+    );
+
+    fs.run(&drop).expect("it waits for nothing else");
+    assert_eq!(orphans(&mut fs, THERE), [column]);
+    fs.run(&Op::Reap { inode: file })
+        .expect("its columns are dropped");
+    fs.run(&Op::Reap { inode: column }).expect("an orphan");
+    for inode in [file, column] {
+        assert_eq!(fs.run(&Op::GetAttr { inode }), Err(Errno::ESTALE));
+    }
+    assert_eq!(
+        (orphans(&mut fs, HERE), orphans(&mut fs, THERE)),
+        (vec![], vec![])
+    );
+}
+
+#[test]
+fn a_cut_waits_for_columns_and_each_column_takes_it_once() {
+    let mut fs = Fs::new();
+    let (file, column) = striped(&mut fs);
+    let resize = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    fs.set(file, resize(100), USER).expect("it grows");
+    fs.set(column, resize(100), USER).expect("it grows");
+    let cut = fs.set(file, resize(10), USER).expect("it begins");
+    assert_eq!(cut.size, 100);
+    let striping = cut.layout.striping().expect("striped");
+    assert_eq!(striping.cutting, Some(10));
+    assert_eq!(fs.set(file, resize(200), USER), Err(Errno::EAGAIN));
+    let (cuts, size) = (striping.cuts, 10);
+    let cut_column = Op::CutColumn {
+        inode: column,
+        cuts,
+        size,
+    };
+    fs.run(&cut_column).expect("of a column");
+    assert_eq!(fs.attr(column).size, 10);
+    fs.set(column, resize(50), USER).expect("it grows");
+    fs.run(&cut_column).expect("late, and known");
+    assert_eq!(fs.attr(column).size, 50);
+    let inode = file;
+    fs.run(&Op::EndCut { inode, cuts, size })
+        .expect("its columns are cut");
+    assert_eq!(fs.attr(file).size, 10);
+    fs.set(file, resize(200), USER).expect("it grows");
+    fs.run(&Op::EndCut { inode, cuts, size }).expect("late");
+    assert_eq!(fs.attr(file).size, 200);
+}
