@@ -165,6 +165,20 @@ struct Went {
     happened: Vec<Happening>,
 }
 
+/// The same of a report of any world.
+macro_rules! went {
+    ($report:expr) => {{
+        let report = $report;
+        Went {
+            violation: report.violation,
+            hash: report.hash,
+            events: report.events,
+            marks: report.marks.told(),
+            happened: report.happened,
+        }
+    }};
+}
+
 impl World {
     fn of(fault: Fault, arguments: &Arguments) -> Self {
         let (scenarios, clocks) = (arguments.scenarios(), arguments.clocks());
@@ -183,78 +197,44 @@ impl World {
     fn run_without(self, seed: u64, left_out: LeftOut, detail: Detail) -> Went {
         match self {
             Self::Chain(scenarios, plant, clocks) => {
-                let report = perigee_sim::run(perigee_sim::Options {
+                went!(perigee_sim::run(perigee_sim::Options {
                     scenario: scenarios.scenario(seed),
                     seed,
                     plant,
                     drift: clocks.drift(seed),
                     left_out,
                     detail,
-                });
-                let marks = perigee_sim::Mark::ALL.iter();
-                Went {
-                    violation: report.violation,
-                    hash: report.hash,
-                    events: report.events,
-                    marks: marks
-                        .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
-                        .collect(),
-                    happened: report.happened,
-                }
+                }))
             }
             Self::Names(plant, clocks) => {
-                let report = names::run(names::Options {
+                went!(names::run(names::Options {
                     seed,
                     plant,
                     drift: clocks.drift(seed),
                     left_out,
                     detail,
-                });
-                let marks = names::Mark::ALL.iter();
-                Went {
-                    violation: report.violation,
-                    hash: report.hash,
-                    events: report.events,
-                    marks: marks
-                        .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
-                        .collect(),
-                    happened: report.happened,
-                }
+                }))
             }
             Self::Locks(plant) => {
-                let report = locks::run(locks::Options {
+                went!(locks::run(locks::Options {
                     seed,
                     plant,
                     left_out,
                     detail,
-                });
-                let marks = locks::Mark::ALL.iter();
-                Went {
-                    violation: report.violation,
-                    hash: report.hash,
-                    events: report.events,
-                    marks: marks
-                        .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
-                        .collect(),
-                    happened: report.happened,
-                }
+                }))
             }
             Self::Stripes(plant) => {
-                let report = stripes::run(stripes::Options {
+                let report = stripes::run(&stripes::Options {
                     seed,
                     plant,
-                    left_out,
                     detail,
                 });
-                let marks = stripes::Mark::ALL.iter();
                 Went {
                     violation: report.violation,
                     hash: report.hash,
                     events: report.events,
-                    marks: marks
-                        .map(|(mark, text)| (*text, report.marks.0[*mark as usize]))
-                        .collect(),
-                    happened: report.happened,
+                    marks: report.marks.told(),
+                    happened: Vec::new(),
                 }
             }
         }
@@ -335,6 +315,13 @@ fn one(
     arguments: &Arguments,
     out: &mut impl Write,
 ) -> std::io::Result<ExitCode> {
+    if arguments.shrink && matches!(world, World::Stripes(_)) {
+        writeln!(
+            out,
+            "error: a history of a striped file cannot be made smaller"
+        )?;
+        return Ok(ExitCode::from(2));
+    }
     if arguments.shrink {
         return smaller(seed, world, out);
     }
@@ -621,7 +608,11 @@ fn tell(went: &Went, seed: u64, world: World, out: &mut impl Write) -> std::io::
     )?;
     let words = world.words();
     writeln!(out, "  replay: sim --seed {seed}{words} --trace")?;
-    writeln!(out, "  smaller: sim --seed {seed}{words} --shrink")
+    match world {
+        // Whatever is left out there, the rest goes another way.
+        World::Stripes(_) => Ok(()),
+        _ => writeln!(out, "  smaller: sim --seed {seed}{words} --shrink"),
+    }
 }
 
 fn verdict(broken: bool) -> ExitCode {

@@ -30,6 +30,14 @@ macro_rules! marks {
                 self.0[mark as usize] += 1;
             }
 
+            /// What each is, and how often it happened.
+            #[must_use]
+            pub fn told(&self) -> Vec<(&'static str, u64)> {
+                let all = Mark::ALL.iter();
+                all.map(|(mark, text)| (*text, self.0[*mark as usize]))
+                    .collect()
+            }
+
             /// Adds another run's.
             pub fn add(&mut self, other: &Self) {
                 for (mine, theirs) in self.0.iter_mut().zip(other.0) {

@@ -1,14 +1,13 @@
 //! A fixed share of the histories of a striped file that `sim --stripes` runs by the million, and each deliberate fault once.
 
 use perigee_meta::stripe::plant::Plant;
+use perigee_sim::Detail;
 use perigee_sim::stripes::{Mark, Marks, Options, Report, run};
-use perigee_sim::{Detail, LeftOut};
 
 fn history(seed: u64, plant: Option<Plant>) -> Report {
-    run(Options {
+    run(&Options {
         seed,
         plant,
-        left_out: LeftOut::default(),
         detail: Detail::Quiet,
     })
 }

@@ -152,21 +152,28 @@ fn mount_two(cluster: &mut Cluster) -> (PathBuf, PathBuf) {
     (here, there)
 }
 
+/// A directory for files of three columns, as nodes 1 and 2 have it. The containers stay with their nodes.
+fn wide(cluster: &mut Cluster) -> (PathBuf, PathBuf) {
+    let (here, there) = mount_two(cluster);
+    // Who works in a home for other reasons may become its owner.
+    must_set(cluster, &here, "migration=off");
+    let wide = here.join("wide");
+    fs::create_dir(&wide).unwrap();
+    must_set(cluster, &wide, "stripes=3");
+    (wide, there.join("wide"))
+}
+
 #[test]
 fn a_striped_file_is_like_any_other_for_programs_of_two_hosts() {
     let Some(_alone) = program::alone() else {
         return;
     };
     let mut cluster = Cluster::start(3).unwrap();
-    let (here, there) = mount_two(&mut cluster);
-    // Who works in a home for other reasons may become its owner.
-    must_set(&mut cluster, &here, "migration=off");
-    fs::create_dir(here.join("wide")).unwrap();
-    must_set(&mut cluster, &here.join("wide"), "stripes=3");
+    let (here, there) = wide(&mut cluster);
     for seed in 1..=3 {
-        two_hosts_by_turns(&here.join("wide"), &there.join("wide"), seed);
+        two_hosts_by_turns(&here, &there, seed);
     }
-    let found = placement(&mut cluster, &here.join("wide/turns-1"));
+    let found = placement(&mut cluster, &here.join("turns-1"));
     let columns = found["columns"].as_array().unwrap();
     let owners: BTreeSet<u64> = columns
         .iter()
@@ -250,11 +257,8 @@ fn a_cut_that_was_told_to_columns_outlives_the_owner_of_the_file() {
         return;
     };
     let mut cluster = Cluster::start(3).unwrap();
-    let (here, there) = mount_two(&mut cluster);
-    must_set(&mut cluster, &here, "migration=off");
-    fs::create_dir(here.join("wide")).unwrap();
-    must_set(&mut cluster, &here.join("wide"), "stripes=3");
-    let file = open(&here.join("wide/file"));
+    let (here, there) = wide(&mut cluster);
+    let file = open(&here.join("file"));
     let at = [5, CHUNK + 5, 2 * CHUNK + 5];
     for at in at {
         file.write_all_at(b"before", at).unwrap();
@@ -263,7 +267,7 @@ fn a_cut_that_was_told_to_columns_outlives_the_owner_of_the_file() {
     file.set_len(CHUNK + 8).unwrap();
     cluster.kill(1, Signal::KILL).unwrap();
     drop(file);
-    let path = there.join("wide/file");
+    let path = there.join("file");
     wait::until("another owner answers", LIMIT, || {
         Ok(fs::metadata(&path).ok().map(|_| ()))
     })

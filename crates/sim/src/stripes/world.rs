@@ -2,7 +2,7 @@
 
 use super::host::{Ended, Host, Job, Next, Program, answer_of, call_of, place};
 use super::{Mark, Marks};
-use crate::numbered::{Detail, Happening, LeftOut};
+use crate::numbered::Detail;
 use crate::oracle::Violation;
 use perigee_history::model::file::{Answer, File, Op as Call};
 use perigee_history::{Budget, Client, Recorder, Ticket, Verdict, check};
@@ -37,8 +37,6 @@ pub struct Options {
     pub seed: u64,
     /// A deliberate fault.
     pub plant: Option<Plant>,
-    /// What does not take place.
-    pub left_out: LeftOut,
     /// What is told of it.
     pub detail: Detail,
 }
@@ -54,8 +52,6 @@ pub struct Report {
     pub events: u64,
     /// What was met.
     pub marks: Marks,
-    /// Strikes and operations that took place, if they were asked for.
-    pub happened: Vec<Happening>,
     /// Whether the search for an order ended before it had found one, or that there is none.
     pub undecided: bool,
 }
@@ -92,8 +88,8 @@ struct World {
 
 /// Simulates one history.
 #[must_use]
-pub fn run(options: Options) -> Report {
-    let mut world = World::new(&options);
+pub fn run(options: &Options) -> Report {
+    let mut world = World::new(options);
     while world.now < EVENTS && world.violation.is_none() {
         world.now += 1;
         world.happen();
@@ -117,7 +113,6 @@ pub fn run(options: Options) -> Report {
         hash: world.hash,
         events,
         marks: world.marks,
-        happened: Vec::new(),
         undecided,
     }
 }
