@@ -14,6 +14,7 @@ mod execute;
 mod gentle;
 mod heal;
 mod hold;
+mod in_force;
 mod in_place;
 mod install;
 mod intents;

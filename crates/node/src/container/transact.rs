@@ -4,7 +4,7 @@
 
 use super::execute::{Owed, Request, Told, changes, data_inode, is_relied_on};
 use super::hold::{Passed, Shows};
-use super::trash::Unsaid;
+use super::in_force::Unsaid;
 use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, State};
 use bytes::Bytes;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use perigee_client::fs::{Done, Seek};
 use perigee_cluster::{Directory, Node, Purpose};
-use perigee_meta::stripe::job::{Ask, Change, Known, NewWrite, Read, Step, Told, Write};
+use perigee_meta::stripe::job::{Ask, Change, Job, Known, NewWrite, Read, Step, Told, Write};
 use perigee_meta::stripe::{Faults, UNIT, pieces};
 use perigee_meta::{Attr, NewNode, Op, Reply, Touched, WriteAt};
 use perigee_proto::message::file;
@@ -22,6 +22,24 @@ const OTHERS_HELP: Duration = Duration::from_millis(50);
 
 /// By then a kernel has the answer to a call that has just been answered.
 const ANSWERED: Duration = Duration::from_millis(100);
+
+/// Whether a job has brought a cut on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Helped {
+    No,
+    Yes,
+}
+
+/// A job that is over.
+struct Ran<T> {
+    result: Result<T, Errno>,
+    helped: Helped,
+}
+
+/// What a job writes that writes nothing.
+const fn nothing<J>(_: &J) -> (u64, Bytes) {
+    (0, Bytes::new())
+}
 
 /// What a session asked, and for how long it may keep the answer.
 type Answered = Result<(Reply, Duration), Errno>;
@@ -100,15 +118,18 @@ impl Router {
         helped
     }
 
-    /// This node has cut a file, or a column of it, for somebody else: its own mounts have heard nothing of that.
-    fn forget_cut(&self, inode: InodeId) {
+    /// Where this node has cut a file, or a column of it, for somebody else, its own mounts have heard nothing of that.
+    fn forget_cut(&self, inode: InodeId, helped: Helped) {
+        if helped == Helped::No {
+            return;
+        }
         let env = self.env.clone();
         self.env.runtime.spawn(async move {
             // A kernel takes the new end from the answer to a read, unless it hears of a change before that.
             tokio::time::sleep(ANSWERED).await;
             let touched = [Touched::Attr(inode), Touched::Data(inode)];
-            let (here, runtime) = (env.clone(), env.runtime.clone());
-            runtime.spawn_blocking(move || here.sessions.revoke_all(&touched));
+            let runtime = env.runtime.clone();
+            runtime.spawn_blocking(move || env.sessions.revoke_all(&touched));
         });
     }
 
@@ -117,8 +138,9 @@ impl Router {
         self: &Arc<Self>,
         session: SessionId,
         asks: Vec<Ask>,
-        (start, data): (u64, &Bytes),
+        (start, data): (u64, Bytes),
     ) -> Vec<Told> {
+        let data = &data;
         let asked = asks.into_iter().map(|ask| async move {
             match ask {
                 Ask::Do(op) if is_of_cut(&op) => Told::Reply(self.help(session, op).await),
@@ -159,6 +181,33 @@ impl Router {
         join_all(asked).await
     }
 
+    /// Runs a job to its end, from these questions on if it has asked some. `bytes`: what is to be written, from where it begins.
+    async fn run<J: Job>(
+        self: &Arc<Self>,
+        session: SessionId,
+        (inode, job): (InodeId, &mut J),
+        first: Option<Vec<Ask>>,
+        bytes: impl Fn(&J) -> (u64, Bytes),
+    ) -> Ran<J::Outcome> {
+        let within = |width| containers_for_columns(&self.env.directory.read(), inode, width);
+        let mut helped = Helped::No;
+        let mut next = first.map_or_else(|| job.step(&within), Step::Ask);
+        loop {
+            match next {
+                Step::Done(result) => return Ran { result, helped },
+                Step::Ask(asks) => {
+                    if asks.iter().any(helps) {
+                        helped = Helped::Yes;
+                    }
+                    let told = self.ask_all(session, asks, bytes(job)).await;
+                    job.told(told);
+                    self.learn(job.known());
+                    next = job.step(&within);
+                }
+            }
+        }
+    }
+
     pub(super) fn read_striped(
         self: Arc<Self>,
         session: SessionId,
@@ -168,29 +217,11 @@ impl Router {
     ) {
         let env = self.env.clone();
         env.runtime.spawn(async move {
-            let mut job = Read::new(
-                inode,
-                range,
-                self.env.stripes.known(inode),
-                Faults::default(),
-            );
-            let none = Bytes::new();
-            let mut helped = false;
-            let read = loop {
-                match job.step() {
-                    Step::Done(read) => break read,
-                    Step::Ask(asks) => {
-                        helped |= asks.iter().any(helps);
-                        let told = self.ask_all(session, asks, (0, &none)).await;
-                        job.told(told);
-                        self.learn(job.known());
-                    }
-                }
-            };
-            done(read);
-            if helped {
-                self.forget_cut(inode);
-            }
+            let known = self.env.stripes.known(inode);
+            let mut job = Read::new(inode, range, known, Faults::default());
+            let ran = self.run(session, (inode, &mut job), None, nothing).await;
+            done(ran.result);
+            self.forget_cut(inode, ran.helped);
         });
     }
 
@@ -206,38 +237,24 @@ impl Router {
         env.runtime.spawn(async move {
             let now = self.env.clock.now();
             let begin = self.env.stripes.begin_write(inode, now);
-            let mut job = Write::new(
-                NewWrite {
-                    inode,
-                    at,
-                    len: data.len() as u64,
-                    kill_privileges,
-                    claims: begin.claims,
-                },
-                begin.known,
-                Faults::default(),
-            );
-            let within = |width| containers_for_columns(&self.env.directory.read(), inode, width);
-            let mut helped = false;
-            let wrote = loop {
-                match job.step(within) {
-                    Step::Done(wrote) => break wrote,
-                    Step::Ask(asks) => {
-                        helped |= asks.iter().any(helps);
-                        let start = job.range().map_or(0, |range| range.start);
-                        let told = self.ask_all(session, asks, (start, &data)).await;
-                        job.told(told);
-                        self.learn(job.known());
-                    }
-                }
+            let new = NewWrite {
+                inode,
+                at,
+                len: data.len() as u64,
+                kill_privileges,
+                claims: begin.claims,
             };
-            if let Ok(wrote) = &wrote {
+            let mut job = Write::new(new, begin.known, Faults::default());
+            let bytes = |job: &Write| {
+                let start = job.range().map_or(0, |range| range.start);
+                (start, data.clone())
+            };
+            let ran = self.run(session, (inode, &mut job), None, bytes).await;
+            if let Ok(wrote) = &ran.result {
                 self.env.stripes.wrote(inode, wrote.claimed, now);
             }
-            done(wrote.map(|wrote| wrote.range));
-            if helped {
-                self.forget_cut(inode);
-            }
+            done(ran.result.map(|wrote| wrote.range));
+            self.forget_cut(inode, ran.helped);
         });
     }
 
@@ -261,42 +278,21 @@ impl Router {
         let first = move |answer: Answered| {
             let ttl = answer.as_ref().map_or(Duration::ZERO, |(_, ttl)| *ttl);
             job.told(vec![Told::Reply(answer.map(|(reply, _)| reply))]);
-            match job.step() {
+            match job.step(&|_| Vec::new()) {
                 Step::Done(result) => done(result.map(|reply| (reply, ttl))),
                 Step::Ask(asks) => {
                     let env = me.env.clone();
                     env.runtime.spawn(async move {
-                        let changed = me.change_on(session, job, asks).await;
-                        done(changed.map(|reply| (reply, Duration::ZERO)));
+                        let inode = job.inode();
+                        let of = (inode, &mut job);
+                        let ran = me.run(session, of, Some(asks), nothing).await;
+                        done(ran.result.map(|reply| (reply, Duration::ZERO)));
+                        me.forget_cut(inode, ran.helped);
                     });
                 }
             }
         };
         self.execute_once(session, op, Box::new(first));
-    }
-
-    async fn change_on(
-        self: &Arc<Self>,
-        session: SessionId,
-        mut job: Change,
-        mut asks: Vec<Ask>,
-    ) -> Result<Reply, Errno> {
-        let none = Bytes::new();
-        let mut helped = false;
-        loop {
-            helped |= asks.iter().any(helps);
-            let told = self.ask_all(session, asks, (0, &none)).await;
-            job.told(told);
-            match job.step() {
-                Step::Done(result) => {
-                    if helped {
-                        self.forget_cut(job.inode());
-                    }
-                    return result;
-                }
-                Step::Ask(more) => asks = more,
-            }
-        }
     }
 
     /// Makes durable what was acknowledged of a striped file, and tells its owner of the last write.
@@ -307,15 +303,11 @@ impl Router {
                 return done(Err(errno));
             }
             // Also what others have written is to be on the disks.
-            let known = match self
-                .ask(self.env.sessions.own(), Op::Columns { inode })
-                .await
-            {
-                Ok(Reply::Columns { attr, columns }) => Known::of(&attr, columns),
-                Ok(_) => return done(Err(Errno::EPROTO)),
+            let known = match self.columns(inode).await {
+                Ok(known) => known,
                 Err(errno) => return done(Err(errno)),
             };
-            self.learn(known.as_ref());
+            self.learn(Some(&known));
             let all = self.env.stripes.all_of(inode);
             let synced = all.into_iter().map(|inode| {
                 let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -327,8 +319,17 @@ impl Router {
         });
     }
 
+    /// What the owner of a striped file says of it.
+    async fn columns(self: &Arc<Self>, inode: InodeId) -> Result<Known, Errno> {
+        let session = self.env.sessions.own();
+        match self.ask(session, Op::Columns { inode }).await? {
+            Reply::Columns { attr, columns } => Known::of(&attr, columns).ok_or(Errno::EPROTO),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
     /// A file's owner hears of the last write to a column of which it has not.
-    pub(super) async fn tell_owner(self: &Arc<Self>, inode: InodeId) -> Result<(), Errno> {
+    async fn tell_owner(self: &Arc<Self>, inode: InodeId) -> Result<(), Errno> {
         if !self.env.stripes.take_unclaimed(inode) {
             return Ok(());
         }
@@ -353,12 +354,7 @@ impl Router {
         offset: u64,
         what: Seek,
     ) -> Result<u64, Errno> {
-        let session = self.env.sessions.own();
-        let reply = self.ask(session, Op::Columns { inode }).await?;
-        let Reply::Columns { attr, columns } = reply else {
-            return Err(Errno::EPROTO);
-        };
-        let known = Known::of(&attr, columns).ok_or(Errno::EPROTO)?;
+        let known = self.columns(inode).await?;
         if offset >= known.size {
             return Err(Errno::ENXIO);
         }

@@ -2,7 +2,7 @@
 
 use perigee_history::model::file::{Answer, File, Op as Call, Writer};
 use perigee_history::{Client, Recorder, Ticket};
-use perigee_meta::stripe::job::{Ask, Change, Known, Read, Step, Told, Write, Wrote};
+use perigee_meta::stripe::job::{Ask, Change, Job as _, Known, Read, Step, Told, Write, Wrote};
 use perigee_meta::{Op, Reply, WriteAt};
 use perigee_types::{ByteRange, ContainerId, Errno};
 
@@ -82,10 +82,11 @@ impl Program {
                 Step::Done(result) => Next::Over(result.map(ended)),
             }
         }
+        let within = |_| within.to_vec();
         match &mut self.job {
-            Job::Write(job, _) => over(job.step(|_| within.to_vec()), Ended::Wrote),
-            Job::Read(job, _) => over(job.step(), |bytes| Ended::Read(bytes.to_vec())),
-            Job::Change(job) => over(job.step(), |_| Ended::Changed),
+            Job::Write(job, _) => over(job.step(&within), Ended::Wrote),
+            Job::Read(job, _) => over(job.step(&within), |bytes| Ended::Read(bytes.to_vec())),
+            Job::Change(job) => over(job.step(&within), |_| Ended::Changed),
             Job::Size => match self.size {
                 Some(size) => Next::Over(size.map(Ended::Size)),
                 None => Next::Ask(vec![Ask::Do(Op::GetAttr { inode })]),

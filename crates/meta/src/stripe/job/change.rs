@@ -1,10 +1,10 @@
 //! How a host changes a file's length, or frees a part of it.
 
-use super::{Ask, Cut, Known, ROUNDS_MAX, Step, Told, all_done, known_of, reply};
+use super::{Ask, Cut, Job, Known, ROUNDS_MAX, Step, Told, all_done, known_of, reply};
 use crate::attr::SetAttr;
 use crate::op::{Allocate, Op, Reply};
 use crate::stripe::{Faults, faulty};
-use perigee_types::{ByteRange, Errno, InodeId};
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, StripeWidth};
 
 /// Changes a file's length or frees a part of it: `truncate` and `fallocate`.
 #[derive(Debug, Clone)]
@@ -47,42 +47,10 @@ fn punch(known: Known, range: ByteRange, done: Reply) -> ChangePhase {
     }
 }
 
-impl Change {
-    /// The file.
-    #[must_use]
-    pub const fn inode(&self) -> InodeId {
-        self.inode
-    }
+impl Job for Change {
+    type Outcome = Reply;
 
-    /// The operation.
-    #[must_use]
-    pub const fn op(&self) -> &Op {
-        &self.op
-    }
-
-    /// Of a striped file, by an operation on its inode. `None`: such an operation concerns the file's own inode alone.
-    #[must_use]
-    pub fn by(op: Op, faults: Faults) -> Option<Self> {
-        let inode = match &op {
-            Op::SetAttr {
-                inode,
-                set: SetAttr { size: Some(_), .. },
-                ..
-            }
-            | Op::Allocate { inode, .. } => *inode,
-            _ => return None,
-        };
-        Some(Self {
-            inode,
-            op,
-            phase: ChangePhase::Own,
-            rounds: 0,
-            faults,
-        })
-    }
-
-    /// How it goes on.
-    pub fn step(&mut self) -> Step<Reply> {
+    fn step(&mut self, _: &dyn Fn(StripeWidth) -> Vec<ContainerId>) -> Step<Reply> {
         let inode = self.inode;
         loop {
             match &self.phase {
@@ -116,8 +84,7 @@ impl Change {
         }
     }
 
-    /// The answers to what [`Change::step`] asked, in that order.
-    pub fn told(&mut self, told: Vec<Told>) {
+    fn told(&mut self, told: Vec<Told>) {
         let next = match &mut self.phase {
             ChangePhase::Before(cut) | ChangePhase::Cut(cut) => return cut.told(told),
             ChangePhase::Own => {
@@ -145,6 +112,41 @@ impl Change {
             ChangePhase::Done(_) => Err(Errno::EPROTO),
         };
         self.phase = next.unwrap_or_else(|errno| ChangePhase::Done(Err(errno)));
+    }
+}
+
+impl Change {
+    /// The file.
+    #[must_use]
+    pub const fn inode(&self) -> InodeId {
+        self.inode
+    }
+
+    /// The operation.
+    #[must_use]
+    pub const fn op(&self) -> &Op {
+        &self.op
+    }
+
+    /// Of a striped file, by an operation on its inode. `None`: such an operation concerns the file's own inode alone.
+    #[must_use]
+    pub fn by(op: Op, faults: Faults) -> Option<Self> {
+        let inode = match &op {
+            Op::SetAttr {
+                inode,
+                set: SetAttr { size: Some(_), .. },
+                ..
+            }
+            | Op::Allocate { inode, .. } => *inode,
+            _ => return None,
+        };
+        Some(Self {
+            inode,
+            op,
+            phase: ChangePhase::Own,
+            rounds: 0,
+            faults,
+        })
     }
 
     fn on_own(&mut self, reply: Result<Reply, Errno>) -> Result<ChangePhase, Errno> {

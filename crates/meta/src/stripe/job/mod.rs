@@ -13,7 +13,7 @@ use super::{Cuts, Faults, Striping, faulty};
 use crate::attr::Attr;
 use crate::op::{Op, Reply};
 use bytes::Bytes;
-use perigee_types::{ByteRange, Errno, InodeId};
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, StripeWidth};
 
 /// How often one job begins anew because of cuts, at most.
 const ROUNDS_MAX: u32 = 64;
@@ -99,6 +99,23 @@ pub enum Told {
     Bytes(Result<Bytes, Errno>),
     /// Of [`Ask::Write`].
     Wrote(Result<(), Errno>),
+}
+
+/// Something that a host does to a striped file.
+pub trait Job {
+    /// What comes of it.
+    type Outcome;
+
+    /// How it goes on. `within`: the containers for columns of a file of such a width, if they have to be made.
+    fn step(&mut self, within: &dyn Fn(StripeWidth) -> Vec<ContainerId>) -> Step<Self::Outcome>;
+
+    /// The answers to what [`Job::step`] asked, in that order.
+    fn told(&mut self, told: Vec<Told>);
+
+    /// What is known of the file now.
+    fn known(&self) -> Option<&Known> {
+        None
+    }
 }
 
 /// How a job goes on.

@@ -1,10 +1,10 @@
 //! How a host reads.
 
-use super::{Ask, Cut, Known, ROUNDS_MAX, Step, Told, known_of, reply};
+use super::{Ask, Cut, Job, Known, ROUNDS_MAX, Step, Told, known_of, reply};
 use crate::op::Op;
 use crate::stripe::{Faults, UNIT, faulty, pieces};
 use bytes::{Bytes, BytesMut};
-use perigee_types::{ByteRange, Errno, InodeId};
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, StripeWidth};
 
 /// Reads bytes.
 #[derive(Debug, Clone)]
@@ -43,24 +43,27 @@ impl Read {
         }
     }
 
-    /// What is known of the file now.
-    #[must_use]
-    pub fn known(&self) -> Option<&Known> {
+    /// What there is of what is asked for.
+    fn reach(&self, known: &Known) -> ByteRange {
+        let end = self.range.end.min(known.size);
+        ByteRange::new(self.range.start.min(end), end)
+    }
+}
+
+impl Job for Read {
+    type Outcome = Bytes;
+
+    fn known(&self) -> Option<&Known> {
         self.known.as_ref()
     }
 
-    /// How it goes on.
-    pub fn step(&mut self) -> Step<Bytes> {
+    fn step(&mut self, _: &dyn Fn(StripeWidth) -> Vec<ContainerId>) -> Step<Bytes> {
         if let Some(over) = self.over.take() {
             return Step::Done(over);
         }
         let inode = self.inode;
-        let end = |known: &Known| self.range.end.min(known.size);
-        let reach = |known: &Known| ByteRange::new(self.range.start.min(end(known)), end(known));
-        let cut = self
-            .known
-            .as_ref()
-            .is_some_and(|known| known.is_being_cut(reach(known)));
+        let known = self.known.as_ref();
+        let cut = known.is_some_and(|known| known.is_being_cut(self.reach(known)));
         if cut && !faulty!(self.faults, ReadBeyondCut) {
             self.rounds += 1;
             self.known = None;
@@ -84,8 +87,7 @@ impl Read {
             self.sent = None;
             return Step::Ask(vec![Ask::Do(Op::Columns { inode })]);
         };
-        let end = self.range.end.min(known.size);
-        let range = ByteRange::new(self.range.start.min(end), end);
+        let range = self.reach(known);
         let cuts = known.striping.cuts;
         let parts = pieces(known.striping.width, range);
         let asks = parts.filter_map(|piece| {
@@ -103,8 +105,7 @@ impl Read {
         Step::Ask(asks)
     }
 
-    /// The answers to what [`Read::step`] asked, in that order.
-    pub fn told(&mut self, told: Vec<Told>) {
+    fn told(&mut self, told: Vec<Told>) {
         if let Some(cut) = &mut self.cut {
             return cut.told(told);
         }
@@ -119,7 +120,9 @@ impl Read {
             self.over = Some(Err(errno));
         }
     }
+}
 
+impl Read {
     fn on_bytes(&mut self, range: ByteRange, told: Vec<Told>) -> Result<(), Errno> {
         let known = self.known.as_ref().ok_or(Errno::EPROTO)?;
         let mut told = told.into_iter();

@@ -4,7 +4,7 @@
 //! every cut that the column does not know of yet, so it is not written again after that; where the claim comes too late for it, the file
 //! gets no longer for its sake, and the write is over when the cut is.
 
-use super::{Ask, Cut, Known, ROUNDS_MAX, Step, Told, known_of, reply};
+use super::{Ask, Cut, Job, Known, ROUNDS_MAX, Step, Told, known_of, reply};
 use crate::op::{Op, Reply, WriteAt};
 use crate::stripe::{Cuts, Faults, Piece, UNIT, faulty, pieces};
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, StripeWidth};
@@ -75,48 +75,14 @@ pub struct Write {
     faults: Faults,
 }
 
-impl Write {
-    /// With what is known of the file here.
-    #[must_use]
-    pub const fn new(new: NewWrite, known: Option<Known>, faults: Faults) -> Self {
-        Self {
-            new,
-            known,
-            place: None,
-            done: Vec::new(),
-            claimed: false,
-            cut: None,
-            rounds: 0,
-            sent: Sent::Nothing,
-            over: None,
-            faults,
-        }
-    }
+impl Job for Write {
+    type Outcome = Wrote;
 
-    /// What is known of the file now.
-    #[must_use]
-    pub fn known(&self) -> Option<&Known> {
+    fn known(&self) -> Option<&Known> {
         self.known.as_ref()
     }
 
-    /// What is written.
-    #[must_use]
-    pub const fn what(&self) -> &NewWrite {
-        &self.new
-    }
-
-    /// Where it goes, once that is known.
-    #[must_use]
-    pub fn range(&self) -> Option<ByteRange> {
-        let start = match self.new.at {
-            WriteAt::Offset(offset) => Some(offset),
-            WriteAt::End => self.place.map(|place| place.start),
-        };
-        start.map(|start| ByteRange::with_len(start, self.new.len))
-    }
-
-    /// How it goes on. `within`: containers for columns, if they have to be made, of a file of such a width.
-    pub fn step(&mut self, within: impl FnOnce(StripeWidth) -> Vec<ContainerId>) -> Step<Wrote> {
+    fn step(&mut self, within: &dyn Fn(StripeWidth) -> Vec<ContainerId>) -> Step<Wrote> {
         if let Some(over) = self.over {
             return Step::Done(over);
         }
@@ -154,6 +120,59 @@ impl Write {
         }
         let asks = self.parts(known.clone(), range, &left);
         asks.map_or_else(|errno| Step::Done(Err(errno)), Step::Ask)
+    }
+
+    fn told(&mut self, told: Vec<Told>) {
+        if let Some(cut) = &mut self.cut {
+            return cut.told(told);
+        }
+        let went = match std::mem::replace(&mut self.sent, Sent::Nothing) {
+            Sent::Nothing => Err(Errno::EPROTO),
+            Sent::Learn | Sent::Make => {
+                let known = reply(told).and_then(known_of);
+                known.map(|known| self.learn(known))
+            }
+            Sent::Place => self.on_place(reply(told)),
+            Sent::Parts(parts, claim) => self.on_parts(told, &parts, claim),
+        };
+        if let Err(errno) = went {
+            self.over = Some(Err(errno));
+        }
+    }
+}
+
+impl Write {
+    /// With what is known of the file here.
+    #[must_use]
+    pub const fn new(new: NewWrite, known: Option<Known>, faults: Faults) -> Self {
+        Self {
+            new,
+            known,
+            place: None,
+            done: Vec::new(),
+            claimed: false,
+            cut: None,
+            rounds: 0,
+            sent: Sent::Nothing,
+            over: None,
+            faults,
+        }
+    }
+
+    /// What is written.
+    #[must_use]
+    pub const fn what(&self) -> &NewWrite {
+        &self.new
+    }
+
+    /// Where it goes, once that is known.
+    #[must_use]
+    pub fn range(&self) -> Option<ByteRange> {
+        let start = match self.new.at {
+            WriteAt::Offset(offset) => Some(offset),
+            WriteAt::End => self.place.map(|place| place.start),
+        };
+        start.map(|start| ByteRange::with_len(start, self.new.len))
     }
 
     /// All bytes are where they belong.
@@ -220,25 +239,6 @@ impl Write {
             None => Sent::Parts(sent, Claim::No),
         };
         Ok(asks)
-    }
-
-    /// The answers to what [`Write::step`] asked, in that order.
-    pub fn told(&mut self, told: Vec<Told>) {
-        if let Some(cut) = &mut self.cut {
-            return cut.told(told);
-        }
-        let went = match std::mem::replace(&mut self.sent, Sent::Nothing) {
-            Sent::Nothing => Err(Errno::EPROTO),
-            Sent::Learn | Sent::Make => {
-                let known = reply(told).and_then(known_of);
-                known.map(|known| self.learn(known))
-            }
-            Sent::Place => self.on_place(reply(told)),
-            Sent::Parts(parts, claim) => self.on_parts(told, &parts, claim),
-        };
-        if let Err(errno) = went {
-            self.over = Some(Err(errno));
-        }
     }
 
     fn learn(&mut self, known: Known) {
