@@ -69,6 +69,20 @@ fn read(file: &File, at: u64, len: u64) -> Vec<u8> {
     data
 }
 
+/// Where the bytes of a read differ from what they must be.
+fn difference(found: &[u8], wanted: &[u8]) -> String {
+    let lengths = format!("{} of {} bytes", found.len(), wanted.len());
+    let differ = |at: &usize| found[*at] != wanted[*at];
+    let places: Vec<_> = (0..found.len().min(wanted.len())).filter(differ).collect();
+    match (places.first(), places.last()) {
+        (Some(&first), Some(&last)) => format!(
+            "{lengths}; from {first} to {last}: {} where {} must be",
+            found[first], wanted[first]
+        ),
+        _ => lengths,
+    }
+}
+
 fn open(path: &Path) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true);
@@ -134,14 +148,22 @@ fn two_hosts_by_turns(here: &Path, there: &Path, seed: u64) {
         let reader = &files[rng.below(2) as usize];
         for at in [at, model.size.saturating_sub(10)] {
             let (found, wanted) = (read(reader, at, 400), model.read(at, 400));
-            assert!(found == wanted, "seed {seed}, step {step}, at {at}");
+            assert!(
+                found == wanted,
+                "seed {seed}, step {step}, at {at}: {}",
+                difference(&found, &wanted)
+            );
         }
     }
     for file in &files {
         assert_eq!(file.metadata().unwrap().len(), model.size);
         for at in &places {
             let (found, wanted) = (read(file, *at, 400), model.read(*at, 400));
-            assert!(found == wanted, "seed {seed}, at the end, at {at}");
+            assert!(
+                found == wanted,
+                "seed {seed}, at the end, at {at}: {}",
+                difference(&found, &wanted)
+            );
         }
     }
 }

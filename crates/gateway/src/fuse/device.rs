@@ -92,14 +92,32 @@ impl Device {
         self.send(0, code, [body, &[]])
     }
 
+    /// Tells the kernel something that is followed by one byte that it finds nowhere: it takes the message in as far as that.
+    pub(crate) fn notify_without_its_byte(&self, code: i32, body: &[u8]) -> io::Result<Delivery> {
+        let header = header(0, code, body.len() + 1)?;
+        let part = |bytes: &[u8]| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let nowhere = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 1,
+        };
+        let parts = [part(&header), part(body), nowhere];
+        // SAFETY: the descriptor is open; the kernel only reads what the first two parts point to, and at the address of the
+        // third finds nothing.
+        let sent = unsafe { libc::writev(self.fd.as_raw_fd(), parts.as_ptr(), 3) };
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            _ if sent >= 0 => Ok(Delivery::Taken),
+            Some(libc::EFAULT) => Ok(Delivery::Taken),
+            Some(libc::ENOENT | libc::ENODEV) => Ok(Delivery::Gone),
+            _ => Err(error),
+        }
+    }
+
     fn send(&self, unique: u64, error: i32, parts: [&[u8]; 2]) -> io::Result<Delivery> {
-        const HEADER_LEN: usize = 16;
-        let mut header = [0; HEADER_LEN];
-        let len = HEADER_LEN + parts[0].len() + parts[1].len();
-        let len = u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
-        header[..4].copy_from_slice(&len.to_ne_bytes());
-        header[4..8].copy_from_slice(&error.to_ne_bytes());
-        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        let header = header(unique, error, parts[0].len() + parts[1].len())?;
         let slices = [
             IoSlice::new(&header),
             IoSlice::new(parts[0]),
@@ -137,6 +155,18 @@ impl Device {
             Ok(())
         }
     }
+}
+
+const HEADER_LEN: usize = 16;
+
+/// What comes before a body of so many bytes.
+fn header(unique: u64, error: i32, len: usize) -> io::Result<[u8; HEADER_LEN]> {
+    let len = u32::try_from(HEADER_LEN + len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut header = [0; HEADER_LEN];
+    header[..4].copy_from_slice(&len.to_ne_bytes());
+    header[4..8].copy_from_slice(&error.to_ne_bytes());
+    header[8..].copy_from_slice(&unique.to_ne_bytes());
+    Ok(header)
 }
 
 impl From<OwnedFd> for Device {

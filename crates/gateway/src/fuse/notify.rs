@@ -87,12 +87,14 @@ impl Drop for Writing {
 }
 
 impl Session {
-    /// The kernel is about to have an `answer` about the attributes of a file. It passes over one that a notice has crossed,
-    /// and goes on to read with what it has: no page may be older than the answer then.
+    /// The kernel is about to have an `answer` about the attributes of a file that is `len` bytes long. It passes over one
+    /// that a notice has crossed, and goes on to read with what it has: no page may be older than the answer then, and the
+    /// end not before `len`. It finds an end that is too far when it reads there.
     pub(super) fn tell_attr(
         self: &Arc<Self>,
         inode: InodeId,
         asked: Asked,
+        len: u64,
         answer: impl FnOnce() + Send + 'static,
     ) {
         if !self.kernel.crossing.has_crossed(inode, asked) {
@@ -101,6 +103,7 @@ impl Session {
         let session = Arc::clone(self);
         beside(move || {
             session.kernel.drop_pages(inode);
+            session.kernel.grow(inode, len);
             answer();
         });
     }
@@ -214,6 +217,23 @@ impl Kernel {
             {
                 warn!(%error, "kernel refused a notice about pages");
             }
+        }
+    }
+
+    /// Makes a file at least `len` bytes long for the kernel, which takes its length from bytes that it is given before it
+    /// looks at them: these are none. Waits while the last page is read or written. Like any notice this crosses other
+    /// answers.
+    fn grow(&self, inode: InodeId, len: u64) {
+        let Some(last) = len.checked_sub(1) else {
+            return;
+        };
+        self.crossing.notice(inode);
+        let body = Body::store(node_of(inode), last, 1);
+        let told = self
+            .device
+            .notify_without_its_byte(notice::STORE, body.bytes());
+        if let Err(error) = told {
+            warn!(%error, "kernel refused a notice about a file's length");
         }
     }
 

@@ -291,24 +291,35 @@ fn a_read_whose_question_about_attributes_crosses_a_notice_shows_nothing_old() {
     let inode = rig.fs.inode("f");
     let file = Arc::new(File::open(&path).unwrap());
     let read = |file: &File| {
-        let mut bytes = [0; 3];
-        file.read_exact_at(&mut bytes, 0).unwrap();
+        let mut bytes = vec![0; 9_000];
+        let len = file.read_at(&mut bytes, 0).unwrap();
+        bytes.truncate(len);
         bytes
     };
     assert_eq!(read(&file), *b"old");
-    rig.fs
-        .change_elsewhere(|tree| tree.write(inode, 0, 0, b"new", LATER))
-        .unwrap();
-    cache(&rig).forget_attr(inode);
-    rig.fs.hold("getattr");
-    let reader = {
-        let file = Arc::clone(&file);
-        thread::spawn(move || read(&file))
-    };
-    until("getattr", || rig.fs.held() == 1);
-    cache(&rig).forget_attr(inode);
-    rig.fs.let_go();
-    assert_eq!(reader.join().unwrap(), *b"new");
+    // As long as before, longer, one byte into the next page, and shorter.
+    for new in [&b"new"[..], b"longer", &[7; 4_097], b"s"] {
+        rig.fs
+            .change_elsewhere(|tree| {
+                let set = SetAttr {
+                    size: Some(new.len() as u64),
+                    ..SetAttr::default()
+                };
+                tree.set_attr(inode, &set, ELSEWHERE, LATER)?;
+                tree.write(inode, 0, 0, new, LATER)
+            })
+            .unwrap();
+        cache(&rig).forget_attr(inode);
+        rig.fs.hold("getattr");
+        let reader = {
+            let file = Arc::clone(&file);
+            thread::spawn(move || read(&file))
+        };
+        until("getattr", || rig.fs.held() == 1);
+        cache(&rig).forget_attr(inode);
+        rig.fs.let_go();
+        assert_eq!(reader.join().unwrap(), new);
+    }
 }
 
 #[test]

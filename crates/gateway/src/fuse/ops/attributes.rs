@@ -30,7 +30,8 @@ impl Call<'_> {
         let answer = move |result: Result<Entry, Errno>| match result {
             Ok(entry) => {
                 let body = Body::attr(entry.ttl, &session.told(&entry.attr));
-                session.tell_attr(inode, asked, move || _ = reply.body(&body));
+                let len = entry.attr.size;
+                session.tell_attr(inode, asked, len, move || _ = reply.body(&body));
             }
             Err(error) => reply.error(error),
         };

@@ -60,6 +60,7 @@ pub(crate) mod fopen {
 /// Codes of unasked messages to the kernel.
 pub(crate) mod notice {
     pub(crate) const INVAL_INODE: i32 = 2;
+    pub(crate) const STORE: i32 = 4;
     pub(crate) const INC_EPOCH: i32 = 8;
 }
 

@@ -180,6 +180,11 @@ impl Body {
         Self::default().u64(node).i64(offset).i64(len)
     }
 
+    /// The head of a notice that gives the kernel a part of a file: the bytes follow.
+    pub(crate) fn store(node: u64, offset: u64, len: u32) -> Self {
+        Self::default().u64(node).u64(offset).u32(len).u32(0)
+    }
+
     fn put_entry(self, node: u64, name_ttl: Duration, attr_ttl: Duration, attr: &NodeAttr) -> Self {
         // Generation 0: inode numbers are never used twice.
         let body = self
@@ -361,6 +366,7 @@ mod tests {
         assert_eq!(Body::create(1, ttl, ttl, &attr, open).bytes().len(), 144);
         assert_eq!(Body::lock(0, 1, 2, 3).bytes().len(), 24);
         assert_eq!(Body::inval_inode(1, -1, 0).bytes().len(), 24);
+        assert_eq!(Body::store(1, 0, 0).bytes().len(), 24);
         let statfs = StatfsReply {
             blocks: 1,
             free: 1,
