@@ -1,7 +1,7 @@
 //! Two mounts of two nodes are one file system: laws 1, 3 and 4 as programs see them.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use perigee_testbed::checks::{cuts, model, pages, renames, shown, two_mounts};
+use perigee_testbed::checks::{appends, cuts, model, pages, renames, shown, two_mounts};
 use perigee_testbed::leftover::Workspace;
 use perigee_testbed::{Cluster, program, wait};
 use rustix::process::Signal;
@@ -256,6 +256,20 @@ fn nobody_is_shown_less_than_another_host_was_before() {
     let mut cluster = Cluster::start(3).unwrap();
     let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
     let reads = shown::run(&mounts, SEED, SHOWN_FOR).unwrap();
+    assert!(reads > 0);
+    for node in [1, 2, 3] {
+        cluster.umount(node).unwrap();
+    }
+}
+
+#[test]
+fn what_hosts_append_others_see_at_once_and_never_a_place_without_its_record() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
+    let reads = appends::run(&mounts, SEED, SHOWN_FOR).unwrap();
     assert!(reads > 0);
     for node in [1, 2, 3] {
         cluster.umount(node).unwrap();

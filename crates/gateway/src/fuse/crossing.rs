@@ -6,6 +6,9 @@
 //! while an answer that names the inode may not have been taken in. Once the kernel has forgotten an inode as often as it
 //! was named, none is on its way.
 //!
+//! What it is told of a file's length is the end up to where it fills up what a read lacks: with zeros. It takes no shorter
+//! length from an answer that something newer has crossed.
+//!
 //! Names of a listing are as young to the kernel as the moment when it takes them in, whatever it was told to forget
 //! since it asked (names that it looked up are as old as its question). They are treated alike: those that were asked
 //! for before names were to be forgotten are given for no time, and names are to be forgotten once more when a listing
@@ -13,14 +16,20 @@
 
 use parking_lot::Mutex;
 use perigee_types::InodeId;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How soon after it was given an answer is taken in: the program that waits for it has to run.
 const TAKEN_IN: Duration = Duration::from_secs(1);
 /// The same of a listing. Who changes a name that another host has just listed waits for so long.
 const LISTING_TAKEN_IN: Duration = Duration::from_millis(20);
+/// The same of a read's. Who tells of a longer file waits for so long.
+const READ_TAKEN_IN: Duration = Duration::from_millis(10);
+/// The same of an answer by which a file has grown.
+const GROWTH_TAKEN_IN: Duration = Duration::from_millis(50);
+/// Reads that are remembered for so long.
+const READS: usize = 256;
 /// Two inodes that share a place make answers be given for no time without need, and nothing else.
 const PLACES: usize = 4_096;
 const SHARDS: usize = 16;
@@ -32,6 +41,12 @@ pub(super) struct Crossing {
     notices: AtomicU64,
     /// The last of them, by the places of inodes.
     noticed: Box<[AtomicU64]>,
+    /// How many had begun when the kernel was told a length last, by the same places.
+    told: Box<[AtomicU64]>,
+    /// Reads that were answered with fewer bytes than were asked for, in that order.
+    short: Mutex<VecDeque<Short>>,
+    /// How many these are.
+    shorts: AtomicUsize,
     /// Inodes that the kernel was given and has not forgotten.
     named: [Mutex<HashMap<InodeId, Named>>; SHARDS],
     begun: Instant,
@@ -46,8 +61,29 @@ struct Named {
     references: u32,
     /// When the last of them was given, in milliseconds since the mount, modulo 2^32.
     last: u32,
-    /// The length that it was told last.
+    /// The length that it was told last, or is about to be.
     len: u64,
+    /// The length that it has been told.
+    given: u64,
+    /// When that was more than before, as `last`.
+    grew: u32,
+    /// How many answers there were that left it a page that was filled up with zeros behind the end, and may be there.
+    short: u32,
+}
+
+/// Whether the kernel goes by an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Took {
+    Yes,
+    Perhaps,
+}
+
+/// A read that was answered with fewer bytes than were asked for.
+#[derive(Debug, Clone, Copy)]
+struct Short {
+    inode: InodeId,
+    thread: u32,
+    taken_in: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +105,9 @@ impl Default for Crossing {
         Self {
             notices: AtomicU64::new(0),
             noticed: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            told: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            short: Mutex::default(),
+            shorts: AtomicUsize::new(0),
             named: Default::default(),
             begun: Instant::now(),
             listings: Mutex::default(),
@@ -90,6 +129,9 @@ impl Crossing {
             references: 1,
             last,
             len: 0,
+            given: 0,
+            grew: last,
+            short: 0,
         };
         self.shard(inode)
             .lock()
@@ -104,7 +146,7 @@ impl Crossing {
 
     /// Whether a notice about an inode has begun since the kernel asked.
     pub(super) fn has_crossed(&self, inode: InodeId, asked: Asked) -> bool {
-        self.place(inode).load(Ordering::SeqCst) > asked.0
+        self.noticed[place(inode)].load(Ordering::SeqCst) > asked.0
     }
 
     /// The kernel has given so many references to an inode back, or did not take them.
@@ -123,21 +165,127 @@ impl Crossing {
     /// A notice about an inode is about to be given.
     pub(super) fn notice(&self, inode: InodeId) {
         let number = self.notices.fetch_add(1, Ordering::SeqCst) + 1;
-        self.place(inode).fetch_max(number, Ordering::SeqCst);
+        self.noticed[place(inode)].fetch_max(number, Ordering::SeqCst);
     }
 
-    /// The kernel is about to be told that a file is `len` long.
+    /// The kernel is about to be told that a file is `len` long, and takes that.
     pub(super) fn tells_len(&self, inode: InodeId, len: u64) {
+        self.say_len(inode, |_| len);
+        self.gave_len(inode, len, Took::Yes);
+    }
+
+    /// The kernel is given an answer by which a file is `len` long. It may pass over it.
+    pub(super) fn gave_len(&self, inode: InodeId, len: u64, took: Took) {
+        let now = self.millis(Instant::now());
         if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
-            named.len = len;
+            if named.given < len {
+                named.grew = now;
+            }
+            named.given = match took {
+                Took::Yes => len,
+                Took::Perhaps => named.given.max(len),
+            };
+        }
+    }
+
+    /// The length that the kernel has been told; zero of a file that it does not know.
+    pub(super) fn given_len(&self, inode: InodeId) -> u64 {
+        let named = self.shard(inode).lock().get(&inode).copied();
+        named.map_or(0, |named| named.given)
+    }
+
+    /// The length of a file that the kernel was given so lately, for the first time, that it may not have taken that in at `now`.
+    pub(super) fn grew_lately(&self, inode: InodeId, now: Instant) -> Option<u64> {
+        let named = self.shard(inode).lock().get(&inode).copied()?;
+        let since = self.millis(now).wrapping_sub(named.grew);
+        (u128::from(since) < GROWTH_TAKEN_IN.as_millis()).then_some(named.given)
+    }
+
+    /// Whether a file is longer for the kernel with an answer by which it is `len` long.
+    pub(super) fn grows_to(&self, inode: InodeId, len: u64) -> bool {
+        let shard = self.shard(inode).lock();
+        shard.get(&inode).is_some_and(|named| named.given < len)
+    }
+
+    /// The kernel is about to have an answer to what it `asked`, by which a file is `len` long. It may take it.
+    pub(super) fn answers_len(&self, inode: InodeId, asked: Asked, len: u64) {
+        let told_since = self.told[place(inode)].load(Ordering::SeqCst) > asked.0;
+        if told_since || self.has_crossed(inode, asked) {
+            self.say_len(inode, |before| before.max(len));
+        } else {
+            self.say_len(inode, |_| len);
+        }
+    }
+
+    fn say_len(&self, inode: InodeId, len: impl FnOnce(u64) -> u64) {
+        if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
+            named.len = len(named.len);
+            let now = self.notices.fetch_add(1, Ordering::SeqCst) + 1;
+            self.told[place(inode)].fetch_max(now, Ordering::SeqCst);
+        }
+    }
+
+    /// A read for a thread is about to be answered at `now` with fewer bytes than were asked for.
+    pub(super) fn reads_short(&self, inode: InodeId, thread: u32, now: Instant) {
+        if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
+            named.short = named.short.wrapping_add(1).max(1);
+        }
+        let at = now + READ_TAKEN_IN;
+        let mut short = self.short.lock();
+        while short.len() >= READS || short.front().is_some_and(|read| read.taken_in <= now) {
+            short.pop_front();
+        }
+        short.push_back(Short {
+            inode,
+            thread,
+            taken_in: at,
+        });
+        self.shorts.store(short.len(), Ordering::SeqCst);
+    }
+
+    /// A thread asks for something: it has taken in what it was answered before.
+    pub(super) fn asks(&self, thread: u32) {
+        if self.shorts.load(Ordering::SeqCst) > 0 {
+            let mut short = self.short.lock();
+            short.retain(|read| read.thread != thread);
+            self.shorts.store(short.len(), Ordering::SeqCst);
+        }
+    }
+
+    /// When all such answers about a file have been taken in, but for that thread's; `None`: they are.
+    pub(super) fn short_taken_in(
+        &self,
+        inode: InodeId,
+        thread: u32,
+        now: Instant,
+    ) -> Option<Instant> {
+        if self.shorts.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let short = self.short.lock();
+        let of_others = |read: &&Short| read.inode == inode && read.thread != thread;
+        let last = short.iter().rev().find(of_others);
+        last.map(|read| read.taken_in).filter(|at| *at > now)
+    }
+
+    /// How many answers may have left the kernel a page of a file that was filled up with zeros behind the end.
+    pub(super) fn short(&self, inode: InodeId) -> u32 {
+        let named = self.shard(inode).lock().get(&inode).copied();
+        named.map_or(0, |named| named.short)
+    }
+
+    /// It has dropped the pages that it had when there were so many.
+    pub(super) fn dropped_short(&self, inode: InodeId, short: u32) {
+        if let Some(named) = self.shard(inode).lock().get_mut(&inode)
+            && named.short == short
+        {
+            named.short = 0;
         }
     }
 
     /// The kernel is about to be told that a write ended at `end`: the file is as long for it.
     pub(super) fn grows(&self, inode: InodeId, end: u64) {
-        if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
-            named.len = named.len.max(end);
-        }
+        self.say_len(inode, |before| before.max(end));
     }
 
     /// How long the kernel was told that a file is; zero of one that it does not know.
@@ -181,13 +329,13 @@ impl Crossing {
         taken_in.filter(|at| *at > now)
     }
 
-    fn place(&self, inode: InodeId) -> &AtomicU64 {
-        &self.noticed[mixed(inode) % PLACES]
-    }
-
     fn shard(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, Named>> {
         &self.named[mixed(inode) / PLACES % SHARDS]
     }
+}
+
+fn place(inode: InodeId) -> usize {
+    mixed(inode) % PLACES
 }
 
 /// Inodes of one container differ in their low bits, and containers in their high ones.
@@ -212,6 +360,42 @@ mod tests {
         assert!(!crossing.names(FILE, before, now));
         assert!(crossing.names(FILE, after, now));
         assert!(crossing.names(InodeId(9), before, now));
+    }
+
+    #[test]
+    fn a_file_gets_no_shorter_by_an_answer_that_a_newer_one_has_overtaken() {
+        let crossing = Crossing::default();
+        crossing.names(FILE, crossing.asked(), Instant::now());
+        let (first, second) = (crossing.asked(), crossing.asked());
+        crossing.answers_len(FILE, second, 150);
+        crossing.answers_len(FILE, first, 100);
+        assert_eq!(crossing.told_len(FILE), 150);
+        let third = crossing.asked();
+        crossing.answers_len(FILE, third, 120);
+        assert_eq!(crossing.told_len(FILE), 120, "it was cut");
+        let fourth = crossing.asked();
+        crossing.notice(FILE);
+        crossing.answers_len(FILE, fourth, 110);
+        assert_eq!(crossing.told_len(FILE), 120);
+    }
+
+    #[test]
+    fn an_answer_that_ends_early_is_taken_in_after_a_while_or_with_the_next_question() {
+        let crossing = Crossing::default();
+        let now = Instant::now();
+        assert_eq!(crossing.short_taken_in(FILE, 1, now), None);
+        crossing.reads_short(FILE, 2, now);
+        let at = crossing.short_taken_in(FILE, 1, now).unwrap();
+        assert!(at > now);
+        assert_eq!(crossing.short_taken_in(FILE, 1, at), None);
+        assert_eq!(crossing.short_taken_in(FILE, 2, now), None, "its own");
+        assert_eq!(crossing.short_taken_in(InodeId(8), 1, now), None);
+        crossing.asks(2);
+        assert_eq!(crossing.short_taken_in(FILE, 1, now), None);
+        for number in 0..2 * READS as u64 {
+            crossing.reads_short(InodeId(100 + number), 2, now);
+        }
+        assert_eq!(crossing.short.lock().len(), READS);
     }
 
     #[test]

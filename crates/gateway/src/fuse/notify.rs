@@ -1,8 +1,8 @@
 //! What the kernel's caches of this mount must drop.
 
-use super::crossing::{Asked, AskedNames, Crossing};
+use super::crossing::{Asked, AskedNames, Crossing, Took};
 use super::device::{Delivery, Device};
-use super::pages::{Pages, Request};
+use super::pages::{Pages, Request, Way};
 use super::session::Session;
 use super::wire::{self, Body, notice};
 use parking_lot::Mutex;
@@ -11,6 +11,7 @@ use perigee_types::{ByteRange, InodeId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tracing::warn;
 
@@ -35,8 +36,8 @@ pub(super) struct Writing {
 
 impl Writing {
     /// The kernel has asked for a write.
-    pub(super) fn begin(session: &Arc<Session>, write: Request) -> Self {
-        session.kernel.pages.lock().write(write);
+    pub(super) fn begin(session: &Arc<Session>, write: Request, way: Way) -> Self {
+        session.kernel.pages.lock().write(write, way);
         Self {
             session: Arc::clone(session),
             inode: write.inode,
@@ -87,26 +88,59 @@ impl Drop for Writing {
 }
 
 impl Session {
-    /// The kernel is about to have an `answer` about the attributes of a file that is `len` bytes long. It passes over one
-    /// that a notice has crossed, and goes on to read with what it has: no page may be older than the answer then, and the
-    /// end not before `len`. It finds an end that is too far when it reads there.
+    /// The kernel is about to have an `answer` about the attributes of an inode. It passes over one that a notice has crossed,
+    /// and goes on to read with what it has: no page may be older than the answer then, and no end before it. It finds an end that
+    /// is too far when it reads there.
     pub(super) fn tell_attr(
         self: &Arc<Self>,
-        inode: InodeId,
-        asked: Asked,
-        len: u64,
+        about: About,
         answer: impl FnOnce() + Send + 'static,
     ) {
-        if !self.kernel.crossing.has_crossed(inode, asked) {
+        let About { inode, asked, .. } = about;
+        let crossed = self.kernel.crossing.has_crossed(inode, asked);
+        let grows = self.kernel.waits_to_grow(&about) || self.kernel.keeps_less(&about);
+        if !crossed && !grows {
+            self.kernel.gave(&about, Took::Yes);
             return answer();
         }
         let session = Arc::clone(self);
         beside(move || {
-            session.kernel.drop_pages(inode);
-            session.kernel.grow(inode, len);
+            session.kernel.overtake(&about, crossed);
+            session.kernel.gave(&about, Took::Perhaps);
             answer();
         });
     }
+
+    /// The kernel is about to have an `answer` to a write of its own that makes the file longer for it, and has no page for that.
+    pub(super) fn tell_growth(
+        self: &Arc<Self>,
+        about: About,
+        answer: impl FnOnce() + Send + 'static,
+    ) {
+        let grows = self.kernel.waits_to_grow(&about) || self.kernel.keeps_less(&about);
+        if !grows {
+            self.kernel.gave(&about, Took::Perhaps);
+            return answer();
+        }
+        let session = Arc::clone(self);
+        beside(move || {
+            session.kernel.wait_to_grow(&about);
+            session.kernel.drop_tail(about.inode);
+            session.kernel.gave(&about, Took::Perhaps);
+            answer();
+        });
+    }
+}
+
+/// What the kernel is about to be told of an inode.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About {
+    pub(super) inode: InodeId,
+    /// The thread that waits for the answer.
+    pub(super) thread: u32,
+    pub(super) asked: Asked,
+    /// How long it is, of a file.
+    pub(super) len: Option<u64>,
 }
 
 /// Answers a write, if that was not done.
@@ -120,11 +154,27 @@ fn give<Answer: FnOnce()>(owed: &Mutex<Option<(Answer, Writing)>>) {
 /// How long the answer to a write waits for pages to be dropped.
 const WAIT: Duration = Duration::from_millis(10);
 
+/// The kernel takes a file's length from bytes that it is given before it looks at them: these are none.
+fn grow(device: &Device, inode: InodeId, len: u64) {
+    let Some(last) = len.checked_sub(1) else {
+        return;
+    };
+    let body = Body::store(node_of(inode), last, 1);
+    let told = device.notify_without_its_byte(notice::STORE, body.bytes());
+    if let Err(error) = told {
+        warn!(%error, "kernel refused a notice about a file's length");
+    }
+}
+
 fn beside(work: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().spawn(work) {
         warn!(%error, "no thread to drop pages beside a write");
     }
 }
+
+/// How often it is looked whether reads that were answered have been taken in, at most, and how long between two looks.
+const WAITS: u32 = 100;
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
 /// The first pause before a notice is given again, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
@@ -166,6 +216,11 @@ impl Kernel {
         self.crossing.tells_len(inode, len);
     }
 
+    /// The kernel is about to have an answer to what it `asked`, by which a file is `len` long.
+    pub(super) fn answers_len(&self, inode: InodeId, asked: Asked, len: u64) {
+        self.crossing.answers_len(inode, asked, len);
+    }
+
     /// The kernel is about to be told that a write ended at `end`: the file is as long for it.
     pub(super) fn grows(&self, inode: InodeId, end: u64) {
         self.crossing.grows(inode, end);
@@ -205,11 +260,13 @@ impl Kernel {
         self.pages.lock().read(read);
     }
 
-    /// Drops a file's pages, but for those that are locked for writes. What this crosses needs no answer of its own: no page
-    /// is left that is older.
-    fn drop_pages(&self, inode: InodeId) {
-        let whole = ByteRange::new(0, u64::MAX);
-        let parts = self.pages.lock().drop_now(inode, whole, None);
+    /// Drops a file's pages from the one with this byte on, but for those that are locked for writes.
+    fn drop_pages(&self, inode: InodeId, from: u64) {
+        let range = ByteRange::new(from, u64::MAX);
+        let short = self.crossing.short(inode);
+        self.keep_growth(inode);
+        self.crossing.notice(inode);
+        let parts = self.pages.lock().drop_now(inode, range, None);
         for part in parts {
             if let Err(error) = self
                 .device
@@ -218,23 +275,95 @@ impl Kernel {
                 warn!(%error, "kernel refused a notice about pages");
             }
         }
+        self.crossing.dropped_short(inode, short);
     }
 
-    /// Makes a file at least `len` bytes long for the kernel, which takes its length from bytes that it is given before it
-    /// looks at them: these are none. Waits while the last page is read or written. Like any notice this crosses other
-    /// answers.
+    /// Whether a program may have read to the end of before, and not have looked at it: it looks at the end of now when it runs,
+    /// and takes what its page lacks for zeros. Whatever is read since the kernel was told has bytes up to there
+    /// ([`Kernel::told_len`]).
+    fn waits_to_grow(&self, about: &About) -> bool {
+        let (inode, thread, now) = (about.inode, about.thread, Instant::now());
+        self.grows_by(about) && self.crossing.short_taken_in(inode, thread, now).is_some()
+    }
+
+    fn grows_by(&self, about: &About) -> bool {
+        let longer = |len| self.crossing.grows_to(about.inode, len);
+        about.len.is_some_and(longer)
+    }
+
+    fn gave(&self, about: &About, took: Took) {
+        if let Some(len) = about.len {
+            self.crossing.gave_len(about.inode, len, took);
+        }
+    }
+
+    fn wait_to_grow(&self, about: &About) {
+        for _ in 0..WAITS {
+            let now = Instant::now();
+            let Some(at) = self.crossing.short_taken_in(about.inode, about.thread, now) else {
+                return;
+            };
+            std::thread::sleep((at - now).min(LOOK_AGAIN));
+        }
+    }
+
+    /// Whether the kernel may keep a page that ends in zeros where the file goes on now.
+    fn keeps_less(&self, about: &About) -> bool {
+        self.grows_by(about) && self.crossing.short(about.inode) > 0
+    }
+
+    /// Makes the kernel go on with nothing that is older than what it is told.
+    fn overtake(&self, about: &About, crossed: bool) {
+        if self.grows_by(about) {
+            self.wait_to_grow(about);
+        }
+        match crossed {
+            true => self.drop_pages(about.inode, 0),
+            false => self.drop_tail(about.inode),
+        }
+        // Also where nothing had crossed the answer before: that has now.
+        if let Some(len) = about.len {
+            self.grow(about.inode, len);
+        }
+    }
+
+    /// Drops the page that ends in zeros behind the end that the kernel knows.
+    fn drop_tail(&self, inode: InodeId) {
+        self.drop_pages(inode, self.crossing.given_len(inode));
+    }
+
+    /// A read for a thread is about to be answered with fewer bytes than were asked for.
+    pub(super) fn reads_short(&self, inode: InodeId, thread: u32) {
+        self.crossing.reads_short(inode, thread, Instant::now());
+    }
+
+    /// A thread asks for something.
+    pub(super) fn asks(&self, thread: u32) {
+        self.crossing.asks(thread);
+    }
+
+    /// Makes a file at least `len` bytes long for the kernel. Waits while the last page is read or written. Like any notice this
+    /// crosses other answers.
     fn grow(&self, inode: InodeId, len: u64) {
-        let Some(last) = len.checked_sub(1) else {
+        self.crossing.notice(inode);
+        grow(&self.device, inode, len);
+    }
+
+    /// A notice is about to be given. The kernel passes over an answer that it has not taken in: it is to have the length that
+    /// it was given by that. Not waited for long: the last page may be locked for a write that waits for another kernel.
+    fn keep_growth(&self, inode: InodeId) {
+        let Some(len) = self.crossing.grew_lately(inode, Instant::now()) else {
             return;
         };
         self.crossing.notice(inode);
-        let body = Body::store(node_of(inode), last, 1);
-        let told = self
-            .device
-            .notify_without_its_byte(notice::STORE, body.bytes());
-        if let Err(error) = told {
-            warn!(%error, "kernel refused a notice about a file's length");
-        }
+        let (device, (done, grown)) = (Arc::clone(&self.device), channel());
+        beside(move || {
+            grow(&device, inode, len);
+            // Nobody may wait any more.
+            _ = done.send(());
+        });
+        // Given up after a while, or its thread could not be made.
+        _ = grown.recv_timeout(WAIT);
     }
 
     /// Drops pages, but for those that are locked for other writes than `answering`: these are dropped when the writes have
@@ -265,6 +394,7 @@ impl Kernel {
     }
 
     fn invalidate(&self, inode: InodeId, body: &Body, what: &'static str) {
+        self.keep_growth(inode);
         self.crossing.notice(inode);
         let mut pause = AGAIN.0;
         loop {

@@ -32,10 +32,20 @@ pub(super) struct Request {
     pub(super) unique: u64,
 }
 
+/// How the kernel writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Through its pages, which it keeps locked until the answer.
+    Cached,
+    /// Past them.
+    Direct,
+}
+
 /// An unanswered write.
 #[derive(Debug, Clone)]
 struct Locked {
     unique: u64,
+    way: Way,
     pages: ByteRange,
     /// Those of them that may hold what was before the write, when it is answered. Only pages that it has not locked are
     /// read beside it, but by who reads past the kernel's cache.
@@ -46,7 +56,7 @@ struct Locked {
 
 impl Pages {
     /// The kernel has asked for a write.
-    pub(super) fn write(&mut self, write: Request) {
+    pub(super) fn write(&mut self, write: Request, way: Way) {
         let pages = write.range.align_out(PAGE);
         let overtook = |read: &&Request| read.unique > write.unique;
         let later = self.reads.iter().filter(overtook);
@@ -60,6 +70,7 @@ impl Pages {
         let of_inode = self.writes.entry(write.inode).or_default();
         of_inode.push(Locked {
             unique: write.unique,
+            way,
             pages,
             shown,
             dropped: false,
@@ -111,7 +122,7 @@ impl Pages {
     ) -> Vec<ByteRange> {
         let mut locked = Vec::new();
         for write in self.writes.get_mut(&inode).into_iter().flatten() {
-            if Some(write.unique) != answering {
+            if Some(write.unique) != answering && write.way == Way::Cached {
                 write.dropped |= write.pages.overlaps(range);
                 locked.push(write.pages);
             }
@@ -120,9 +131,10 @@ impl Pages {
         parts.filter_map(|part| part.intersect(range)).collect()
     }
 
-    /// Whether a write to the file is unanswered.
+    /// Whether a write that keeps pages of the file locked is unanswered.
     pub(super) fn is_writing(&self, inode: InodeId) -> bool {
-        self.writes.contains_key(&inode)
+        let mut of_inode = self.writes.get(&inode).into_iter().flatten();
+        of_inode.any(|write| write.way == Way::Cached)
     }
 }
 
@@ -167,7 +179,7 @@ mod tests {
     fn pages_that_are_read_beside_a_write_are_dropped_before_its_answer() {
         let mut pages = Pages::default();
         pages.read(request(1, 0, 4_096));
-        pages.write(request(2, 0, 4_100));
+        pages.write(request(2, 0, 4_100), Way::Cached);
         assert_eq!(pages.shown(FILE, 2), [], "read before");
         pages.read(request(3, 8_192, 12_288));
         assert_eq!(pages.shown(FILE, 2), [], "another page");
@@ -187,18 +199,30 @@ mod tests {
     }
 
     #[test]
+    fn a_write_past_the_pages_locks_none_and_what_is_read_beside_it_is_dropped() {
+        let mut pages = Pages::default();
+        pages.write(request(1, 0, 100), Way::Direct);
+        pages.read(request(2, 0, 4_096));
+        assert!(!pages.is_writing(FILE));
+        let page = ByteRange::new(0, 4_096);
+        assert_eq!(pages.drop_now(FILE, page, None), [page]);
+        assert_eq!(pages.shown(FILE, 1), [page]);
+        assert_eq!(pages.answered(FILE, 1), None);
+    }
+
+    #[test]
     fn a_read_that_is_looked_at_before_an_earlier_write_was_beside_it() {
         let mut pages = Pages::default();
         pages.read(request(9, 0, 4_096));
-        pages.write(request(8, 100, 108));
+        pages.write(request(8, 100, 108), Way::Cached);
         assert_eq!(pages.shown(FILE, 8), [ByteRange::new(0, 4_096)]);
         // So many reads since that it is not known.
         for unique in 100..100 + READS as u64 {
             pages.read(request(unique, 1 << 20, 2 << 20));
         }
-        pages.write(request(99, 0, 8));
+        pages.write(request(99, 0, 8), Way::Cached);
         assert_eq!(pages.shown(FILE, 99), [ByteRange::new(0, 4_096)]);
-        pages.write(request(100, 0, 8));
+        pages.write(request(100, 0, 8), Way::Cached);
         assert_eq!(pages.shown(FILE, 100), []);
     }
 }

@@ -4,8 +4,9 @@
 //! [`crash_names`] the same for names · [`tree`] a real tree in and out · [`model`] random operations
 //! against a local directory · [`latency`] how long small calls take · [`cuts`] reads beside truncations of other hosts ·
 //! [`renames`] calls beside renames between directories of several owners · [`pages`] parts of the same pages written by several mounts ·
-//! [`shown`] nobody is shown less than another host was.
+//! [`shown`] nobody is shown less than another host was · [`appends`] records that several hosts append to one file.
 
+pub mod appends;
 pub mod crash_names;
 pub mod cuts;
 pub mod kill_write;

@@ -1,6 +1,6 @@
 //! Attributes, extended attributes and the space of the file system.
 
-use super::Call;
+use super::{Call, node_attr};
 use crate::fuse::wire::{Body, SetattrRequest, StatfsReply};
 use perigee_client::fs::{Done, Entry, SetAttr};
 use perigee_meta::SetTime;
@@ -25,13 +25,13 @@ mod valid {
 
 impl Call<'_> {
     pub(super) fn getattr(self) {
-        let (inode, asked) = (self.inode, self.asked);
+        let (inode, about) = (self.inode, self.about());
         let (reply, session) = (self.reply, Arc::clone(self.session));
         let answer = move |result: Result<Entry, Errno>| match result {
             Ok(entry) => {
-                let body = Body::attr(entry.ttl, &session.told(&entry.attr));
-                let len = entry.attr.size;
-                session.tell_attr(inode, asked, len, move || _ = reply.body(&body));
+                let body = Body::attr(entry.ttl, &node_attr(&entry.attr));
+                let about = session.told_about(about, &entry.attr);
+                session.tell_attr(about, move || _ = reply.body(&body));
             }
             Err(error) => reply.error(error),
         };
@@ -39,10 +39,17 @@ impl Call<'_> {
     }
 
     pub(super) fn statx(self) {
+        let (inode, about) = (self.inode, self.about());
         let (reply, session) = (self.reply, Arc::clone(self.session));
-        let answer = move |entry: Entry| Body::statx(entry.ttl, &session.told(&entry.attr));
-        let done: Done<Entry> = Box::new(move |result| reply.body_or_error(result.map(answer)));
-        self.session.fs.getattr(self.inode, done);
+        let answer = move |result: Result<Entry, Errno>| match result {
+            Ok(entry) => {
+                let body = Body::statx(entry.ttl, &node_attr(&entry.attr));
+                let about = session.told_about(about, &entry.attr);
+                session.tell_attr(about, move || _ = reply.body(&body));
+            }
+            Err(error) => reply.error(error),
+        };
+        self.session.fs.getattr(inode, Box::new(answer));
     }
 
     pub(super) fn setattr(self, request: &SetattrRequest) {

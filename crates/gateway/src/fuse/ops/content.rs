@@ -5,7 +5,7 @@ use crate::fuse::crossing::Asked;
 use crate::fuse::device::Delivery;
 use crate::fuse::notify::{Writing, node_of};
 use crate::fuse::open_modes::Mode;
-use crate::fuse::pages::Request;
+use crate::fuse::pages::{Request, Way};
 use crate::fuse::reply::Reply;
 use crate::fuse::session::Session;
 use crate::fuse::wire::{self, Body, OpenReply};
@@ -24,11 +24,15 @@ pub(super) struct How {
 }
 
 impl How {
+    /// Whether it goes through the kernel's pages. `cached`: what goes through the open file does, unless it asks to pass them by.
+    fn is_cached(self, cached: impl FnOnce() -> bool) -> bool {
+        self.open_flags & libc::O_DIRECT == 0 && cached()
+    }
+
     /// Whether it is to be on every current replica's disk when it returns, and the kernel does not see to that: it syncs what
     /// goes through its page cache alone.
-    fn is_ours_to_sync(self, cached: impl FnOnce() -> bool) -> bool {
-        let has = |flag| self.open_flags & flag != 0;
-        has(libc::O_DSYNC) && (has(libc::O_DIRECT) || !cached())
+    const fn is_ours_to_sync(self, cached: bool) -> bool {
+        self.open_flags & libc::O_DSYNC != 0 && !cached
     }
 }
 
@@ -78,19 +82,26 @@ impl Call<'_> {
             handle,
             offset,
             len,
+            thread: self.caller.pid,
         };
         read.answer(self.session, self.reply, READS_MAX);
     }
 
     pub(super) fn write(self, handle: u64, offset: u64, how: How, data: &[u8]) {
-        let (reply, session, inode) = (self.reply, Arc::clone(self.session), self.inode);
-        let sync = how.is_ours_to_sync(|| session.files.is_cached(inode, handle));
+        let (about, inode) = (self.about(), self.inode);
+        let (reply, session) = (self.reply, Arc::clone(self.session));
+        let cached = how.is_cached(|| session.files.is_cached(inode, handle));
+        let sync = how.is_ours_to_sync(cached);
         let request = Request {
             inode,
             range: ByteRange::with_len(offset, data.len() as u64),
             unique: self.unique,
         };
-        let under_way = Writing::begin(&session, request);
+        let way = match cached {
+            true => Way::Cached,
+            false => Way::Direct,
+        };
+        let under_way = Writing::begin(&session, request, way);
         self.session.fs.write(
             self.inode,
             handle,
@@ -98,18 +109,24 @@ impl Call<'_> {
             data,
             how.flags & wire::WRITE_KILL_PRIVILEGES != 0,
             Box::new(move |result| {
+                let mut about = about;
                 if let Ok(written) = result {
                     let end = offset.saturating_add(u64::from(written));
                     session.kernel.grows(inode, end);
+                    // Otherwise it has the page.
+                    about.len = (!cached).then_some(end);
                 }
-                under_way.end(move || match result {
-                    Ok(written) if sync => {
-                        let told = move |synced: Result<(), Errno>| {
-                            reply.body_or_error(synced.map(|()| Body::count(written)));
-                        };
-                        session.fs.fsync(inode, handle, true, Box::new(told));
-                    }
-                    result => reply.body_or_error(result.map(Body::count)),
+                under_way.end(move || {
+                    let (fs, told) = (Arc::clone(&session.fs), Arc::clone(&session));
+                    told.tell_growth(about, move || match result {
+                        Ok(written) if sync => {
+                            let told = move |synced: Result<(), Errno>| {
+                                reply.body_or_error(synced.map(|()| Body::count(written)));
+                            };
+                            fs.fsync(inode, handle, true, Box::new(told));
+                        }
+                        result => reply.body_or_error(result.map(Body::count)),
+                    });
                 });
             }),
         );
@@ -208,6 +225,7 @@ struct Read {
     handle: u64,
     offset: u64,
     len: u32,
+    thread: u32,
 }
 
 impl Read {
@@ -219,15 +237,19 @@ impl Read {
             handle,
             offset,
             len,
+            thread,
         } = self;
         let again = Arc::clone(session);
         let done = move |result: Result<Bytes, Errno>| match result {
             Ok(data) => {
                 let read = data.len() as u64;
-                let end = again.kernel.told_len(inode);
-                let ends_early = read < u64::from(len) && offset + read < end;
-                if ends_early && times > 1 {
-                    return self.answer(&again, reply, times - 1);
+                if read < u64::from(len) {
+                    // First: who tells of a longer file from now on waits for this.
+                    again.kernel.reads_short(inode, thread);
+                    let ends_early = offset + read < again.kernel.told_len(inode);
+                    if ends_early && times > 1 {
+                        return self.answer(&again, reply, times - 1);
+                    }
                 }
                 reply.data(&data);
             }

@@ -1,6 +1,6 @@
 //! Directories, listed.
 
-use super::{Call, file_type};
+use super::{Call, file_type, node_attr};
 use crate::fuse::crossing::{Asked, AskedNames};
 use crate::fuse::device::Delivery;
 use crate::fuse::notify::node_of;
@@ -150,7 +150,8 @@ impl Session {
                 let inode = found.attr.inode;
                 let name_ttl = self.kernel.name_ttl(found.ttl.min(most));
                 let ttl = self.kernel.attr_ttl(inode, part.asked, found.ttl);
-                let attr = self.told(&found.attr);
+                self.kernel.answers_len(inode, part.asked, found.attr.size);
+                let attr = node_attr(&found.attr);
                 let fits = listing.push_plus((node_of(inode), name_ttl, ttl, &attr), named);
                 if !fits {
                     self.kernel.forgets(inode, 1);

@@ -10,7 +10,7 @@ mod names;
 
 use super::crossing::Asked;
 use super::device::{Delivery, Device};
-use super::notify::{inode_of, node_of};
+use super::notify::{About, inode_of, node_of};
 use super::reply::Reply;
 use super::session::Session;
 use super::wire::{Body, Header, NodeAttr, Request};
@@ -43,6 +43,7 @@ pub(crate) fn dispatch(
         Request::Interrupt { unique } => return locks::interrupt(session, *unique),
         _ => {}
     }
+    session.kernel.asks(header.pid);
     let call = Call {
         session,
         inode: inode_of(header.node),
@@ -175,12 +176,22 @@ impl Call<'_> {
 
 // `Call` borrows the session, so closures that outlive the request take what they need out of it.
 impl Call<'_> {
+    /// What the kernel is going to be told of the inode.
+    const fn about(&self) -> About {
+        About {
+            inode: self.inode,
+            thread: self.caller.pid,
+            asked: self.asked,
+            len: None,
+        }
+    }
+
     /// Answers with the name's inode, which the kernel then holds once more.
     fn when_entry(self) -> Done<Entry> {
         let session = Arc::clone(self.session);
-        let (reply, asked) = (self.reply, self.asked);
+        let (about, reply) = (self.about(), self.reply);
         Box::new(move |result| match result {
-            Ok(entry) => session.give(reply, asked, &entry),
+            Ok(entry) => session.give(reply, about, entry),
             Err(error) => reply.error(error),
         })
     }
@@ -188,17 +199,33 @@ impl Call<'_> {
 
 impl Session {
     /// Gives the kernel a name, and a reference to its inode.
-    fn give(&self, reply: Reply, asked: Asked, entry: &Entry) {
+    fn give(self: &Arc<Self>, reply: Reply, about: About, entry: Entry) {
         let inode = entry.attr.inode;
-        let name_ttl = self.kernel.name_ttl(entry.ttl);
-        let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
-        let body = Body::entry(node_of(inode), name_ttl, ttl, &self.told(&entry.attr));
-        if reply.body(&body) == Delivery::Gone {
-            self.forget(inode, 1);
+        let about = self.told_about(About { inode, ..about }, &entry.attr);
+        let me = Arc::clone(self);
+        self.tell_attr(about, move || {
+            let name_ttl = me.kernel.name_ttl(entry.ttl);
+            let ttl = me.kernel.attr_ttl(inode, about.asked, entry.ttl);
+            let attr = node_attr(&entry.attr);
+            let body = Body::entry(node_of(inode), name_ttl, ttl, &attr);
+            if reply.body(&body) == Delivery::Gone {
+                me.forget(inode, 1);
+            }
+        });
+    }
+
+    /// With the length that the kernel is about to be told, if it takes the answer.
+    fn told_about(&self, about: About, attr: &Attr) -> About {
+        let is_file = attr.kind == Kind::File;
+        self.kernel.answers_len(about.inode, about.asked, attr.size);
+        About {
+            len: is_file.then_some(attr.size),
+            ..about
         }
     }
 
-    /// Attributes as the kernel takes them, which it is about to be told. Of an inode that is named with them, after that.
+    /// Attributes as the kernel takes them, which it is about to be told, and takes whatever has crossed them. Of an inode that
+    /// is named with them, after that.
     fn told(&self, attr: &Attr) -> NodeAttr {
         self.kernel.tells_len(attr.inode, attr.size);
         node_attr(attr)

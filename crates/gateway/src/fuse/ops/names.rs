@@ -22,12 +22,13 @@ pub(super) fn batch_forget(session: &Session, nodes: &[u8]) {
 impl Call<'_> {
     pub(super) fn lookup(self, name: &[u8]) {
         let session = Arc::clone(self.session);
-        let (reply, asked) = (self.reply, self.asked);
-        self.session.fs.lookup(
-            self.inode,
+        let (fs, inode, about) = (&self.session.fs, self.inode, self.about());
+        let reply = self.reply;
+        fs.lookup(
+            inode,
             name,
             Box::new(move |result| match result {
-                Ok(Ok(entry)) => session.give(reply, asked, &entry),
+                Ok(Ok(entry)) => session.give(reply, about, entry),
                 Ok(Err(ttl)) if ttl.is_zero() => reply.error(Errno::ENOENT),
                 Ok(Err(ttl)) => session.give_absence(reply, ttl),
                 Err(error) => reply.error(error),
