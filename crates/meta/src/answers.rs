@@ -100,7 +100,7 @@ impl Answers {
         session: SessionId,
         op: OpId,
     ) -> Result<Seen, Refusal> {
-        if planted!(self, RepeatRunsAgain) {
+        if op == OpId::UNREPEATED || planted!(self, RepeatRunsAgain) {
             return Ok(Seen::Never);
         }
         let mut running = self.running.values();
@@ -154,6 +154,9 @@ impl Answers {
         answer: &[u8],
         batch: &mut Batch,
     ) {
+        if op == OpId::UNREPEATED {
+            return;
+        }
         let kept = self.sessions.entry(session).or_default();
         kept.through = kept.through.max(answered_through);
         let later = kept.ops.split_off(&OpId(kept.through.0 + 1));

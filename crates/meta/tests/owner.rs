@@ -65,6 +65,28 @@ fn a_repeat_gets_the_first_answer_until_the_session_has_it() {
 }
 
 #[test]
+fn what_a_node_asks_of_itself_is_no_repeat_of_anything() {
+    let (mut view, mut answers) = (MemView::new(), Answers::default());
+    let mut batch = Batch::default();
+    answers.keep(session(), OpId(9), OpId(8), b"nine", &mut batch);
+    view.apply(HERE, &batch);
+    let mut none = Batch::default();
+    for _ in 0..2 {
+        let seen = answers.seen(&mut view, HERE, session(), OpId::UNREPEATED);
+        assert_eq!(seen, Ok(Seen::Never));
+        answers.begin(session(), OpId::UNREPEATED);
+        answers.keep(
+            session(),
+            OpId::UNREPEATED,
+            OpId::UNREPEATED,
+            b"",
+            &mut none,
+        );
+    }
+    assert_eq!(none, Batch::default());
+}
+
+#[test]
 fn a_repeat_waits_for_an_execution_of_this_reign_alone() {
     let (mut view, mut answers) = (MemView::new(), Answers::default());
     let run = answers.begin(session(), OpId(1));

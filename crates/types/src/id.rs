@@ -54,6 +54,11 @@ number!(
     OpId(u64), "op"
 );
 
+impl OpId {
+    /// Of what a node asks of itself, and does not ask for again: no answer is kept for it.
+    pub const UNREPEATED: Self = Self(0);
+}
+
 impl ContainerId {
     /// The container that holds the root directory.
     pub const ROOT: Self = Self(1);

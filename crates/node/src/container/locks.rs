@@ -317,7 +317,7 @@ impl Container {
         let container = self.id;
         let request = Request {
             session: self.env.sessions.own(),
-            op: OpId(0),
+            op: OpId::UNREPEATED,
             answered_through: OpId(0),
             new_directory_in: None,
             operation: match end {
