@@ -39,14 +39,14 @@ fn one_seed_is_one_history_of_a_striped_file() {
 
 /// Each deliberate fault, and a seed that finds it. After a change of the simulator: `sim --stripes --plants`.
 const FOUND_BY: &[(Plant, u64)] = &[
-    (Plant::StaleAdmitted, 9),
-    (Plant::ClaimAfterCut, 338),
-    (Plant::CutEndedEarly, 194),
-    (Plant::CutAnsweredEarly, 2),
-    (Plant::CutIsNoBarrier, 33),
-    (Plant::ReadBeyondCut, 59),
-    (Plant::ClaimLeftOut, 1),
-    (Plant::PlaceOutlivesCut, 22),
+    (Plant::StaleAdmitted, 3),
+    (Plant::GrowthBesideBytes, 1),
+    (Plant::CutEndedEarly, 2),
+    (Plant::CutAnsweredEarly, 5),
+    (Plant::CutIsNoBarrier, 1),
+    (Plant::ReadBeyondCut, 84),
+    (Plant::GrowthLeftOut, 1),
+    (Plant::PlaceOutlivesCut, 35),
 ];
 
 #[test]

@@ -346,14 +346,12 @@ pub enum Op {
         inode: InodeId,
         within: Vec<ContainerId>,
     },
-    /// Bytes are written to columns of a striped file: it is as long as that from now on, and has the present time.
-    /// [`Reply::Claimed`]. EAGAIN for what goes beyond the end of a cut before that is done, and where `cuts` are not all that there
-    /// were.
+    /// Bytes are about to be written to columns of a striped file: it is as long as that from now on, and has the present time.
+    /// [`Reply::Claimed`]. EAGAIN for what goes beyond the end of a cut before that is done.
     Claim {
         inode: InodeId,
         at: WriteAt,
         len: u64,
-        cuts: Option<Cuts>,
         kill_privileges: bool,
     },
     /// Cuts a column, where it does not know of that cut yet: [`Reply::Attr`].
@@ -693,13 +691,11 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             inode,
             at,
             len,
-            cuts,
             kill_privileges,
         } => {
             let claim = stripe::Claim {
                 at: *at,
                 len: *len,
-                cuts: *cuts,
                 kill_privileges: *kill_privileges,
             };
             stripe::claim(draft, *inode, &claim)

@@ -20,7 +20,6 @@ const COLUMN_MODE: u32 = 0o600;
 pub(crate) struct Claim {
     pub(crate) at: WriteAt,
     pub(crate) len: u64,
-    pub(crate) cuts: Option<Cuts>,
     pub(crate) kill_privileges: bool,
 }
 
@@ -110,9 +109,6 @@ pub(crate) fn claim(
         .checked_add(claim.len)
         .filter(|end| *end <= FILE_LEN_MAX);
     let end = end.ok_or(Errno::EFBIG)?;
-    if claim.cuts.is_some_and(|known| known != striping.cuts) {
-        return Err(Errno::EAGAIN.into());
-    }
     if claim.len > 0 && striping.cutting.is_some_and(|size| end > size) {
         return Err(Errno::EAGAIN.into());
     }

@@ -4,8 +4,9 @@
 //! the file's names, attributes and length. The others are inodes without a name, each in another container; they are made
 //! together, by one transaction, with the first byte past chunk 0, so that small files cost nothing, and go with the file.
 //!
-//! **Writes** to a column do not pass the file's own owner, but for their beginning: whoever writes tells it ([`crate::Op::Claim`]),
-//! so that the file is as long as what was written, and has the time of it. Both go at once; the write is answered after both.
+//! **Writes** to a column do not pass the file's own owner: whoever writes tells it now and then ([`crate::Op::Claim`]), so that
+//! the file has the time of it. A write past the end claims its bytes first, and goes to their column when the file's owner has
+//! made it as long, for good: no column is ever longer than its file.
 //!
 //! **Cuts.** What is written past the end of the file must not be there when the file grows again, and nobody may see the file
 //! shorter before everybody does. So a cut has a number, and three steps, each of which may be done by anybody, and again.

@@ -2,11 +2,11 @@
 
 perigee_types::plants! {
     StaleAdmitted = "a column is written and read by who has not heard that it was cut";
-    ClaimAfterCut = "a write is answered though the file was cut between its bytes and its claim";
+    GrowthBesideBytes = "bytes past the end go to their column before the file's owner knows of them";
     CutEndedEarly = "a file gets shorter before all its columns are cut";
     CutAnsweredEarly = "a cut is answered before the file has got shorter";
     CutIsNoBarrier = "what goes beyond the end of a cut that is not done is let in";
     ReadBeyondCut = "a program reads beyond the end of a cut that is not done";
-    ClaimLeftOut = "a write past the end does not tell the file's owner";
+    GrowthLeftOut = "a write past the end does not tell the file's owner";
     PlaceOutlivesCut = "an append goes to the place that it was given before a cut";
 }

@@ -123,11 +123,14 @@ pub(crate) fn data_inode(op: &Op) -> Option<InodeId> {
 
 /// Whether another owner goes on from an answer, or may have heard of it: it waits for its record, also where the program is
 /// of this host. A lock is one for all hosts, as is what a session says for the last time of locks that it has decided about
-/// by itself; and a cut that some columns know, and the file does not, would never end.
+/// by itself; a cut that some columns know, and the file does not, would never end; and what is in columns past the end of their
+/// file would be in it when it grows.
 pub(super) fn is_relied_on(op: &Op, reply: &Reply) -> bool {
     match (op, reply) {
-        (_, Reply::Granted(_)) | (Op::EndCover { .. } | Op::CutColumn { .. }, _) => true,
-        (Op::SetAttr { .. }, Reply::Attr(attr)) | (_, Reply::Columns { attr, .. }) => {
+        (_, Reply::Granted(_) | Reply::Columns { .. })
+        | (Op::EndCover { .. } | Op::CutColumn { .. }, _) => true,
+        (Op::Claim { len, .. }, _) => *len > 0,
+        (Op::SetAttr { .. }, Reply::Attr(attr)) => {
             let striping = attr.layout.striping();
             striping.is_some_and(|striping| striping.cutting.is_some())
         }

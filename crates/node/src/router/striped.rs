@@ -337,7 +337,6 @@ impl Router {
             inode,
             at: WriteAt::Offset(0),
             len: 0,
-            cuts: None,
             kill_privileges: false,
         };
         let session = self.env.sessions.own();

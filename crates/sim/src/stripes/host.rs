@@ -159,7 +159,7 @@ pub fn call_of(ask: &Ask, writer: Writer) -> Option<Call> {
             at: WriteAt::Offset(at),
             len,
             ..
-        }) => Some(Call::Grow(at + len, writer)),
+        }) if *len > 0 => Some(Call::Grow(at + len, writer)),
         _ => None,
     }
 }

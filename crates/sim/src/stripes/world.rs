@@ -403,6 +403,23 @@ impl World {
         striping.map_or(1, |striping| usize::from(striping.width.get()))
     }
 
+    /// What lies beyond the end of a file is not there when it grows.
+    fn no_column_is_longer_than_its_file(&mut self) {
+        let inode = self.file;
+        let Ok(Reply::Columns { attr, columns }) = self.run(&Op::Columns { inode }) else {
+            return self.breaks("the file's owner does not say what columns it has".to_owned());
+        };
+        for column in columns {
+            let size = self.attr(column).map(|column| column.size);
+            if size != Ok(size.unwrap_or(0).min(attr.size)) {
+                self.breaks(format!(
+                    "{column} has {size:?} bytes, its file {}",
+                    attr.size
+                ));
+            }
+        }
+    }
+
     fn breaks(&mut self, what: String) {
         let law = "striped";
         let at = self.now;
@@ -414,6 +431,7 @@ impl World {
         let asked = self.asked.swap_remove(which);
         let told = self.owner(&asked.ask, &asked.bytes);
         self.note(&("owner", asked.host, asked.program, &asked.ask, &told));
+        self.no_column_is_longer_than_its_file();
         match &told {
             Told::Wrote(Err(Errno::ESTALE)) | Told::Bytes(Err(Errno::ESTALE)) => {
                 self.marks.hit(Mark::Fenced);
@@ -501,7 +519,7 @@ impl World {
                 match (op, &reply) {
                     (Op::MakeColumns { .. }, Ok(_)) => self.marks.hit(Mark::Made),
                     (Op::SetAttr { .. }, Ok(Reply::Attr(_))) => self.marks.hit(Mark::Cut),
-                    (Op::Claim { .. }, Ok(_)) => self.marks.hit(Mark::Grew),
+                    (Op::Claim { len, .. }, Ok(_)) if *len > 0 => self.marks.hit(Mark::Grew),
                     (Op::EndCut { .. }, Ok(_)) => self.marks.hit(Mark::Helped),
                     _ => {}
                 }

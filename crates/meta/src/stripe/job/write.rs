@@ -1,10 +1,12 @@
 //! How a host writes.
 //!
 //! Each part of a write that lies in one column takes effect once, and by itself. A part that a column has taken is before
-//! every cut that the column does not know of yet, so it is not written again after that; where the claim comes too late for it, the file
-//! gets no longer for its sake, and the write is over when the cut is.
+//! every cut that the column does not know of yet, so it is not written again after that. What goes past the end of the file is
+//! claimed first: no column ever has bytes that lie beyond what the file's owner knows, and keeps, of its length. They would be in
+//! the file when it grows, long after the host that wrote them has crashed.
 
 use super::{Ask, Cut, Job, Known, ROUNDS_MAX, Step, Told, known_of, reply};
+use crate::attr::Attr;
 use crate::op::{Op, Reply, WriteAt};
 use crate::stripe::{Cuts, Faults, Piece, UNIT, faulty, pieces};
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, StripeWidth};
@@ -47,6 +49,7 @@ enum Sent {
     Learn,
     Make,
     Place,
+    Growth,
     /// These parts, and perhaps a claim.
     Parts(Vec<ByteRange>, Claim),
 }
@@ -107,7 +110,7 @@ impl Job for Write {
         };
         let Some(range) = self.range() else {
             self.sent = Sent::Place;
-            return ask(self.claim(WriteAt::End, self.new.len, None));
+            return ask(self.claim(WriteAt::End, self.new.len));
         };
         if range.end > UNIT && !known.striping.made {
             self.sent = Sent::Make;
@@ -117,6 +120,14 @@ impl Job for Write {
         let left = self.left(known, range);
         if left.is_empty() {
             return self.last_step(range);
+        }
+        let growth = growth(known, &left);
+        if let Some(end) = growth
+            && !faulty!(self.faults, GrowthBesideBytes)
+            && !faulty!(self.faults, GrowthLeftOut)
+        {
+            self.sent = Sent::Growth;
+            return ask(self.claim(WriteAt::Offset(range.start), end - range.start));
         }
         let asks = self.parts(known.clone(), range, &left);
         asks.map_or_else(|errno| Step::Done(Err(errno)), Step::Ask)
@@ -132,7 +143,7 @@ impl Job for Write {
                 let known = reply(told).and_then(known_of);
                 known.map(|known| self.learn(known))
             }
-            Sent::Place => self.on_place(reply(told)),
+            Sent::Place | Sent::Growth => self.on_claim(reply(told)),
             Sent::Parts(parts, claim) => self.on_parts(told, &parts, claim),
         };
         if let Err(errno) = went {
@@ -179,7 +190,7 @@ impl Write {
     fn last_step(&mut self, range: ByteRange) -> Step<Wrote> {
         if self.new.kill_privileges && !self.claimed {
             self.sent = Sent::Parts(Vec::new(), Claim::Yes);
-            let claim = self.claim(WriteAt::Offset(range.start), 0, None);
+            let claim = self.claim(WriteAt::Offset(range.start), 0);
             return Step::Ask(vec![Ask::Do(claim)]);
         }
         let claimed = self.claimed;
@@ -188,12 +199,11 @@ impl Write {
         Step::Done(over)
     }
 
-    fn claim(&self, at: WriteAt, len: u64, cuts: Option<Cuts>) -> Op {
+    fn claim(&self, at: WriteAt, len: u64) -> Op {
         Op::Claim {
             inode: self.new.inode,
             at,
             len,
-            cuts,
             kill_privileges: self.new.kill_privileges,
         }
     }
@@ -217,19 +227,17 @@ impl Write {
             });
         }
         // Column 0 is the file's own inode, whose owner sees what is written there.
-        let elsewhere = left.iter().filter(|piece| piece.column > 0);
-        let end = elsewhere.map(|piece| piece.range.end).max();
-        let given = self.place.is_some_and(|place| place.cuts == cuts);
+        let unseen = left.iter().any(|piece| piece.column > 0);
         let due = self.new.claims || self.new.kill_privileges;
-        let claim = match end {
-            Some(end) if !given && (due || end > known.size) => {
-                let expected = (!faulty!(self.faults, ClaimAfterCut)).then_some(cuts);
-                let at = WriteAt::Offset(range.start);
-                Some(self.claim(at, end - range.start, expected))
-            }
-            _ => None,
-        };
-        let claim = claim.filter(|_| !faulty!(self.faults, ClaimLeftOut));
+        let mut claim = None;
+        if unseen && due && !self.claimed {
+            claim = Some(self.claim(WriteAt::Offset(range.start), 0));
+        }
+        if faulty!(self.faults, GrowthBesideBytes)
+            && let Some(end) = growth(&known, left)
+        {
+            claim = Some(self.claim(WriteAt::Offset(range.start), end - range.start));
+        }
         let sent = left.iter().map(|piece| piece.range).collect();
         self.sent = match claim {
             Some(claim) => {
@@ -253,6 +261,14 @@ impl Write {
         self.known = Some(known);
     }
 
+    /// What a claim was answered; without the columns, if they were made meanwhile: they are asked for.
+    fn learn_attr(&mut self, attr: &Attr) {
+        let columns = self.known.take().map(|known| known.columns);
+        if let Some(known) = Known::of(attr, columns.unwrap_or_default()) {
+            self.learn(known);
+        }
+    }
+
     /// Begins anew, after a cut has come to its end or is known here.
     fn again(&mut self, cut: Option<Cut>) -> Result<(), Errno> {
         self.rounds += 1;
@@ -264,18 +280,18 @@ impl Write {
         Ok(())
     }
 
-    fn on_place(&mut self, reply: Result<Reply, Errno>) -> Result<(), Errno> {
+    fn on_claim(&mut self, reply: Result<Reply, Errno>) -> Result<(), Errno> {
         match reply {
             Ok(Reply::Claimed { range, attr }) => {
                 let striping = attr.layout.striping().ok_or(Errno::EPROTO)?;
-                self.place = Some(Place {
-                    start: range.start,
-                    cuts: striping.cuts,
-                });
+                if self.range().is_none() {
+                    self.place = Some(Place {
+                        start: range.start,
+                        cuts: striping.cuts,
+                    });
+                }
                 self.claimed = true;
-                let columns = self.known.take().map(|known| known.columns);
-                // Without the columns, if they were made meanwhile: they are asked for.
-                self.known = Known::of(&attr, columns.unwrap_or_default());
+                self.learn_attr(&attr);
                 Ok(())
             }
             Ok(_) => Err(Errno::EPROTO),
@@ -305,10 +321,8 @@ impl Write {
             match told.next() {
                 Some(Told::Reply(Ok(Reply::Claimed { attr, .. }))) => {
                     self.claimed = true;
-                    let columns = self.known.take().map(|known| known.columns);
-                    self.known = Known::of(&attr, columns.unwrap_or_default());
+                    self.learn_attr(&attr);
                 }
-                // The parts that were taken are before that cut, and no other host may see them as done before it is.
                 Some(Told::Reply(Err(Errno::EAGAIN))) => cutting = true,
                 Some(Told::Reply(Err(errno))) => return Err(errno),
                 _ => return Err(Errno::EPROTO),
@@ -320,4 +334,12 @@ impl Write {
             (false, false) => Ok(()),
         }
     }
+}
+
+/// How long the file has to be for these parts, if it is shorter. Column 0 is the file's own inode, which grows with what is
+/// written there.
+fn growth(known: &Known, left: &[Piece]) -> Option<u64> {
+    let elsewhere = left.iter().filter(|piece| piece.column > 0);
+    let end = elsewhere.map(|piece| piece.range.end).max();
+    end.filter(|end| *end > known.size)
 }
