@@ -2,7 +2,7 @@
 //! filled; every promise is looked up again, through every node.
 //!
 //! [`ledger`] what was promised, and how it is looked up · [`stage`] which node is struck, and what each program is
-//! at · [`worker`] the programs · [`rounds`] what they fight for, [`contest`] and how · [`private`] a file of each one's
+//! at · [`worker`] the programs · [`rounds`] what they fight for, [`contest`] and how · [`private`] files of each one's
 //! own · [`nemesis`] the strikes.
 
 pub mod contest;
@@ -14,7 +14,7 @@ pub mod stage;
 pub mod worker;
 
 use crate::cluster::Cluster;
-use crate::error::{CheckError, Checked};
+use crate::error::{Call, CheckError, Checked};
 use crate::{disk, ensure, mounts, program, slow};
 use ledger::Ledger;
 use nemesis::{Kind, Strike};
@@ -119,6 +119,7 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
     let points: BTreeMap<_, _> = points.collect();
     let first = points.values().next();
     let first = first.ok_or_else(|| CheckError::violated("a cluster without nodes"))?;
+    make_striped(&mut cluster, first)?;
     let ledger = Arc::new(Ledger::new(first, settings.nodes)?);
     let stage = Arc::new(Stage::new(points.keys().copied()));
     let mut seeds = Rng::new(settings.seed);
@@ -167,6 +168,16 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
         outcome.looked
     );
     Ok(outcome)
+}
+
+/// Makes the directory of striped files.
+fn make_striped(cluster: &mut Cluster, mount: &Path) -> Checked {
+    let striped = mount.join(private::STRIPED);
+    std::fs::create_dir(&striped).call(|| format!("make {}", striped.display()))?;
+    let path = striped.to_string_lossy();
+    let set = cluster.command(&["policy", "set", &path, "stripes=3"])?;
+    ensure!(set.status.success(), "no striped files: {}", set.stderr);
+    Ok(())
 }
 
 fn strikes(

@@ -1,4 +1,5 @@
-//! A file of each program's own, changed in every way that a program can change one, against its content in memory.
+//! Files of each program's own, changed in every way that a program can change one, against their content in memory: one that
+//! lies whole with its inode, and one whose content lies across two columns of a striped file, behind a hole.
 //!
 //! What was synced survives every strike. What was not is there or not, by blocks: after a strike the file may be, in each
 //! block, what it was at any moment since the last fsync.
@@ -11,16 +12,20 @@ use crate::{ensure, pattern, program};
 use rustix::fs::FallocateFlags;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, ErrorKind, Read};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The longest file, in bytes.
+/// The longest content, in bytes.
 const LEN_MAX: u64 = 96 << 10;
+/// Bytes of a striped file that lie in one column.
+const CHUNK: u64 = 64 << 20;
+/// The directory of striped files.
+pub const STRIPED: &str = "striped";
 /// The longest change.
 const CHANGE_MAX: u64 = 20_000;
 /// After so many changes comes an fsync.
@@ -32,11 +37,51 @@ const TRAIL: usize = 12;
 /// The contents since the last fsync, that one first.
 type Moments = Vec<Vec<u8>>;
 
+/// The files that each program has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shape {
+    /// It lies with its inode.
+    Whole,
+    /// It is striped.
+    Striped,
+}
+
+impl Shape {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Whole, Self::Striped];
+
+    /// Where the content begins, in bytes.
+    const fn begin(self) -> u64 {
+        match self {
+            Self::Whole => 0,
+            Self::Striped => 2 * CHUNK - LEN_MAX / 2,
+        }
+    }
+}
+
+/// Names a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Whose {
+    /// The node of its program.
+    pub node: u32,
+    /// Which of its files.
+    pub shape: Shape,
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.shape {
+            Shape::Whole => write!(f, "the private file of n{}", self.node),
+            Shape::Striped => write!(f, "the striped private file of n{}", self.node),
+        }
+    }
+}
+
 /// The book of all private files.
 #[derive(Debug, Default)]
-pub struct PrivateFiles(Mutex<BTreeMap<u32, Moments>>);
+pub struct PrivateFiles(Mutex<BTreeMap<Whose, Moments>>);
 
-/// A program's own view of its file.
+/// A program's own view of a file.
 #[derive(Debug, Default)]
 pub(super) struct Private {
     content: Vec<u8>,
@@ -75,56 +120,89 @@ enum Change {
     Copy { from: u64, to: u64, len: u64 },
 }
 
-/// Where the file of a node's program is.
-pub fn below(mount: &Path, node: u32) -> PathBuf {
-    mount.join(format!("private-{node}"))
+impl Private {
+    fn remember(&mut self, step: Step) {
+        if self.trail.len() == TRAIL {
+            self.trail.pop_front();
+        }
+        self.trail.push_back(step);
+    }
+}
+
+/// Where a file is.
+fn below(mount: &Path, Whose { node, shape }: Whose) -> PathBuf {
+    match shape {
+        Shape::Whole => mount.join(format!("private-{node}")),
+        Shape::Striped => mount.join(STRIPED).join(format!("private-{node}")),
+    }
+}
+
+/// Its content.
+fn content_of(file: &File, shape: Shape) -> io::Result<Vec<u8>> {
+    let mut file = file;
+    let end = file.seek(SeekFrom::End(0))?;
+    if end < shape.begin() {
+        let what = format!("{end} bytes, fewer than before its content");
+        return Err(io::Error::new(ErrorKind::InvalidData, what));
+    }
+    file.seek(SeekFrom::Start(shape.begin()))?;
+    let mut content = Vec::new();
+    file.read_to_end(&mut content)?;
+    Ok(content)
 }
 
 impl PrivateFiles {
-    fn book(&self) -> MutexGuard<'_, BTreeMap<u32, Moments>> {
+    fn book(&self) -> MutexGuard<'_, BTreeMap<Whose, Moments>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a node's file, empty and durable.
+    /// Makes a node's files, without content and durable.
     ///
-    /// Errors: those of making it.
+    /// Errors: those of making them.
     pub fn make(&self, mount: &Path, node: u32) -> Checked {
-        let path = below(mount, node);
-        let made = File::create_new(&path).and_then(|file| file.sync_all());
-        made.call(|| format!("make {}", path.display()))?;
-        self.book().insert(node, vec![Vec::new()]);
+        for shape in Shape::ALL {
+            let whose = Whose { node, shape };
+            let path = below(mount, whose);
+            let made = File::create_new(&path).and_then(|file| {
+                file.set_len(shape.begin())?;
+                file.sync_all()
+            });
+            made.call(|| format!("make {}", path.display()))?;
+            self.book().insert(whose, vec![Vec::new()]);
+        }
         Ok(())
     }
 
-    fn moments(&self, node: u32) -> Moments {
-        self.book().get(&node).cloned().unwrap_or_default()
+    fn moments(&self, whose: Whose) -> Moments {
+        self.book().get(&whose).cloned().unwrap_or_default()
     }
 
     /// It is about to become this.
-    fn begin(&self, node: u32, content: Vec<u8>) {
-        self.book().entry(node).or_default().push(content);
+    fn begin(&self, whose: Whose, content: Vec<u8>) {
+        self.book().entry(whose).or_default().push(content);
     }
 
     /// It is this, on every disk.
-    fn synced(&self, node: u32, content: Vec<u8>) {
-        self.book().insert(node, vec![content]);
+    fn synced(&self, whose: Whose, content: Vec<u8>) {
+        self.book().insert(whose, vec![content]);
     }
 
     /// Looks every file up through one mount, and gives how many have content that was synced.
     ///
     /// Errors: one is what it never was.
     pub fn verify(&self, mount: &Path) -> Checked<usize> {
-        let nodes: Vec<u32> = self.book().keys().copied().collect();
+        let files: Vec<Whose> = self.book().keys().copied().collect();
         let mut count = 0;
-        for node in nodes {
-            let before = self.moments(node);
-            let path = below(mount, node);
-            let found = fs::read(&path).call(|| format!("read {}", path.display()))?;
+        for whose in files {
+            let before = self.moments(whose);
+            let path = below(mount, whose);
+            let found = File::open(&path).and_then(|file| content_of(&file, whose.shape));
+            let found = found.call(|| format!("read {}", path.display()))?;
             match explain(&before, &found) {
                 Ok(()) => {}
                 // Its program went on meanwhile.
-                Err(_) if self.moments(node) != before => {}
-                Err(error) => return Err(error.during(&format!("the private file of n{node}"))),
+                Err(_) if self.moments(whose) != before => {}
+                Err(error) => return Err(error.during(&whose.to_string())),
             }
             count += usize::from(before.first().is_some_and(|synced| !synced.is_empty()));
         }
@@ -189,21 +267,22 @@ impl Change {
     }
 
     /// On the file, but for a store.
-    fn perform(self, path: &Path) -> io::Result<()> {
+    fn perform(self, path: &Path, shape: Shape) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let begin = shape.begin();
         match self {
-            Self::Write { at, len, seed } => file.write_all_at(&bytes(seed, len), at),
+            Self::Write { at, len, seed } => file.write_all_at(&bytes(seed, len), begin + at),
             Self::Store { .. } => Err(ErrorKind::Unsupported.into()),
-            Self::Truncate { len } => file.set_len(len),
+            Self::Truncate { len } => file.set_len(begin + len),
             Self::Punch { at, len } => {
                 let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                Ok(rustix::fs::fallocate(&file, how, at, len)?)
+                Ok(rustix::fs::fallocate(&file, how, begin + at, len)?)
             }
             Self::Allocate { at, len } => {
                 let how = FallocateFlags::empty();
-                Ok(rustix::fs::fallocate(&file, how, at, len)?)
+                Ok(rustix::fs::fallocate(&file, how, begin + at, len)?)
             }
-            Self::Copy { from, to, len } => copy(&file, from, to, len),
+            Self::Copy { from, to, len } => copy(&file, begin + from, begin + to, len),
         }
     }
 }
@@ -300,31 +379,41 @@ fn store(path: &Path, at: u64, len: u64, seed: u64) -> Checked {
 }
 
 impl Worker<'_> {
-    /// One call on its own file.
+    /// One call on a file of its own.
     pub(super) fn use_private(&mut self) -> Result<(), Failed> {
+        let shape = Shape::ALL[self.rng.below(2) as usize];
         let strikes = self.turn.strikes();
-        if self.private.certain_at != Some(strikes) {
-            return self.recover_private(strikes);
+        if self.private(shape).certain_at != Some(strikes) {
+            return self.recover_private(shape, strikes);
         }
         // Until this step is over it is not.
-        self.private.certain_at = None;
-        let unsynced = self.ledger.private.moments(self.node).len() - 1;
+        self.private(shape).certain_at = None;
+        let unsynced = self.ledger.private.moments(self.whose(shape)).len() - 1;
         match self.rng.below(10) {
-            0..=2 => self.compare_private()?,
-            _ if unsynced >= UNSYNCED_MAX => self.sync_private()?,
-            3 => self.sync_private()?,
-            _ => self.change_private()?,
+            0..=2 => self.compare_private(shape)?,
+            _ if unsynced >= UNSYNCED_MAX => self.sync_private(shape)?,
+            3 => self.sync_private(shape)?,
+            _ => self.change_private(shape)?,
         }
-        self.private.certain_at = Some(strikes);
+        self.private(shape).certain_at = Some(strikes);
         Ok(())
     }
 
-    fn change_private(&mut self) -> Result<(), Failed> {
-        let change = self.draw_change();
-        let mut after = self.private.content.clone();
+    fn private(&mut self, shape: Shape) -> &mut Private {
+        self.private.entry(shape).or_default()
+    }
+
+    const fn whose(&self, shape: Shape) -> Whose {
+        let node = self.node;
+        Whose { node, shape }
+    }
+
+    fn change_private(&mut self, shape: Shape) -> Result<(), Failed> {
+        let mut after = self.private(shape).content.clone();
+        let change = self.draw_change(after.len() as u64);
         change.apply(&mut after);
-        self.ledger.private.begin(self.node, after.clone());
-        let path = below(self.root, self.node);
+        self.ledger.private.begin(self.whose(shape), after.clone());
+        let path = below(self.root, self.whose(shape));
         let what = match change {
             Change::Write { .. } => "write of a private file",
             Change::Store { .. } => "store into a map of a private file",
@@ -335,27 +424,20 @@ impl Worker<'_> {
         };
         if let Change::Store { at, len, seed } = change {
             let storer = &mut self.storer;
-            let store = || storer.store(&path, at, len, seed);
+            let store = || storer.store(&path, shape.begin() + at, len, seed);
             let stored = self.stage.call(self.turn, what, store);
             stored.map_err(|error| Failed::Call(what, error))?;
         } else {
-            self.call(what, || change.perform(&path))?;
+            self.call(what, || change.perform(&path, shape))?;
         }
         let len = after.len();
-        self.private.content = after;
-        self.remember(Step::Changed { change, len });
+        self.private(shape).content = after;
+        self.private(shape).remember(Step::Changed { change, len });
         Ok(())
     }
 
-    fn remember(&mut self, step: Step) {
-        if self.private.trail.len() == TRAIL {
-            self.private.trail.pop_front();
-        }
-        self.private.trail.push_back(step);
-    }
-
-    fn draw_change(&mut self) -> Change {
-        let has = self.private.content.len() as u64;
+    /// A change of content of so many bytes.
+    fn draw_change(&mut self, has: u64) -> Change {
         let (at, seed) = (self.rng.below(LEN_MAX - CHANGE_MAX), self.rng.next_u64());
         let len = 1 + self.rng.below(CHANGE_MAX);
         match self.rng.below(12) {
@@ -384,62 +466,63 @@ impl Worker<'_> {
         }
     }
 
-    fn read_private(&self) -> Result<(File, Vec<u8>), Failed> {
-        let path = below(self.root, self.node);
+    fn read_private(&self, shape: Shape) -> Result<(File, Vec<u8>), Failed> {
+        let path = below(self.root, self.whose(shape));
         self.call("read of a private file", || {
-            let mut file = File::open(&path)?;
-            let mut content = Vec::new();
-            file.read_to_end(&mut content)?;
+            let file = File::open(&path)?;
+            let content = content_of(&file, shape)?;
             Ok((file, content))
         })
     }
 
-    fn compare_private(&mut self) -> Result<(), Failed> {
-        let (_, found) = self.read_private()?;
-        let (disturbed, content) = (
-            self.stage.strikes_on(self.node) != self.turn.strikes(),
-            &self.private.content,
-        );
-        if disturbed || found == *content {
+    fn compare_private(&mut self, shape: Shape) -> Result<(), Failed> {
+        let (_, found) = self.read_private(shape)?;
+        let disturbed = self.stage.strikes_on(self.node) != self.turn.strikes();
+        let content = self.private(shape).content.clone();
+        if disturbed || found == content {
             return Ok(());
         }
-        let at = found.iter().zip(content).position(|(is, was)| is != was);
-        let (_, again) = self.read_private()?;
-        let trail: Vec<String> = self.private.trail.iter().map(Step::to_string).collect();
+        let at = found.iter().zip(&content).position(|(is, was)| is != was);
+        let (_, again) = self.read_private(shape)?;
+        let trail = self.private(shape).trail.iter().map(Step::to_string);
+        let trail: Vec<String> = trail.collect();
+        let whose = self.whose(shape);
         Err(Failed::Wrong(CheckError::violated(format!(
-            "the private file has {} bytes instead of {}, and first differs at {at:?}; read again it has {} and is {}; \
+            "{whose} has {} bytes instead of {}, and first differs at {at:?}; read again it has {} and is {}; \
              before: {}",
             found.len(),
             content.len(),
             again.len(),
-            if again == *content { "right" } else { "wrong" },
+            if again == content { "right" } else { "wrong" },
             trail.join(", ")
         ))))
     }
 
-    fn sync_private(&mut self) -> Result<(), Failed> {
-        let path = below(self.root, self.node);
+    fn sync_private(&mut self, shape: Shape) -> Result<(), Failed> {
+        let path = below(self.root, self.whose(shape));
         self.call("fsync of a private file", || File::open(&path)?.sync_all())?;
-        let content = self.private.content.clone();
-        self.ledger.private.synced(self.node, content);
-        self.remember(Step::Synced);
+        let content = self.private(shape).content.clone();
+        self.ledger.private.synced(self.whose(shape), content);
+        self.private(shape).remember(Step::Synced);
         Ok(())
     }
 
     /// After a strike: what is there may be what was there, and is what counts from now on.
-    fn recover_private(&mut self, strikes: u64) -> Result<(), Failed> {
-        let (file, found) = self.read_private()?;
-        let moments = self.ledger.private.moments(self.node);
+    fn recover_private(&mut self, shape: Shape, strikes: u64) -> Result<(), Failed> {
+        let (file, found) = self.read_private(shape)?;
+        let whose = self.whose(shape);
+        let moments = self.ledger.private.moments(whose);
         explain(&moments, &found)
-            .map_err(|error| Failed::Wrong(error.during("the private file after a strike")))?;
+            .map_err(|error| Failed::Wrong(error.during(&format!("{whose} after a strike"))))?;
         self.call("fsync of a private file", || file.sync_all())?;
-        let (_, again) = self.read_private()?;
+        let (_, again) = self.read_private(shape)?;
         if again == found {
-            self.ledger.private.synced(self.node, found.clone());
-            self.private.content = found;
-            self.private.certain_at = Some(strikes);
+            self.ledger.private.synced(whose, found.clone());
+            let private = self.private(shape);
+            private.content = found;
+            private.certain_at = Some(strikes);
             let len = again.len();
-            self.remember(Step::Recovered { len });
+            private.remember(Step::Recovered { len });
         }
         Ok(())
     }
@@ -484,43 +567,47 @@ mod tests {
 
     #[test]
     fn every_change_does_to_a_file_what_it_does_in_memory() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("f");
-        File::create(&path).unwrap();
-        let mut content = Vec::new();
-        for change in [
-            Change::Write {
-                at: 10,
-                len: 9_000,
-                seed: 1,
-            },
-            Change::Copy {
-                from: 20,
-                to: 8_000,
-                len: 3_000,
-            },
-            Change::Punch {
-                at: 4_000,
-                len: 2_000,
-            },
-            Change::Allocate {
-                at: 12_000,
-                len: 500,
-            },
-            Change::Truncate { len: 7_000 },
-            Change::Truncate { len: 20_000 },
-        ] {
-            change.apply(&mut content);
-            change.perform(&path).unwrap();
-            assert_eq!(fs::read(&path).unwrap(), content, "{change:?}");
+        for shape in Shape::ALL {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::create_dir(folder.path().join(STRIPED)).unwrap();
+            PrivateFiles::default().make(folder.path(), 1).unwrap();
+            let path = below(folder.path(), Whose { node: 1, shape });
+            let mut content = Vec::new();
+            let mut is_as_in_memory = |change: Change, perform: &dyn Fn(&Path)| {
+                change.apply(&mut content);
+                perform(&path);
+                let found = content_of(&File::open(&path).unwrap(), shape).unwrap();
+                assert_eq!(found, content, "{change:?}");
+            };
+            for change in [
+                Change::Write {
+                    at: 10,
+                    len: 9_000,
+                    seed: 1,
+                },
+                Change::Copy {
+                    from: 20,
+                    to: 8_000,
+                    len: 3_000,
+                },
+                Change::Punch {
+                    at: 4_000,
+                    len: 2_000,
+                },
+                Change::Allocate {
+                    at: 12_000,
+                    len: 500,
+                },
+                Change::Truncate { len: 7_000 },
+                Change::Truncate { len: 20_000 },
+            ] {
+                is_as_in_memory(change, &|path| change.perform(path, shape).unwrap());
+            }
+            let (at, len, seed) = (5_000, 100, 9);
+            let store = Change::Store { at, len, seed };
+            is_as_in_memory(store, &|path| {
+                storing_side(path, shape.begin() + at, len, seed).unwrap();
+            });
         }
-        storing_side(&path, 5_000, 100, 9).unwrap();
-        Change::Store {
-            at: 5_000,
-            len: 100,
-            seed: 9,
-        }
-        .apply(&mut content);
-        assert_eq!(fs::read(&path).unwrap(), content);
     }
 }

@@ -1,12 +1,13 @@
-//! One node's program: files with their fates, records appended to a shared file, registers, what all fight for, and a
-//! file of its own.
+//! One node's program: files with their fates, records appended to a shared file, registers, what all fight for, and files
+//! of its own.
 
 use super::ledger::{Ledger, Place, RECORD_LEN};
-use super::private::{Private, Storer};
+use super::private::{Private, Shape, Storer};
 use super::stage::{Excuse, Stage, Turn};
 use crate::error::{Call, CheckError};
 use crate::pattern;
 use perigee_types::Rng;
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -34,7 +35,7 @@ pub(super) struct Worker<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) rng: Rng,
     pub(super) turn: Turn,
-    pub(super) private: Private,
+    pub(super) private: BTreeMap<Shape, Private>,
     pub(super) storer: Storer,
     /// Files whose fate is certain.
     files: Vec<u64>,
@@ -55,7 +56,7 @@ pub fn run(node: u32, root: &Path, stage: &Stage, ledger: &Ledger, rng: Rng) {
         ledger,
         rng,
         turn,
-        private: Private::default(),
+        private: BTreeMap::new(),
         storer,
         files: Vec::new(),
         made: 0,
