@@ -98,15 +98,21 @@ impl Session {
     ) {
         let About { inode, asked, .. } = about;
         let crossed = self.kernel.crossing.has_crossed(inode, asked);
-        let grows = self.kernel.waits_to_grow(&about) || self.kernel.keeps_less(&about);
-        if !crossed && !grows {
+        if !crossed && !self.kernel.waits_to_grow(&about) {
             self.kernel.gave(&about, Took::Yes);
             return answer();
         }
         let session = Arc::clone(self);
         beside(move || {
-            session.kernel.overtake(&about, crossed);
-            session.kernel.gave(&about, Took::Perhaps);
+            let kernel = &session.kernel;
+            kernel.wait_to_grow(&about);
+            if kernel.crossing.has_crossed(inode, asked) {
+                kernel.drop_pages(inode, 0);
+                if let Some(len) = about.len {
+                    kernel.grow(inode, len);
+                }
+            }
+            kernel.gave(&about, Took::Perhaps);
             answer();
         });
     }
@@ -166,11 +172,22 @@ fn grow(device: &Device, inode: InodeId, len: u64) {
     }
 }
 
+/// Gives a notice that may have to wait for a page, and does not wait for long: that may be locked for a write that waits for
+/// another kernel. `None`: it is given later.
+fn soon<T: Send + 'static>(notice: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, given) = channel();
+    beside(move || _ = done.send(notice()));
+    given.recv_timeout(SOON).ok()
+}
+
 fn beside(work: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().spawn(work) {
         warn!(%error, "no thread to drop pages beside a write");
     }
 }
+
+/// How long it is waited for a notice that waits for a page.
+const SOON: Duration = Duration::from_millis(2);
 
 /// How often it is looked whether reads that were answered have been taken in, at most, and how long between two looks.
 const WAITS: u32 = 100;
@@ -298,33 +315,21 @@ impl Kernel {
     }
 
     fn wait_to_grow(&self, about: &About) {
+        let (inode, thread) = (about.inode, about.thread);
         for _ in 0..WAITS {
             let now = Instant::now();
-            let Some(at) = self.crossing.short_taken_in(about.inode, about.thread, now) else {
-                return;
-            };
-            std::thread::sleep((at - now).min(LOOK_AGAIN));
+            match self.crossing.short_taken_in(inode, thread, now) {
+                Some(at) if self.grows_by(about) => {
+                    std::thread::sleep((at - now).min(LOOK_AGAIN));
+                }
+                _ => return,
+            }
         }
     }
 
     /// Whether the kernel may keep a page that ends in zeros where the file goes on now.
     fn keeps_less(&self, about: &About) -> bool {
         self.grows_by(about) && self.crossing.short(about.inode) > 0
-    }
-
-    /// Makes the kernel go on with nothing that is older than what it is told.
-    fn overtake(&self, about: &About, crossed: bool) {
-        if self.grows_by(about) {
-            self.wait_to_grow(about);
-        }
-        match crossed {
-            true => self.drop_pages(about.inode, 0),
-            false => self.drop_tail(about.inode),
-        }
-        // Also where nothing had crossed the answer before: that has now.
-        if let Some(len) = about.len {
-            self.grow(about.inode, len);
-        }
     }
 
     /// Drops the page that ends in zeros behind the end that the kernel knows.
@@ -350,20 +355,31 @@ impl Kernel {
     }
 
     /// A notice is about to be given. The kernel passes over an answer that it has not taken in: it is to have the length that
-    /// it was given by that. Not waited for long: the last page may be locked for a write that waits for another kernel.
+    /// it was given by that.
     fn keep_growth(&self, inode: InodeId) {
-        let Some(len) = self.crossing.grew_lately(inode, Instant::now()) else {
+        if let Some(len) = self.crossing.grew_lately(inode, Instant::now()) {
+            self.crossing.notice(inode);
+            let device = Arc::clone(&self.device);
+            _ = soon(move || grow(&device, inode, len));
+        }
+    }
+
+    /// The kernel is about to ask for attributes, and to go on to read: before it drops what has other times it may take what the
+    /// last page lacks for zeros.
+    fn forget_tail(&self, inode: InodeId) {
+        let short = self.crossing.short(inode);
+        if short == 0 || self.pages.lock().is_writing(inode) {
             return;
-        };
-        self.crossing.notice(inode);
-        let (device, (done, grown)) = (Arc::clone(&self.device), channel());
-        beside(move || {
-            grow(&device, inode, len);
-            // Nobody may wait any more.
-            _ = done.send(());
-        });
-        // Given up after a while, or its thread could not be made.
-        _ = grown.recv_timeout(WAIT);
+        }
+        let from = self.crossing.given_len(inode);
+        let tail = inval(inode, ByteRange::new(from, u64::MAX));
+        let device = Arc::clone(&self.device);
+        let told = soon(move || device.notify(notice::INVAL_INODE, tail.bytes()));
+        match told {
+            Some(Ok(_)) => self.crossing.dropped_short(inode, short),
+            Some(Err(error)) => warn!(%error, "kernel refused a notice about a page"),
+            None => {}
+        }
     }
 
     /// Drops pages, but for those that are locked for other writes than `answering`: these are dropped when the writes have
@@ -442,6 +458,7 @@ impl KernelCache for Kernel {
         // A negative offset leaves the pages alone.
         let body = Body::inval_inode(node_of(inode), -1, 0);
         self.invalidate(inode, &body, "attributes");
+        self.forget_tail(inode);
     }
 
     fn forget_data(&self, inode: InodeId, range: ByteRange) {
