@@ -1,6 +1,7 @@
 //! Files that are spread over several containers are, for programs, like any other file.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use perigee_testbed::map::{Access, Shared};
 use perigee_testbed::{Cluster, program, wait};
 use perigee_types::Rng;
 use rustix::fs::FallocateFlags;
@@ -202,6 +203,31 @@ fn a_striped_file_is_like_any_other_for_programs_of_two_hosts() {
         .map(|column| column["owner"].as_u64().unwrap())
         .collect();
     assert_eq!((columns.len(), owners.len()), (3, 3), "{found:#}");
+}
+
+/// A hole that was read before there were columns is one of the file, which another host's first write past chunk 0 fills.
+#[test]
+fn a_map_shows_what_another_host_writes_where_there_was_a_hole() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = wide(&mut cluster);
+    for (name, reader, writer) in [("one", &here, &there), ("two", &there, &here)] {
+        let place = CHUNK + 5;
+        open(&here.join(name)).set_len(3 * CHUNK).unwrap();
+        let file = open(&reader.join(name));
+        let map = Shared::new(&file, 3 * CHUNK as usize, Access::Read).unwrap();
+        let shows = |map: &Shared| map.load(place as usize, 3).unwrap();
+        assert_eq!(shows(&map), [0; 3]);
+        for new in [b"one", b"two"] {
+            open(&writer.join(name)).write_all_at(new, place).unwrap();
+            wait::until("the map shows the write", LIMIT, || {
+                Ok((shows(&map) == new).then_some(()))
+            })
+            .unwrap();
+        }
+    }
 }
 
 #[test]

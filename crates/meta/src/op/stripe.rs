@@ -89,6 +89,8 @@ pub(crate) fn make_columns(
         made: true,
         ..striping
     });
+    // Whoever has read a hole where they are keeps that as content of the file, and hears of changes to columns from now on.
+    draft.touch(Touched::Data(inode));
     draft.set_inode(inode, record);
     let attr = record.attr(inode);
     let columns = made;

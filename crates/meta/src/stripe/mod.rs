@@ -124,6 +124,17 @@ pub fn admit_read(layout: Layout, cuts: Cuts) -> Result<(), Errno> {
     }
 }
 
+/// Whether bytes up to `end` may be written to an inode itself, as who does not know that a file is striped does.
+///
+/// Errors: [`Errno::ESTALE`]: it is, and they lie elsewhere. [`Errno::EAGAIN`]: as of [`admit_write`].
+pub fn admit_unspread_write(layout: Layout, end: u64) -> Result<(), Errno> {
+    admit_unspread(layout, end)?;
+    match layout.striping().and_then(|striping| striping.cutting) {
+        Some(cut) if end > cut => Err(Errno::EAGAIN),
+        _ => Ok(()),
+    }
+}
+
 /// Whether bytes up to `end` are with an inode itself, as who does not know that a file is striped takes it.
 ///
 /// Errors: [`Errno::ESTALE`]: it is, and they are not.
@@ -189,6 +200,29 @@ pub fn pieces(width: StripeWidth, range: ByteRange) -> impl Iterator<Item = Piec
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn nothing_is_written_beyond_the_end_of_a_cut_that_is_not_done() {
+        let layout = |cutting| {
+            Layout::Striped(Striping {
+                width: StripeWidth::of(3).expect("in range"),
+                made: true,
+                cuts: Cuts(1),
+                cutting,
+            })
+        };
+        for (cutting, end, admitted) in [
+            (None, UNIT, Ok(())),
+            (Some(100), 100, Ok(())),
+            (Some(100), 101, Err(Errno::EAGAIN)),
+        ] {
+            assert_eq!(admit_unspread_write(layout(cutting), end), admitted);
+            assert_eq!(admit_write(layout(cutting), end, Cuts(1)), admitted);
+        }
+        let beyond = admit_unspread_write(layout(Some(100)), UNIT + 1);
+        assert_eq!(beyond, Err(Errno::ESTALE));
+        assert_eq!(admit_unspread_write(Layout::Whole, UNIT + 1), Ok(()));
+    }
 
     proptest! {
         #[test]

@@ -442,6 +442,13 @@ impl Container {
         }
         self.owe_leases(st, now, request.session, outcome.touched, &mut owed);
         owed.hold_repeats(st, request.session, request.op);
+        if let Reply::Columns { attr, columns } = &outcome.reply
+            && columns.is_empty()
+            && !local
+        {
+            // It reads a hole, and nobody else can tell it that this is none any more.
+            st.leases.note_reader(attr.inode, request.session);
+        }
         owed.commit = st.before_telling(local && !relied_on, depends);
         if owed.commit.is_some() {
             self.hurry(st);

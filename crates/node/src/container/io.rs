@@ -7,7 +7,9 @@ use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
 use perigee_meta::past::is_kept_file;
-use perigee_meta::stripe::{Cuts, UNIT, admit_read, admit_unspread, admit_write};
+use perigee_meta::stripe::{
+    Cuts, UNIT, admit_read, admit_unspread, admit_unspread_write, admit_write,
+};
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
 use perigee_proto::message::file::{At, Whence};
 use perigee_replica::chunk::Access;
@@ -751,9 +753,7 @@ impl Container {
 
     /// Whether a write to a file that may be striped, or to a column, goes where its writer takes it to go.
     fn admit_striped(&self, st: &State, request: &WriteRequest, len: u64) -> Result<(), Failed> {
-        let near = matches!(request.at, At::Offset(offset) if offset.saturating_add(len) <= UNIT);
-        let is_plain = near || !self.env.directory.read().stripes_files();
-        if request.cuts.is_none() && is_plain {
+        if request.cuts.is_none() && !self.env.directory.read().stripes_files() {
             return Ok(());
         }
         let attr = self.attr(st, request.inode)?;
@@ -764,7 +764,8 @@ impl Container {
         let end = start.saturating_add(len);
         match request.cuts {
             Some(cuts) => Ok(admit_write(attr.layout, end, cuts)?),
-            None => Ok(admit_unspread(attr.layout, end)?),
+            // Also in the first chunk: what goes beyond the end of a cut would go with it later.
+            None => Ok(admit_unspread_write(attr.layout, end)?),
         }
     }
 

@@ -273,6 +273,8 @@ pub(crate) struct Container {
     snapshots: Mutex<transfer::Snapshots>,
     /// What this node keeps of it can be relied on no more: this node leaves it, until it is started again.
     failing: AtomicBool,
+    /// Columns of removed files are being dropped.
+    drops_columns: AtomicBool,
     /// The mounts of this host are on their way to forget its content.
     forgetting: AtomicBool,
     /// Files that other hosts may map are looked at often.

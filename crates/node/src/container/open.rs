@@ -151,6 +151,7 @@ impl Container {
             abroad: Arc::default(),
             snapshots: Mutex::new(transfer::Snapshots::default()),
             failing: AtomicBool::new(false),
+            drops_columns: AtomicBool::new(false),
             forgetting: AtomicBool::new(false),
             looks_often: AtomicBool::new(false),
             tasks: Mutex::default(),

@@ -8,6 +8,7 @@ use perigee_proto::message::session::StillOpen;
 use perigee_types::{Batch, InodeId, NodeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::{debug, warn};
 
@@ -111,24 +112,36 @@ impl Container {
             }
         }
         let closed = asked.into_iter().filter(|inode| !open.contains(inode));
-        // Those with columns last: the owners of these may not answer.
         let (striped, others): (Vec<_>, Vec<_>) =
             closed.partition(|inode| self.has_columns(*inode));
-        for inode in others.into_iter().chain(striped) {
-            if self.has_columns(inode) {
-                // Nobody has the file open; what a checkpoint shows of its columns, it keeps.
-                let drop = crate::router::ask_as_node(&self.env, Op::DropColumns { inode });
-                if let Err(errno) = drop.await {
-                    debug!(container = %self.id, %inode, %errno, "columns are dropped later");
-                    return;
-                }
-            }
+        if !striped.is_empty() && !self.drops_columns.swap(true, Ordering::AcqRel) {
+            // The owners of columns may not answer: nothing else waits for them.
+            let me = self.clone();
+            self.env
+                .runtime
+                .spawn(async move { me.reap_striped(striped).await });
+        }
+        for inode in others {
             if let Err(elsewhere) = self.reap_one(inode) {
                 debug!(container = %self.id, %elsewhere, "reaping ends");
                 return;
             }
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Drops the columns of files that nobody has open, and removes these. What a checkpoint shows of columns, it keeps.
+    async fn reap_striped(self: Arc<Self>, files: Vec<InodeId>) {
+        for inode in files {
+            let drop = crate::router::ask_as_node(&self.env, Op::DropColumns { inode });
+            if let Err(errno) = drop.await {
+                debug!(container = %self.id, %inode, %errno, "columns are dropped later");
+            } else if let Err(elsewhere) = self.reap_one(inode) {
+                debug!(container = %self.id, %elsewhere, "reaping ends");
+                break;
+            }
+        }
+        self.drops_columns.store(false, Ordering::Release);
     }
 
     /// Whether a file is a striped one with columns in other containers.

@@ -71,19 +71,17 @@ fn containers_for_columns(
     there.retain(|id| *id != own);
     let site = |id| directory.node(owner(id)?)?.site.as_ref();
     let (near, far): (Vec<_>, Vec<_>) = there.into_iter().partition(|id| site(*id) == site(own));
-    let mut there = near;
-    if there.len() + 1 < usize::from(width.get()) {
-        there.extend(far);
-    }
-    if !there.is_empty() {
-        let first = inode.index().0 % there.len() as u64;
-        there.rotate_left(first as usize);
-    }
+    let there = [near, far].into_iter().flat_map(|mut of_site| {
+        if !of_site.is_empty() {
+            let first = inode.index().0 % of_site.len() as u64;
+            of_site.rotate_left(first as usize);
+        }
+        of_site
+    });
     let mut owners: BTreeSet<NodeId> = owner(own).into_iter().collect();
     // Where nodes own several, or none, some owner has two columns.
-    let (apart, together): (Vec<_>, Vec<_>) = there
-        .into_iter()
-        .partition(|id| owner(*id).is_some_and(|owner| owners.insert(owner)));
+    let (apart, together): (Vec<_>, Vec<_>) =
+        there.partition(|id| owner(*id).is_some_and(|owner| owners.insert(owner)));
     let others = usize::from(width.get()) - 1;
     apart.into_iter().chain(together).take(others).collect()
 }
