@@ -7,7 +7,8 @@
 //! was named, none is on its way.
 //!
 //! What it is told of a file's length is the end up to where it fills up what a read lacks: with zeros. It takes no shorter
-//! length from an answer that something newer has crossed.
+//! length from an answer that something newer has crossed. What the mount tells the kernel for the sake of one answer (a page is
+//! dropped, a file grows) may make it pass over others, too; these need no more than their length, since nothing has changed.
 //!
 //! Names of a listing are as young to the kernel as the moment when it takes them in, whatever it was told to forget
 //! since it asked (names that it looked up are as old as its question). They are treated alike: those that were asked
@@ -39,10 +40,12 @@ const SHARDS: usize = 16;
 pub(super) struct Crossing {
     /// How many notices have begun.
     notices: AtomicU64,
-    /// The last of them, by the places of inodes.
-    noticed: Box<[AtomicU64]>,
-    /// How many had begun when the kernel was told a length last, by the same places.
-    told: Box<[AtomicU64]>,
+    /// The last notice of a change.
+    noticed: Places,
+    /// The last one for the sake of an answer.
+    overtaken: Places,
+    /// When the kernel was told a length last.
+    told: Places,
     /// Reads that were answered with fewer bytes than were asked for, in that order.
     short: Mutex<VecDeque<Short>>,
     /// How many these are.
@@ -63,13 +66,37 @@ struct Named {
     last: u32,
     /// The length that it was told last, or is about to be.
     len: u64,
-    /// The length that it has been told.
+    /// The length that it has been told, or [`UNKNOWN`].
     given: u64,
     /// When that was more than before, as `last`.
     grew: u32,
     /// How many answers there were that left it a page that was filled up with zeros behind the end, and may be there.
     short: u32,
 }
+
+/// A number for each inode; some share one.
+#[derive(Debug)]
+struct Places(Box<[AtomicU64]>);
+
+impl Default for Places {
+    fn default() -> Self {
+        Self((0..PLACES).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Places {
+    fn raise(&self, inode: InodeId, number: u64) {
+        self.0[mixed(inode) % PLACES].fetch_max(number, Ordering::SeqCst);
+    }
+
+    /// Whether it was raised since the kernel asked.
+    fn since(&self, inode: InodeId, asked: Asked) -> bool {
+        self.0[mixed(inode) % PLACES].load(Ordering::SeqCst) > asked.0
+    }
+}
+
+/// No answer has told the kernel how long a file is.
+const UNKNOWN: u64 = u64::MAX;
 
 /// Whether the kernel goes by an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,8 +131,9 @@ impl Default for Crossing {
     fn default() -> Self {
         Self {
             notices: AtomicU64::new(0),
-            noticed: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
-            told: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            noticed: Places::default(),
+            overtaken: Places::default(),
+            told: Places::default(),
             short: Mutex::default(),
             shorts: AtomicUsize::new(0),
             named: Default::default(),
@@ -121,16 +149,15 @@ impl Crossing {
         Asked(self.notices.load(Ordering::SeqCst))
     }
 
-    /// An answer that names an inode, and so gives the kernel one more reference to it, is about to be given at `now`. Says
-    /// whether what it says may be kept.
-    pub(super) fn names(&self, inode: InodeId, asked: Asked, now: Instant) -> bool {
+    /// An answer that names an inode, and so gives the kernel one more reference to it, is about to be given at `now`.
+    pub(super) fn names(&self, inode: InodeId, now: Instant) {
         let last = self.millis(now);
         let one = Named {
             references: 1,
             last,
             len: 0,
-            given: 0,
-            grew: last,
+            given: UNKNOWN,
+            grew: last.wrapping_sub(GROWTH_TAKEN_IN.as_millis() as u32),
             short: 0,
         };
         self.shard(inode)
@@ -141,12 +168,16 @@ impl Crossing {
                 named.last = last;
             })
             .or_insert(one);
-        !self.has_crossed(inode, asked)
     }
 
-    /// Whether a notice about an inode has begun since the kernel asked.
+    /// Whether a notice of a change of an inode has begun since the kernel asked.
     pub(super) fn has_crossed(&self, inode: InodeId, asked: Asked) -> bool {
-        self.noticed[place(inode)].load(Ordering::SeqCst) > asked.0
+        self.noticed.since(inode, asked)
+    }
+
+    /// Whether the kernel may pass over an answer to what it asked.
+    pub(super) fn is_passed_over(&self, inode: InodeId, asked: Asked) -> bool {
+        self.has_crossed(inode, asked) || self.overtaken.since(inode, asked)
     }
 
     /// The kernel has given so many references to an inode back, or did not take them.
@@ -162,10 +193,18 @@ impl Crossing {
         }
     }
 
-    /// A notice about an inode is about to be given.
+    /// A notice of a change of an inode is about to be given.
     pub(super) fn notice(&self, inode: InodeId) {
-        let number = self.notices.fetch_add(1, Ordering::SeqCst) + 1;
-        self.noticed[place(inode)].fetch_max(number, Ordering::SeqCst);
+        self.noticed.raise(inode, self.next());
+    }
+
+    /// The same for the sake of an answer: nothing has changed.
+    pub(super) fn overtakes(&self, inode: InodeId) {
+        self.overtaken.raise(inode, self.next());
+    }
+
+    fn next(&self) -> u64 {
+        self.notices.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// The kernel is about to be told that a file is `len` long, and takes that.
@@ -176,22 +215,23 @@ impl Crossing {
 
     /// The kernel is given an answer by which a file is `len` long. It may pass over it.
     pub(super) fn gave_len(&self, inode: InodeId, len: u64, took: Took) {
-        let now = self.millis(Instant::now());
         if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
-            if named.given < len {
-                named.grew = now;
+            let known = named.given != UNKNOWN;
+            if known && named.given < len {
+                named.grew = self.millis(Instant::now());
             }
             named.given = match took {
-                Took::Yes => len,
-                Took::Perhaps => named.given.max(len),
+                Took::Perhaps if known => named.given.max(len),
+                Took::Yes | Took::Perhaps => len,
             };
         }
     }
 
-    /// The length that the kernel has been told; zero of a file that it does not know.
+    /// The length that the kernel has been told; zero where it was told none.
     pub(super) fn given_len(&self, inode: InodeId) -> u64 {
         let named = self.shard(inode).lock().get(&inode).copied();
-        named.map_or(0, |named| named.given)
+        let given = named.map(|named| named.given);
+        given.filter(|given| *given != UNKNOWN).unwrap_or(0)
     }
 
     /// The length of a file that the kernel was given so lately, for the first time, that it may not have taken that in at `now`.
@@ -201,7 +241,7 @@ impl Crossing {
         (u128::from(since) < GROWTH_TAKEN_IN.as_millis()).then_some(named.given)
     }
 
-    /// Whether a file is longer for the kernel with an answer by which it is `len` long.
+    /// Whether a file that the kernel knows is longer for it with an answer by which it is `len` long.
     pub(super) fn grows_to(&self, inode: InodeId, len: u64) -> bool {
         let shard = self.shard(inode).lock();
         shard.get(&inode).is_some_and(|named| named.given < len)
@@ -209,8 +249,7 @@ impl Crossing {
 
     /// The kernel is about to have an answer to what it `asked`, by which a file is `len` long. It may take it.
     pub(super) fn answers_len(&self, inode: InodeId, asked: Asked, len: u64) {
-        let told_since = self.told[place(inode)].load(Ordering::SeqCst) > asked.0;
-        if told_since || self.has_crossed(inode, asked) {
+        if self.told.since(inode, asked) || self.is_passed_over(inode, asked) {
             self.say_len(inode, |before| before.max(len));
         } else {
             self.say_len(inode, |_| len);
@@ -220,8 +259,7 @@ impl Crossing {
     fn say_len(&self, inode: InodeId, len: impl FnOnce(u64) -> u64) {
         if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
             named.len = len(named.len);
-            let now = self.notices.fetch_add(1, Ordering::SeqCst) + 1;
-            self.told[place(inode)].fetch_max(now, Ordering::SeqCst);
+            self.told.raise(inode, self.next());
         }
     }
 
@@ -334,10 +372,6 @@ impl Crossing {
     }
 }
 
-fn place(inode: InodeId) -> usize {
-    mixed(inode) % PLACES
-}
-
 /// Inodes of one container differ in their low bits, and containers in their high ones.
 fn mixed(inode: InodeId) -> usize {
     (inode.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
@@ -352,20 +386,39 @@ mod tests {
     #[test]
     fn what_was_asked_for_before_a_notice_is_not_kept() {
         let crossing = Crossing::default();
-        let now = Instant::now();
         let before = crossing.asked();
         crossing.notice(FILE);
         let after = crossing.asked();
         crossing.notice(InodeId(8));
-        assert!(!crossing.names(FILE, before, now));
-        assert!(crossing.names(FILE, after, now));
-        assert!(crossing.names(InodeId(9), before, now));
+        assert!(crossing.has_crossed(FILE, before));
+        assert!(!crossing.has_crossed(FILE, after));
+        assert!(!crossing.has_crossed(InodeId(9), before));
+        crossing.overtakes(FILE);
+        assert!(!crossing.has_crossed(FILE, after), "nothing has changed");
+        assert!(crossing.is_passed_over(FILE, after));
+    }
+
+    #[test]
+    fn a_file_grows_from_a_length_that_the_kernel_was_told() {
+        let crossing = Crossing::default();
+        let now = Instant::now();
+        crossing.names(FILE, now);
+        assert!(!crossing.grows_to(FILE, 10), "it was told none");
+        crossing.gave_len(FILE, 10, Took::Yes);
+        assert_eq!(crossing.grew_lately(FILE, now), None);
+        assert!(crossing.grows_to(FILE, 11));
+        crossing.gave_len(FILE, 11, Took::Perhaps);
+        assert_eq!(crossing.grew_lately(FILE, Instant::now()), Some(11));
+        crossing.gave_len(FILE, 5, Took::Perhaps);
+        assert_eq!(crossing.given_len(FILE), 11);
+        crossing.gave_len(FILE, 5, Took::Yes);
+        assert_eq!(crossing.given_len(FILE), 5);
     }
 
     #[test]
     fn a_file_gets_no_shorter_by_an_answer_that_a_newer_one_has_overtaken() {
         let crossing = Crossing::default();
-        crossing.names(FILE, crossing.asked(), Instant::now());
+        crossing.names(FILE, Instant::now());
         let (first, second) = (crossing.asked(), crossing.asked());
         crossing.answers_len(FILE, second, 150);
         crossing.answers_len(FILE, first, 100);
@@ -420,7 +473,7 @@ mod tests {
         let crossing = Crossing::default();
         let now = Instant::now();
         assert!(!crossing.is_on_its_way(FILE, now));
-        crossing.names(FILE, crossing.asked(), now);
+        crossing.names(FILE, now);
         assert!(crossing.is_on_its_way(FILE, now));
         assert!(!crossing.is_on_its_way(InodeId(8), now));
         let later = now + TAKEN_IN;
@@ -431,7 +484,7 @@ mod tests {
     fn what_the_kernel_forgot_as_often_as_it_was_named_is_not_on_its_way() {
         let crossing = Crossing::default();
         let now = Instant::now();
-        let name = || crossing.names(FILE, crossing.asked(), now);
+        let name = || crossing.names(FILE, now);
         name();
         name();
         crossing.forgets(FILE, 1);

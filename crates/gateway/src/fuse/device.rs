@@ -104,15 +104,20 @@ impl Device {
             iov_len: 1,
         };
         let parts = [part(&header), part(body), nowhere];
-        // SAFETY: the descriptor is open; the kernel only reads what the first two parts point to, and at the address of the
-        // third finds nothing.
-        let sent = unsafe { libc::writev(self.fd.as_raw_fd(), parts.as_ptr(), 3) };
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            _ if sent >= 0 => Ok(Delivery::Taken),
-            Some(libc::EFAULT) => Ok(Delivery::Taken),
-            Some(libc::ENOENT | libc::ENODEV) => Ok(Delivery::Gone),
-            _ => Err(error),
+        loop {
+            // SAFETY: the descriptor is open; the kernel only reads what the first two parts point to, and at the address of the
+            // third finds nothing.
+            let sent = unsafe { libc::writev(self.fd.as_raw_fd(), parts.as_ptr(), 3) };
+            if sent >= 0 {
+                return Ok(Delivery::Taken);
+            }
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EINTR) => continue,
+                Some(libc::EFAULT) => Ok(Delivery::Taken),
+                Some(libc::ENOENT | libc::ENODEV) => Ok(Delivery::Gone),
+                _ => Err(error),
+            };
         }
     }
 

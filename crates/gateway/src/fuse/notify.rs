@@ -6,7 +6,7 @@ use super::pages::{Pages, Request, Way};
 use super::session::Session;
 use super::wire::{self, Body, notice};
 use parking_lot::Mutex;
-use perigee_client::fs::KernelCache;
+use perigee_client::fs::{Attr, KernelCache, Kind};
 use perigee_types::{ByteRange, InodeId};
 use std::io;
 use std::sync::Arc;
@@ -97,8 +97,8 @@ impl Session {
         answer: impl FnOnce() + Send + 'static,
     ) {
         let About { inode, asked, .. } = about;
-        let crossed = self.kernel.crossing.has_crossed(inode, asked);
-        if !crossed && !self.kernel.waits_to_grow(&about) {
+        let passed_over = self.kernel.crossing.is_passed_over(inode, asked);
+        if !passed_over && !self.kernel.waits_to_grow(&about) {
             self.kernel.gave(&about, Took::Yes);
             return answer();
         }
@@ -108,9 +108,12 @@ impl Session {
             kernel.wait_to_grow(&about);
             if kernel.crossing.has_crossed(inode, asked) {
                 kernel.drop_pages(inode, 0);
-                if let Some(len) = about.len {
-                    kernel.grow(inode, len);
-                }
+            }
+            if let Some(len) = about.len
+                && kernel.crossing.is_passed_over(inode, asked)
+            {
+                kernel.crossing.overtakes(inode);
+                grow(&kernel.device, inode, len);
             }
             kernel.gave(&about, Took::Perhaps);
             answer();
@@ -160,7 +163,8 @@ fn give<Answer: FnOnce()>(owed: &Mutex<Option<(Answer, Writing)>>) {
 /// How long the answer to a write waits for pages to be dropped.
 const WAIT: Duration = Duration::from_millis(10);
 
-/// The kernel takes a file's length from bytes that it is given before it looks at them: these are none.
+/// Makes a file at least `len` bytes long for the kernel, which takes its length from bytes that it is given before it looks at
+/// them: these are none. Waits while the last page is read or written.
 fn grow(device: &Device, inode: InodeId, len: u64) {
     let Some(last) = len.checked_sub(1) else {
         return;
@@ -216,10 +220,15 @@ impl Kernel {
     /// `asked` that names the inode. The answer is the next thing that it is given; when it is not taken,
     /// [`Self::forgets`].
     pub(super) fn attr_ttl(&self, inode: InodeId, asked: Asked, ttl: Duration) -> Duration {
-        if self.crossing.names(inode, asked, Instant::now()) {
-            ttl
-        } else {
-            Duration::ZERO
+        self.crossing.names(inode, Instant::now());
+        self.uncrossed_ttl(inode, asked, ttl)
+    }
+
+    /// The same of an inode that was named before.
+    pub(super) fn uncrossed_ttl(&self, inode: InodeId, asked: Asked, ttl: Duration) -> Duration {
+        match self.crossing.has_crossed(inode, asked) {
+            true => Duration::ZERO,
+            false => ttl,
         }
     }
 
@@ -236,6 +245,15 @@ impl Kernel {
     /// The kernel is about to have an answer to what it `asked`, by which a file is `len` long.
     pub(super) fn answers_len(&self, inode: InodeId, asked: Asked, len: u64) {
         self.crossing.answers_len(inode, asked, len);
+    }
+
+    /// The kernel is about to have a listing that it `asked` for, with a file.
+    pub(super) fn lists_len(&self, attr: &Attr, asked: Asked) {
+        if attr.kind == Kind::File {
+            self.crossing.answers_len(attr.inode, asked, attr.size);
+            let perhaps = Took::Perhaps;
+            self.crossing.gave_len(attr.inode, attr.size, perhaps);
+        }
     }
 
     /// The kernel is about to be told that a write ended at `end`: the file is as long for it.
@@ -282,7 +300,7 @@ impl Kernel {
         let range = ByteRange::new(from, u64::MAX);
         let short = self.crossing.short(inode);
         self.keep_growth(inode);
-        self.crossing.notice(inode);
+        self.crossing.overtakes(inode);
         let parts = self.pages.lock().drop_now(inode, range, None);
         for part in parts {
             if let Err(error) = self
@@ -347,18 +365,11 @@ impl Kernel {
         self.crossing.asks(thread);
     }
 
-    /// Makes a file at least `len` bytes long for the kernel. Waits while the last page is read or written. Like any notice this
-    /// crosses other answers.
-    fn grow(&self, inode: InodeId, len: u64) {
-        self.crossing.notice(inode);
-        grow(&self.device, inode, len);
-    }
-
     /// A notice is about to be given. The kernel passes over an answer that it has not taken in: it is to have the length that
     /// it was given by that.
     fn keep_growth(&self, inode: InodeId) {
         if let Some(len) = self.crossing.grew_lately(inode, Instant::now()) {
-            self.crossing.notice(inode);
+            self.crossing.overtakes(inode);
             let device = Arc::clone(&self.device);
             _ = soon(move || grow(&device, inode, len));
         }
@@ -374,6 +385,7 @@ impl Kernel {
         let from = self.crossing.given_len(inode);
         let tail = inval(inode, ByteRange::new(from, u64::MAX));
         let device = Arc::clone(&self.device);
+        self.crossing.overtakes(inode);
         let told = soon(move || device.notify(notice::INVAL_INODE, tail.bytes()));
         match told {
             Some(Ok(_)) => self.crossing.dropped_short(inode, short),

@@ -1,7 +1,7 @@
 //! Attributes, extended attributes and the space of the file system.
 
 use super::{Call, node_attr};
-use crate::fuse::wire::{Body, SetattrRequest, StatfsReply};
+use crate::fuse::wire::{Body, NodeAttr, SetattrRequest, StatfsReply};
 use perigee_client::fs::{Done, Entry, SetAttr};
 use perigee_meta::SetTime;
 use perigee_types::limits::NAME_LEN_MAX;
@@ -25,25 +25,19 @@ mod valid {
 
 impl Call<'_> {
     pub(super) fn getattr(self) {
-        let (inode, about) = (self.inode, self.about());
-        let (reply, session) = (self.reply, Arc::clone(self.session));
-        let answer = move |result: Result<Entry, Errno>| match result {
-            Ok(entry) => {
-                let body = Body::attr(entry.ttl, &node_attr(&entry.attr));
-                let about = session.told_about(about, &entry.attr);
-                session.tell_attr(about, move || _ = reply.body(&body));
-            }
-            Err(error) => reply.error(error),
-        };
-        self.session.fs.getattr(inode, Box::new(answer));
+        self.attributes(Body::attr);
     }
 
     pub(super) fn statx(self) {
+        self.attributes(Body::statx);
+    }
+
+    fn attributes(self, body: fn(Duration, &NodeAttr) -> Body) {
         let (inode, about) = (self.inode, self.about());
         let (reply, session) = (self.reply, Arc::clone(self.session));
         let answer = move |result: Result<Entry, Errno>| match result {
             Ok(entry) => {
-                let body = Body::statx(entry.ttl, &node_attr(&entry.attr));
+                let body = body(entry.ttl, &node_attr(&entry.attr));
                 let about = session.told_about(about, &entry.attr);
                 session.tell_attr(about, move || _ = reply.body(&body));
             }

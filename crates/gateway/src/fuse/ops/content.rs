@@ -116,18 +116,17 @@ impl Call<'_> {
                     // Otherwise it has the page.
                     about.len = (!cached).then_some(end);
                 }
-                under_way.end(move || {
-                    let (fs, told) = (Arc::clone(&session.fs), Arc::clone(&session));
-                    told.tell_growth(about, move || match result {
-                        Ok(written) if sync => {
-                            let told = move |synced: Result<(), Errno>| {
-                                reply.body_or_error(synced.map(|()| Body::count(written)));
-                            };
-                            fs.fsync(inode, handle, true, Box::new(told));
-                        }
-                        result => reply.body_or_error(result.map(Body::count)),
-                    });
-                });
+                let fs = Arc::clone(&session.fs);
+                let answer = move || match result {
+                    Ok(written) if sync => {
+                        let told = move |synced: Result<(), Errno>| {
+                            reply.body_or_error(synced.map(|()| Body::count(written)));
+                        };
+                        fs.fsync(inode, handle, true, Box::new(told));
+                    }
+                    result => reply.body_or_error(result.map(Body::count)),
+                };
+                under_way.end(move || session.tell_growth(about, answer));
             }),
         );
     }

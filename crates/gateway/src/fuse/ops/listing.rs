@@ -150,10 +150,11 @@ impl Session {
                 let inode = found.attr.inode;
                 let name_ttl = self.kernel.name_ttl(found.ttl.min(most));
                 let ttl = self.kernel.attr_ttl(inode, part.asked, found.ttl);
-                self.kernel.answers_len(inode, part.asked, found.attr.size);
                 let attr = node_attr(&found.attr);
                 let fits = listing.push_plus((node_of(inode), name_ttl, ttl, &attr), named);
-                if !fits {
+                if fits {
+                    self.kernel.lists_len(&found.attr, part.asked);
+                } else {
                     self.kernel.forgets(inode, 1);
                 }
                 fits

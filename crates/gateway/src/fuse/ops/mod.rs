@@ -201,11 +201,12 @@ impl Session {
     /// Gives the kernel a name, and a reference to its inode.
     fn give(self: &Arc<Self>, reply: Reply, about: About, entry: Entry) {
         let inode = entry.attr.inode;
+        let ttl = self.kernel.attr_ttl(inode, about.asked, entry.ttl);
         let about = self.told_about(About { inode, ..about }, &entry.attr);
         let me = Arc::clone(self);
         self.tell_attr(about, move || {
             let name_ttl = me.kernel.name_ttl(entry.ttl);
-            let ttl = me.kernel.attr_ttl(inode, about.asked, entry.ttl);
+            let ttl = me.kernel.uncrossed_ttl(inode, about.asked, ttl);
             let attr = node_attr(&entry.attr);
             let body = Body::entry(node_of(inode), name_ttl, ttl, &attr);
             if reply.body(&body) == Delivery::Gone {
@@ -214,20 +215,21 @@ impl Session {
         });
     }
 
-    /// With the length that the kernel is about to be told, if it takes the answer.
+    /// With the length that the kernel is about to be told, if it takes the answer. Of an inode that is named with it, after that.
     fn told_about(&self, about: About, attr: &Attr) -> About {
-        let is_file = attr.kind == Kind::File;
-        self.kernel.answers_len(about.inode, about.asked, attr.size);
-        About {
-            len: is_file.then_some(attr.size),
-            ..about
+        let len = (attr.kind == Kind::File).then_some(attr.size);
+        if let Some(len) = len {
+            self.kernel.answers_len(about.inode, about.asked, len);
         }
+        About { len, ..about }
     }
 
     /// Attributes as the kernel takes them, which it is about to be told, and takes whatever has crossed them. Of an inode that
     /// is named with them, after that.
     fn told(&self, attr: &Attr) -> NodeAttr {
-        self.kernel.tells_len(attr.inode, attr.size);
+        if attr.kind == Kind::File {
+            self.kernel.tells_len(attr.inode, attr.size);
+        }
         node_attr(attr)
     }
 
