@@ -138,6 +138,19 @@ pub(super) fn is_relied_on(op: &Op, reply: &Reply) -> bool {
     }
 }
 
+impl State {
+    /// A session of another host is told that a file has no columns: it reads a hole where they will be, and only this owner can
+    /// tell it that this is none any more.
+    pub(super) fn note_hole(&mut self, session: SessionId, reply: &Reply, local: bool) {
+        if let Reply::Columns { attr, columns } = reply
+            && columns.is_empty()
+            && !local
+        {
+            self.leases.note_reader(attr.inode, session);
+        }
+    }
+}
+
 /// The part of a file that an operation takes away.
 pub(super) fn lost_range(op: &Op) -> Option<(InodeId, ByteRange)> {
     use perigee_meta::Allocate::{Extend, KeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
@@ -442,13 +455,7 @@ impl Container {
         }
         self.owe_leases(st, now, request.session, outcome.touched, &mut owed);
         owed.hold_repeats(st, request.session, request.op);
-        if let Reply::Columns { attr, columns } = &outcome.reply
-            && columns.is_empty()
-            && !local
-        {
-            // It reads a hole, and nobody else can tell it that this is none any more.
-            st.leases.note_reader(attr.inode, request.session);
-        }
+        st.note_hole(request.session, &outcome.reply, local);
         owed.commit = st.before_telling(local && !relied_on, depends);
         if owed.commit.is_some() {
             self.hurry(st);

@@ -254,6 +254,9 @@ impl Container {
             Turn::Fetch => Next::Fetch,
             Turn::Wait => Next::Wait,
             Turn::Answer(result) => {
+                if let Ok(outcome) = &result {
+                    st.note_hole(request.session, &outcome.reply, local);
+                }
                 let last = st.chain.last();
                 Next::Answer(
                     Box::new(result.map(|outcome| Told::unkept(outcome.reply, last))),

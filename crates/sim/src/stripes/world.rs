@@ -411,7 +411,7 @@ impl World {
         };
         for column in columns {
             let size = self.attr(column).map(|column| column.size);
-            if size != Ok(size.unwrap_or(0).min(attr.size)) {
+            if !size.is_ok_and(|size| size <= attr.size) {
                 self.breaks(format!(
                     "{column} has {size:?} bytes, its file {}",
                     attr.size
