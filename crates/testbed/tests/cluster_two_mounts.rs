@@ -3,7 +3,7 @@
 
 use perigee_testbed::checks::{appends, cuts, model, pages, renames, shown, two_mounts};
 use perigee_testbed::leftover::Workspace;
-use perigee_testbed::{Cluster, program, wait};
+use perigee_testbed::{Checked, Cluster, program, wait};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -250,27 +250,22 @@ fn writes_to_the_same_pages_do_not_wait_for_each_other() {
 
 #[test]
 fn nobody_is_shown_less_than_another_host_was_before() {
-    let Some(_alone) = program::alone() else {
-        return;
-    };
-    let mut cluster = Cluster::start(3).unwrap();
-    let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
-    let reads = shown::run(&mounts, SEED, SHOWN_FOR).unwrap();
-    assert!(reads > 0);
-    for node in [1, 2, 3] {
-        cluster.umount(node).unwrap();
-    }
+    on_three_hosts(|mounts| shown::run(mounts, SEED, SHOWN_FOR));
 }
 
 #[test]
 fn what_hosts_append_others_see_at_once_and_never_a_place_without_its_record() {
+    on_three_hosts(|mounts| appends::run(mounts, SEED, SHOWN_FOR));
+}
+
+/// A check on a cluster of its own, that counts what it has looked at.
+fn on_three_hosts(check: impl FnOnce(&[PathBuf]) -> Checked<u64>) {
     let Some(_alone) = program::alone() else {
         return;
     };
     let mut cluster = Cluster::start(3).unwrap();
     let mounts = [1, 2, 3].map(|node| cluster.mount(node).unwrap());
-    let reads = appends::run(&mounts, SEED, SHOWN_FOR).unwrap();
-    assert!(reads > 0);
+    assert!(check(&mounts).unwrap() > 0);
     for node in [1, 2, 3] {
         cluster.umount(node).unwrap();
     }
