@@ -534,6 +534,7 @@ mod tests {
 
     fn book() -> (tempfile::TempDir, Ledger) {
         let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join(crate::chaos::private::STRIPED)).unwrap();
         let ledger = Ledger::new(folder.path(), 2).unwrap();
         (folder, ledger)
     }
