@@ -2,9 +2,9 @@
 
 mod fixture;
 
-use fixture::{Fs, HERE, ROOT, in_mode, lock, session};
+use fixture::{Fs, HERE, ROOT, granted, in_mode, lock, session};
 use perigee_meta::{
-    FileLock, HeldLocks, LockKind, LockSessions, Mode, Op, Patience, Reply, Token, held_locks,
+    FileLock, HeldLocks, LockKind, LockSessions, Mode, Op, Patience, Reply, held_locks,
 };
 use perigee_types::{ByteRange, InodeId};
 use proptest::prelude::*;
@@ -184,13 +184,6 @@ fn release_takes_the_owners_and_kinds_that_it_names() {
     assert_eq!(fs.run(&op), Ok(Reply::Inodes(vec![inode])));
     assert_eq!(holders(&mut fs), LockSessions::default());
     assert!(!held(&mut fs, LockKind::Flock));
-}
-
-fn granted(fs: &mut Fs, op: &Op) -> Token {
-    match fs.run(op) {
-        Ok(Reply::Granted(token)) => token,
-        other => panic!("{op:?}: {other:?}"),
-    }
 }
 
 fn table(fs: &mut Fs, inode: InodeId) -> HeldLocks {

@@ -1,10 +1,10 @@
-//! What becomes of the columns of a striped file that is removed.
+//! What becomes of the columns of a striped file that is cut, locked or removed.
 
 mod fixture;
 
-use fixture::{Fs, HERE, ROOT, THERE, USER, unlink};
+use fixture::{Fs, HERE, ROOT, THERE, USER, granted, lock, session, unlink};
 use perigee_meta::stripe::Layout;
-use perigee_meta::{Op, Reply, SetAttr};
+use perigee_meta::{LockKind, Op, Patience, Reply, SetAttr};
 use perigee_types::{ContainerId, Errno, InodeId, StripeWidth};
 
 fn orphans(fs: &mut Fs, container: ContainerId) -> Vec<InodeId> {
@@ -96,4 +96,60 @@ fn a_cut_waits_for_columns_and_each_column_takes_it_once() {
     fs.set(file, resize(200), USER).expect("it grows");
     fs.run(&Op::EndCut { inode, cuts, size }).expect("late");
     assert_eq!(fs.attr(file).size, 200);
+}
+
+/// Who has lost a lock may know of a cut that is under way: that one begins anew, and the lock is nobody's until it is over.
+#[test]
+fn a_lock_that_ends_without_a_word_is_a_cut_that_takes_nothing() {
+    let mut fs = Fs::new();
+    let (file, column) = striped(&mut fs);
+    let set = |who, mode| Op::SetLock {
+        inode: file,
+        session: session(who),
+        lock: lock(LockKind::Flock, 1, 0, 0, mode),
+        patience: Patience::Refuse,
+    };
+    let resize = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    let striping = |fs: &mut Fs| fs.attr(file).layout.striping().expect("striped");
+    let expire = Op::ExpireSession {
+        container: HERE,
+        session: session(1),
+    };
+    fs.set(file, resize(100), USER).expect("it grows");
+    for to in [None, Some(40)] {
+        granted(&mut fs, &set(1, Some(true)));
+        if let Some(to) = to {
+            fs.set(file, resize(to), USER).expect("it begins");
+        }
+        let before = striping(&mut fs);
+        fs.run(&expire).expect("ended");
+        let size = to.unwrap_or(100);
+        let after = striping(&mut fs);
+        assert_eq!(
+            (after.cuts, after.cutting),
+            (before.cuts.next(), Some(size))
+        );
+        let end = |cuts| Op::EndCut {
+            inode: file,
+            cuts,
+            size,
+        };
+        fs.run(&end(before.cuts)).expect("of the one before");
+        assert_eq!(fs.run(&set(2, Some(true))), Err(Errno::EAGAIN));
+        let cuts = after.cuts;
+        let cut = Op::CutColumn {
+            inode: column,
+            cuts,
+            size,
+        };
+        fs.run(&cut).expect("of a column");
+        fs.run(&end(cuts)).expect("its columns know it");
+        assert_eq!(fs.attr(file).size, size);
+        granted(&mut fs, &set(2, Some(true)));
+        fs.run(&set(2, None)).expect("given back");
+        fs.run(&set(1, None)).expect("it learns");
+    }
 }

@@ -1,10 +1,12 @@
 //! Files that are spread over several containers are, for programs, like any other file.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use perigee_testbed::lock::{Mode, Patience, flock};
 use perigee_testbed::map::{Access, Shared};
 use perigee_testbed::{Cluster, program, wait};
 use perigee_types::Rng;
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -338,4 +340,48 @@ fn a_cut_that_was_told_to_columns_outlives_the_owner_of_the_file() {
     file.write_all_at(b"after", 2 * CHUNK + 5).unwrap();
     file.sync_all().unwrap();
     assert_eq!(read(&file, 2 * CHUNK + 5, 6), b"after\0");
+}
+
+/// A host sleeps with a lock until another one is granted it: what its programs write when it wakes is refused by every column.
+#[test]
+fn who_has_lost_a_lock_of_a_striped_file_writes_to_no_column_of_it() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = wide(&mut cluster);
+    let third = cluster.mount(3).unwrap().join("wide/file");
+    let at = [5, CHUNK + 5, 2 * CHUNK + 5];
+    let file = open(&here.join("file"));
+    for at in at {
+        file.write_all_at(b"before", at).unwrap();
+    }
+    drop(file);
+    let (sleeper, other) = (open(&there.join("file")), open(&third));
+    flock(&sleeper, Mode::Exclusive, Patience::Refuse).unwrap();
+    for at in at {
+        sleeper.write_all_at(b"locked", at).unwrap();
+    }
+    sleeper.sync_all().unwrap();
+    cluster.kill(2, Signal::STOP).unwrap();
+    flock(&other, Mode::Exclusive, Patience::Wait).unwrap();
+    for at in at {
+        assert_eq!(read(&other, at, 6), b"locked");
+        other.write_all_at(b"others", at).unwrap();
+    }
+    cluster.kill(2, Signal::CONT).unwrap();
+    for at in at {
+        let late = sleeper.write_all_at(b"late", at);
+        let errno = late.err().and_then(|error| error.raw_os_error());
+        assert_eq!(errno, Some(Errno::IO.raw_os_error()), "at {at}");
+        assert_eq!(read(&other, at, 6), b"others");
+    }
+    // It learns of that by letting go, and is like any other then.
+    flock(&sleeper, Mode::Free, Patience::Wait).unwrap();
+    flock(&other, Mode::Free, Patience::Wait).unwrap();
+    flock(&sleeper, Mode::Exclusive, Patience::Wait).unwrap();
+    for at in at {
+        sleeper.write_all_at(b"again!", at).unwrap();
+        assert_eq!(read(&other, at, 6), b"again!");
+    }
 }

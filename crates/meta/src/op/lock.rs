@@ -5,7 +5,7 @@ use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::key::{self, Key};
 use crate::lock::{Fences, FileLock, Holder, LockKind, table};
-use crate::op::Reply;
+use crate::op::{Reply, stripe};
 use crate::record::{self, HeldLocks};
 use crate::view::View;
 use perigee_types::{ContainerId, Errno, InodeId, SessionId};
@@ -31,11 +31,15 @@ pub(crate) fn set(
     session: SessionId,
     asked: &FileLock,
 ) -> Result<Reply, Refusal> {
-    draft.inode(inode)?;
+    let record = draft.inode(inode)?;
     if asked.kind != LockKind::Flock && asked.range.is_empty() {
         return Err(Errno::EINVAL.into());
     }
     let before = read(draft, inode)?;
+    // It may keep somebody out whose locks have ended.
+    if asked.mode.is_some() && stripe::is_being_cut(&record) {
+        return Err(Errno::EAGAIN.into());
+    }
     // What was ended of the session's locks its programs still let go of here.
     if (asked.kind, asked.mode.is_some()) == (LockKind::Cover, true)
         && before.fence(session).is_some()
@@ -128,6 +132,9 @@ pub(crate) fn end_session(
             match how {
                 End::Over => table::release(&mut locks, session, None, None),
                 End::WithoutItsWord => table::expire(&mut locks, session),
+            }
+            if before.sessions().any(|(holder, _)| holder == session) {
+                stripe::fence(draft, inode)?;
             }
             if locks != before {
                 write(draft, inode, &before, locks);

@@ -2,6 +2,7 @@
 //!
 //! [`execute`] is the one way in. One file per family holds checks, effects and tests together.
 
+mod content;
 mod link;
 mod lock;
 mod lookup;
@@ -253,6 +254,8 @@ pub enum Op {
         lock: FileLock,
     },
     /// Takes a lock: [`Reply::Granted`] or [`Reply::Blocked`]. Or drops it (`mode: None`): [`Reply::Done`].
+    /// `EAGAIN`: a cut of the file has to come to its end first ([`crate::stripe`]); of a cover also where
+    /// the session has lost locks.
     /// Whoever waits is the affair of the driver, which keeps a [`crate::queue::LockQueue`].
     SetLock {
         inode: InodeId,

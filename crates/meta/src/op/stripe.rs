@@ -165,6 +165,29 @@ pub(crate) fn on_resize(record: &mut InodeRecord, size: u64) -> Result<Resize, R
     Ok(Resize::AfterColumns)
 }
 
+/// Whether a cut of a file has not come to its end: until then nobody is granted a lock.
+pub(crate) fn is_being_cut(record: &InodeRecord) -> bool {
+    let striping = record.layout.striping();
+    striping.is_some_and(|striping| striping.cutting.is_some())
+}
+
+/// Locks of a session ended that it did not give back: what it has on its way to columns must not come after the lock of somebody
+/// else. It may know of a cut that is under way, so that one has to begin anew.
+pub(crate) fn fence(draft: &mut Draft<'_>, inode: InodeId) -> Result<(), Refusal> {
+    let Some(mut record) = draft.find_inode(inode)? else {
+        return Ok(());
+    };
+    let size = record.size;
+    if let Layout::Striped(striping) = &mut record.layout
+        && striping.made
+    {
+        striping.cuts = striping.cuts.next();
+        striping.cutting.get_or_insert(size);
+        draft.set_inode(inode, record);
+    }
+    Ok(())
+}
+
 pub(crate) fn cut_column(
     draft: &mut Draft<'_>,
     inode: InodeId,

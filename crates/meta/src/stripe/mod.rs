@@ -14,6 +14,10 @@
 //! beyond that. Each column is cut, and remembers the number ([`crate::Op::CutColumn`]): a write or read of somebody who has not heard
 //! of the cut is refused there. Then the file is cut ([`crate::Op::EndCut`]): that is the moment of the change. Whoever finds a cut
 //! in the way that has not come to its end ends it.
+//!
+//! **Locks.** A host that has lost its locks without a word may have writes on their way to columns, whose owners know nothing of locks. So
+//! the end of such a lock begins a cut to the length that the file has, which takes nothing from it, and nobody is granted
+//! a lock before that has come to its end: each column refuses the host by then, and the file's owner does not tell it the new number.
 
 pub mod job;
 #[cfg(feature = "plant")]
@@ -25,7 +29,7 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a chunk.
 pub const UNIT: u64 = 64 << 20;
 
-/// How often a striped file was made shorter. Of two numbers of one file the greater is the later.
+/// How often a striped file was cut. Of two numbers of one file the greater is the later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Cuts(pub u64);
 

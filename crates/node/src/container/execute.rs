@@ -108,19 +108,6 @@ pub(crate) fn changes(op: &Op) -> bool {
     )
 }
 
-/// The file whose content an operation changes by itself.
-pub(crate) fn data_inode(op: &Op) -> Option<InodeId> {
-    match op {
-        Op::SetAttr { inode, set, .. } if set.size.is_some() => Some(*inode),
-        Op::Allocate { inode, .. }
-        | Op::Claim { inode, .. }
-        | Op::CutColumn { inode, .. }
-        | Op::PunchColumn { inode, .. }
-        | Op::EndCut { inode, .. } => Some(*inode),
-        _ => None,
-    }
-}
-
 /// Whether another owner goes on from an answer, or may have heard of it: it waits for its record, also where the program is
 /// of this host. A lock is one for all hosts, as is what a session says for the last time of locks that it has decided about
 /// by itself; a cut that some columns know, and the file does not, would never end; and what is in columns past the end of their
@@ -209,7 +196,7 @@ impl Container {
         let mut after = After::default();
         let mut foreign = Foreign::default();
         // Changes of a file's length and content must not cross a write that is under way.
-        let data = data_inode(&request.operation);
+        let data = request.operation.data_inode();
         let answer = match data.filter(|_| !local) {
             Some(inode) => self.answer_abroad(inode, answer),
             None => answer,

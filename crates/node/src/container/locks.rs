@@ -2,7 +2,7 @@
 
 use super::execute::Owed;
 use super::view::{Foreign, owner_view};
-use super::{After, Container, Failed, Request, State, data_inode};
+use super::{After, Container, Failed, Request, State};
 use crate::env::Env;
 use perigee_cluster::NodeState;
 use perigee_meta::lock::cycle::Wait;
@@ -116,12 +116,10 @@ impl Container {
         Admitted::Answered(result, owed)
     }
 
-    /// What the fences of locks say of an operation that is about to be ordered.
+    /// What the fences of locks say of an operation that is about to be ordered, or answered.
     pub(super) fn refused_for_locks(st: &State, request: &Request) -> Option<Errno> {
-        let session = request.session;
-        let fenced = |inode| st.lock_queue.keeps_out(inode, session);
-        if data_inode(&request.operation).is_some_and(fenced) {
-            return Some(Errno::EIO);
+        if let Some(errno) = st.lock_queue.refuses(&request.operation, request.session) {
+            return Some(errno);
         }
         match &request.operation {
             // Whatever it changes at this moment would come after the lock of somebody else: the next round tries again.

@@ -57,7 +57,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 
-pub(crate) use execute::{Request, Told, changes, data_inode};
+pub(crate) use execute::{Request, Told, changes};
 pub(crate) use heal::Damage;
 pub(crate) use hold::{AsHolder, is_well_formed};
 pub(crate) use io::WriteRequest;

@@ -2,7 +2,7 @@
 //!
 //! [`perigee_meta::tx::Transactions`] decides; this asks the other owners, orders the records, and says what may be said.
 
-use super::execute::{Owed, Request, Told, changes, data_inode, is_relied_on};
+use super::execute::{Owed, Request, Told, changes, is_relied_on};
 use super::hold::{Passed, Shows};
 use super::in_force::Unsaid;
 use super::view::{Foreign, owner_view};
@@ -186,7 +186,7 @@ impl Container {
         passed: &Passed,
     ) -> Result<Next, Failed> {
         let mut after = After::default();
-        let file = match data_inode(&request.operation) {
+        let file = match request.operation.data_inode() {
             Some(inode) => Some(
                 self.file(inode)
                     .map_err(|error| self.store_refused(&error))?,
@@ -221,6 +221,9 @@ impl Container {
         }
         if changes(&request.operation) && now < st.changes_from {
             return Ok(Next::Wait);
+        }
+        if let Some(errno) = Self::refused_for_locks(st, request) {
+            return Ok(Next::Answer(Box::new(Err(errno)), Owed::default()));
         }
         self.record_all_writes(st);
         let context = match self.context(st, (epoch, now), request) {

@@ -16,9 +16,7 @@ pub(crate) use asks::{
 };
 pub(crate) use places::{container_of, place_for_guest, place_of};
 
-use crate::container::{
-    AsHolder, Container, Elsewhere, Failed, Request, WriteRequest, changes, data_inode,
-};
+use crate::container::{AsHolder, Container, Elsewhere, Failed, Request, WriteRequest, changes};
 use crate::env::Env;
 use crate::heat::Served;
 use crate::search::at_owner;
@@ -231,7 +229,7 @@ impl Router {
                     .told_nothing(request.session, &request.operation);
             }
             // Members carry such a change out when they hear that it is committed, which may be after this.
-            if let Some(inode) = data_inode(&request.operation) {
+            if let Some(inode) = request.operation.data_inode() {
                 env.sessions.ask_again(request.session, inode);
             }
             if let Some(me) = me {

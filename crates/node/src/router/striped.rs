@@ -10,7 +10,7 @@ use perigee_client::fs::{Done, Seek};
 use perigee_cluster::{Directory, Node, Purpose};
 use perigee_meta::stripe::job::{Ask, Change, Job, Known, NewWrite, Read, Step, Told, Write};
 use perigee_meta::stripe::{Faults, UNIT, pieces};
-use perigee_meta::{Attr, NewNode, Op, Reply, Touched, WriteAt};
+use perigee_meta::{Attr, LockKind, NewNode, Op, Reply, Touched, WriteAt};
 use perigee_proto::message::file;
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, SessionId, StripeWidth};
 use std::collections::BTreeSet;
@@ -430,7 +430,15 @@ fn helps(ask: &Ask) -> bool {
 /// Whether an operation makes a file that may be striped, or has more to do where one is.
 pub(super) fn concerns(op: &Op) -> bool {
     let resizes = |op: &Op| matches!(op, Op::SetAttr { set, .. } if set.size.is_some());
-    makes_file(op) || resizes(op) || matches!(op, Op::Allocate { .. })
+    makes_file(op) || resizes(op) || matches!(op, Op::Allocate { .. }) || is_lock(op)
+}
+
+/// Whether an operation asks for a lock that waits for the end of a cut. Who is refused a cover asks for its locks.
+fn is_lock(op: &Op) -> bool {
+    let Op::SetLock { lock, .. } = op else {
+        return false;
+    };
+    lock.mode.is_some() && lock.kind != LockKind::Cover
 }
 
 /// Whether an operation makes a file.

@@ -17,6 +17,8 @@ pub enum Job {
     Change(Box<Change>),
     /// It asks for the length.
     Size,
+    /// It takes the file's lock, if that is free.
+    Lock(Box<Change>),
 }
 
 /// How a job goes on.
@@ -37,6 +39,8 @@ pub enum Ended {
     Changed,
     /// The length.
     Size(u64),
+    /// It has the lock, or somebody else has.
+    Locked,
 }
 
 /// A program with its job, and what it waits for.
@@ -52,6 +56,8 @@ pub struct Program {
     pub placed: Option<u64>,
     /// Names its writes.
     pub writer: Writer,
+    /// An owner has kept its host out.
+    pub refused: bool,
     size: Option<Result<u64, Errno>>,
 }
 
@@ -70,6 +76,7 @@ impl Program {
             told: Vec::new(),
             calls: Vec::new(),
             placed: None,
+            refused: false,
             size: None,
         }
     }
@@ -87,6 +94,7 @@ impl Program {
             Job::Write(job, _) => over(job.step(&within), Ended::Wrote),
             Job::Read(job, _) => over(job.step(&within), |bytes| Ended::Read(bytes.to_vec())),
             Job::Change(job) => over(job.step(&within), |_| Ended::Changed),
+            Job::Lock(job) => over(job.step(&within), |_| Ended::Locked),
             Job::Size => match self.size {
                 Some(size) => Next::Over(size.map(Ended::Size)),
                 None => Next::Ask(vec![Ask::Do(Op::GetAttr { inode })]),
@@ -100,7 +108,7 @@ impl Program {
         match &mut self.job {
             Job::Write(job, _) => job.told(told),
             Job::Read(job, _) => job.told(told),
-            Job::Change(job) => job.told(told),
+            Job::Change(job) | Job::Lock(job) => job.told(told),
             Job::Size => {
                 self.size = told.into_iter().next().map(|told| match told {
                     Told::Reply(Ok(Reply::Attr(attr))) => Ok(attr.size),
@@ -117,7 +125,7 @@ impl Program {
         match &self.job {
             Job::Write(job, _) => job.known(),
             Job::Read(job, _) => job.known(),
-            Job::Change(_) | Job::Size => None,
+            Job::Change(_) | Job::Lock(_) | Job::Size => None,
         }
     }
 
@@ -144,6 +152,14 @@ pub struct Host {
     pub known: Option<Known>,
     /// Its programs.
     pub programs: Vec<Option<Program>>,
+}
+
+impl Host {
+    /// No program of it is at a job.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.programs.iter().all(Option::is_none)
+    }
 }
 
 /// The call that an ask is for itself: it may take effect alone.

@@ -1,6 +1,7 @@
 //! The owners of the columns, what is on its way to them, and the loop that lets one thing happen after another.
 
 use super::host::{Ended, Host, Job, Next, Program, answer_of, call_of, place};
+use super::lock::{Locks, session_of};
 use super::{Mark, Marks};
 use crate::numbered::Detail;
 use crate::oracle::Violation;
@@ -11,11 +12,11 @@ use perigee_meta::stripe::job::{Ask, Change, NewWrite, Read, Told, Write};
 use perigee_meta::stripe::plant::Plant;
 use perigee_meta::stripe::{Faults, UNIT, admit_read, admit_write};
 use perigee_meta::{
-    Allocate, Attr, Context, Credential, NewNode, Op, Reply, SetAttr, WriteAt, execute,
+    Allocate, Attr, Context, Credential, Mode, NewNode, Op, Reply, SetAttr, WriteAt, execute,
     format_container,
 };
 use perigee_types::{
-    ByteRange, ContainerId, DataCommand, Errno, InodeId, Rng, StripeWidth, WallTime,
+    ByteRange, ContainerId, DataCommand, Errno, InodeId, Rng, SessionId, StripeWidth, WallTime,
 };
 use std::collections::BTreeMap;
 
@@ -68,22 +69,31 @@ struct Asked {
     call: Option<(Ticket, Call)>,
 }
 
-struct World {
-    rng: Rng,
+pub(super) struct World {
+    pub(super) rng: Rng,
     plant: Option<Plant>,
-    states: MemView,
+    pub(super) states: MemView,
+    pub(super) locks: Locks,
     content: BTreeMap<InodeId, BTreeMap<u64, u8>>,
-    file: InodeId,
-    hosts: Vec<Host>,
+    pub(super) file: InodeId,
+    pub(super) hosts: Vec<Host>,
     asked: Vec<Asked>,
     recorder: Recorder<File>,
     jobs: u32,
     byte: u8,
-    now: u64,
-    marks: Marks,
+    pub(super) now: u64,
+    pub(super) marks: Marks,
     hash: u64,
     traced: bool,
     violation: Option<Violation>,
+}
+
+/// Whether an owner keeps a session out.
+fn is_refused(told: &Told) -> bool {
+    matches!(
+        told,
+        Told::Reply(Err(Errno::EIO)) | Told::Wrote(Err(Errno::EIO))
+    )
 }
 
 /// Simulates one history.
@@ -157,6 +167,7 @@ impl World {
             rng,
             plant: options.plant,
             states,
+            locks: Locks::default(),
             content: BTreeMap::new(),
             file,
             hosts: (0..HOSTS).map(|_| host()).collect(),
@@ -172,7 +183,7 @@ impl World {
         }
     }
 
-    fn note(&mut self, what: &dyn std::fmt::Debug) {
+    pub(super) fn note(&mut self, what: &dyn std::fmt::Debug) {
         let line = format!("{what:?}");
         for byte in line.bytes() {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -182,7 +193,7 @@ impl World {
         }
     }
 
-    fn is(&self, plant: Plant) -> bool {
+    pub(super) fn is(&self, plant: Plant) -> bool {
         self.plant == Some(plant)
     }
 
@@ -190,6 +201,7 @@ impl World {
     fn happen(&mut self) {
         match self.rng.below(100) {
             0 => self.crash(),
+            36..=40 => self.locks_end(),
             1..=35 if self.jobs < JOBS => self.begin(),
             _ if self.asked.is_empty() => {}
             _ => {
@@ -210,6 +222,7 @@ impl World {
 
     /// A program of a host that knows nothing reads everything.
     fn look_again(&mut self) {
+        self.let_go();
         self.hosts[0].known = None;
         for at in self.places() {
             self.start(
@@ -266,7 +279,7 @@ impl World {
         let (file, at) = (self.file, self.place());
         let faults = Faults { plant: self.plant };
         let known = self.hosts[host].known.clone();
-        let job = match self.rng.below(12) {
+        let job = match self.rng.below(14) {
             0..=4 => {
                 let at = match self.rng.below(4) {
                     0 => WriteAt::End,
@@ -302,6 +315,13 @@ impl World {
                     None => return,
                 }
             }
+            10 | 11 => {
+                let session = session_of(host, self.hosts[host].life);
+                match Change::by(self.lock_op(session, Some(Mode::Exclusive)), faults) {
+                    Some(change) => Job::Lock(Box::new(change)),
+                    None => return,
+                }
+            }
             _ => {
                 let set = SetAttr {
                     size: Some(at + self.rng.below(2)),
@@ -328,6 +348,7 @@ impl World {
             Job::Write(..) => Vec::new(),
             Job::Read(_, at) => vec![Call::Read(*at)],
             Job::Size => vec![Call::Size],
+            Job::Lock(_) => Vec::new(),
             Job::Change(change) => match change.op() {
                 Op::SetAttr { set, .. } => set.size.map(Call::Resize).into_iter().collect(),
                 Op::Allocate { range, .. } => {
@@ -391,6 +412,8 @@ impl World {
                     }
                 }
             }
+            // What it was about to do may have happened in part.
+            Next::Over(Err(Errno::EIO)) if program.refused => {}
             Next::Over(Err(errno)) => {
                 self.breaks(format!("{:?} ended with {errno}", program.job));
             }
@@ -420,7 +443,7 @@ impl World {
         }
     }
 
-    fn breaks(&mut self, what: String) {
+    pub(super) fn breaks(&mut self, what: String) {
         let law = "striped";
         let at = self.now;
         self.violation.get_or_insert(Violation { law, what, at });
@@ -429,7 +452,8 @@ impl World {
     /// An owner does what it was asked for.
     fn carry_out(&mut self, which: usize) {
         let asked = self.asked.swap_remove(which);
-        let told = self.owner(&asked.ask, &asked.bytes);
+        let session = session_of(asked.host, asked.life);
+        let told = self.owner(session, &asked.ask, &asked.bytes);
         self.note(&("owner", asked.host, asked.program, &asked.ask, &told));
         self.no_column_is_longer_than_its_file();
         match &told {
@@ -461,6 +485,7 @@ impl World {
         let Some(mut program) = slot.take() else {
             return;
         };
+        program.refused |= is_refused(&told);
         if let Some(answer) = program.told.get_mut(asked.number) {
             *answer = Some(told);
         }
@@ -484,11 +509,12 @@ impl World {
         }
     }
 
-    fn run(&mut self, op: &Op) -> Result<Reply, Errno> {
+    pub(super) fn run(&mut self, op: &Op) -> Result<Reply, Errno> {
         let outcome = execute(op, &Context::default(), &mut self.states);
         let outcome = outcome.map_err(|refusal| match refusal {
             perigee_meta::Refusal::Errno(errno) => errno,
-            _ => Errno::EIO,
+            // Nothing is out of reach here.
+            _ => Errno::EPROTO,
         })?;
         for (id, batch) in &outcome.batches {
             self.states.apply(*id, batch);
@@ -507,14 +533,14 @@ impl World {
         Ok(outcome.reply)
     }
 
-    fn owner(&mut self, ask: &Ask, bytes: &[u8]) -> Told {
+    fn owner(&mut self, session: SessionId, ask: &Ask, bytes: &[u8]) -> Told {
         match ask {
             Ask::Do(op) => {
                 let reply = match op {
                     Op::Claim { at, len, .. } if self.is(Plant::CutIsNoBarrier) => {
                         self.claim_in_any_case(*at, *len)
                     }
-                    op => self.run(op),
+                    op => self.operate(session, op),
                 };
                 match (op, &reply) {
                     (Op::MakeColumns { .. }, Ok(_)) => self.marks.hit(Mark::Made),
@@ -537,7 +563,7 @@ impl World {
             })),
             Ask::Write {
                 inode, range, cuts, ..
-            } => Told::Wrote(self.write(*inode, *range, *cuts, bytes)),
+            } => Told::Wrote(self.write(session, (*inode, *range), *cuts, bytes)),
         }
     }
 
@@ -563,8 +589,8 @@ impl World {
 
     fn write(
         &mut self,
-        inode: InodeId,
-        range: ByteRange,
+        session: SessionId,
+        (inode, range): (InodeId, ByteRange),
         cuts: perigee_meta::stripe::Cuts,
         bytes: &[u8],
     ) -> Result<(), Errno> {
@@ -577,6 +603,11 @@ impl World {
         if !left_out {
             admit_write(attr.layout, range.end, cuts)?;
         }
+        if own && self.is_kept_out(session) {
+            self.marks.hit(Mark::Refused);
+            return Err(Errno::EIO);
+        }
+        self.changes(session);
         let content = self.content.entry(inode).or_default();
         content.extend((range.start..).zip(bytes.iter().copied()));
         let wrote = Op::Wrote {

@@ -1,4 +1,4 @@
-//! How a host changes a file's length, or frees a part of it.
+//! How a host changes a file's length, frees a part of it, or locks it.
 
 use super::{Ask, Cut, Job, Known, ROUNDS_MAX, Step, Told, all_done, known_of, reply};
 use crate::attr::SetAttr;
@@ -6,7 +6,8 @@ use crate::op::{Allocate, Op, Reply};
 use crate::stripe::{Faults, faulty};
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, StripeWidth};
 
-/// Changes a file's length or frees a part of it: `truncate` and `fallocate`.
+/// Changes a file's length or frees a part of it (`truncate` and `fallocate`), or takes a lock, before which a cut has to come to its
+/// end.
 #[derive(Debug, Clone)]
 pub struct Change {
     inode: InodeId,
@@ -137,7 +138,8 @@ impl Change {
                 set: SetAttr { size: Some(_), .. },
                 ..
             }
-            | Op::Allocate { inode, .. } => *inode,
+            | Op::Allocate { inode, .. }
+            | Op::SetLock { inode, .. } => *inode,
             _ => return None,
         };
         Some(Self {
@@ -158,6 +160,9 @@ impl Change {
             Err(Errno::EAGAIN) => return Err(Errno::EIO),
             reply => reply?,
         };
+        if matches!(self.op, Op::SetLock { .. }) {
+            return Ok(ChangePhase::Done(Ok(reply)));
+        }
         let Reply::Attr(attr) = &reply else {
             return Err(Errno::EPROTO);
         };

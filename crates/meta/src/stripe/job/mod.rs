@@ -155,6 +155,7 @@ fn known_of(reply: Reply) -> Result<Known, Errno> {
 struct Cut {
     inode: InodeId,
     phase: CutPhase,
+    rounds: u32,
     faults: Faults,
 }
 
@@ -171,6 +172,7 @@ impl Cut {
         Self {
             inode,
             phase: CutPhase::Learn,
+            rounds: 0,
             faults,
         }
     }
@@ -215,11 +217,24 @@ impl Cut {
                 all_done(told).map(|()| CutPhase::End(cuts, *size))
             }
             CutPhase::End(..) => reply(told).and_then(|reply| match reply {
-                Reply::Attr(attr) => Ok(CutPhase::Done(Ok(attr))),
+                Reply::Attr(attr) => self.after(attr),
                 _ => Err(Errno::EPROTO),
             }),
             CutPhase::Done(_) => Err(Errno::EPROTO),
         };
         self.phase = next.unwrap_or_else(|errno| CutPhase::Done(Err(errno)));
+    }
+
+    /// The file's owner was told that the columns are cut. The cut may have begun anew, with another number.
+    fn after(&mut self, attr: Attr) -> Result<CutPhase, Errno> {
+        let striping = attr.layout.striping();
+        match striping.and_then(|striping| striping.cutting) {
+            None => Ok(CutPhase::Done(Ok(attr))),
+            Some(_) if self.rounds >= ROUNDS_MAX => Err(Errno::EIO),
+            Some(_) => {
+                self.rounds += 1;
+                Ok(CutPhase::Learn)
+            }
+        }
     }
 }
