@@ -42,10 +42,10 @@ pub use key::{Key, dedup_key};
 pub use lease::Leases;
 pub use lock::{Fences, FileLock, LockKind, LockOwner, Mode, Patience, Token, WaitId};
 pub use op::{
-    Allocate, Context, Credential, ListEntry, LockSessions, Nearest, NewNode, Op, Origin, Outcome,
-    RenameMode, Reply, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Setting, Snapshot, SnapshotPart, Touched,
-    TrashId, Trashed, WriteAt, execute, held_locks, is_snapshot_name, lock_sessions,
-    nearest_setting, settings_named,
+    Allocate, Context, Credential, Leftovers, ListEntry, LockSessions, Nearest, NewNode, Op,
+    Origin, Outcome, RenameMode, Reply, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Setting, Snapshot,
+    SnapshotPart, Touched, TrashId, Trashed, WriteAt, execute, held_locks, is_snapshot_name,
+    lock_sessions, nearest_setting, settings_named,
 };
 pub use overlay::Overlay;
 pub use owner_view::{Foreign, OwnerView};

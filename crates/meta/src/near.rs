@@ -13,6 +13,7 @@
 
 use crate::attr::{Attr, Kind};
 use crate::op::{NewNode, Op, Reply, Touched};
+use crate::xattr::CAPABILITY;
 use bytes::Bytes;
 use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, Span, Tick, Version};
 use std::collections::BTreeMap;
@@ -25,8 +26,6 @@ const CONTENT_BYTES_MAX: usize = 32 << 20;
 const CREDIT: u32 = 2;
 /// So many look-ups bring content that nobody reads, at most, when a session goes over to something else.
 const CREDIT_MAX: u32 = 64;
-/// What the kernel asks for before it writes to a file for the first time.
-const PRIVILEGES: &[u8] = b"security.capability";
 
 /// When an operation was asked for, among all questions and all that was taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -186,7 +185,7 @@ impl Near {
         let known = self.known.get(&(session, inode));
         known.is_some_and(|known| {
             let counts = known.word.is_some_and(|word| word.until > now);
-            counts && matches!(known.beside, Beside::New) && name == PRIVILEGES
+            counts && matches!(known.beside, Beside::New) && name == CAPABILITY
         })
     }
 
@@ -711,11 +710,11 @@ mod tests {
                 &[word],
             );
             let lacks = |name| near.lacks(Tick(1), ME, file(), name);
-            assert_eq!(lacks(PRIVILEGES), !existed);
+            assert_eq!(lacks(CAPABILITY), !existed);
             assert!(!lacks(b"user.any"));
         }
-        assert!(!near.lacks(Tick(500), ME, file(), PRIVILEGES));
+        assert!(!near.lacks(Tick(500), ME, file(), CAPABILITY));
         near.changed(ME, file());
-        assert!(!near.lacks(Tick(1), ME, file(), PRIVILEGES));
+        assert!(!near.lacks(Tick(1), ME, file(), CAPABILITY));
     }
 }

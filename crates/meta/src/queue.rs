@@ -365,19 +365,15 @@ impl LockQueue {
     }
 
     /// What the fences say of an operation of a session. A striped file's columns know nothing of fences, so a session that is kept out
-    /// does not hear how the file is spread; nor do other sessions of its node, since what one of them hears serves all.
+    /// does not hear how the file is spread.
     #[must_use]
     pub fn refuses(&self, op: &Op, session: SessionId) -> Option<Errno> {
-        let hidden = match op {
-            Op::Columns { inode } | Op::MakeColumns { inode, .. } | Op::Claim { inode, .. } => {
-                let fences = &self.fences;
-                self.over.contains(&session) || fences.keep_out_one_of(*inode, session.node())
-            }
-            _ => false,
+        let concerns = match op {
+            Op::Columns { inode } | Op::MakeColumns { inode, .. } => Some(*inode),
+            op => op.data_inode(),
         };
-        let hidden = hidden && !planted!(self, FenceNotChecked);
         let fenced = |inode| self.keeps_out(inode, session);
-        (hidden || op.data_inode().is_some_and(fenced)).then_some(Errno::EIO)
+        concerns.is_some_and(fenced).then_some(Errno::EIO)
     }
 
     /// Somebody asks for a lock, for the first time or again. `held`: the locks on that inode.

@@ -18,7 +18,7 @@ pub const XATTR_KILL_SETGID: u32 = 1 << 31;
 /// The most bytes of names and values of one inode; sixteen values of the largest size.
 pub const XATTR_BYTES_MAX: u64 = 1 << 20;
 /// The attribute that a write takes away: capabilities of a program file.
-pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+pub const CAPABILITY: &[u8] = b"security.capability";
 /// Not kept: a label means something under the policy of one host only, and hosts share these files. `ls -l` asks for
 /// it once per file, until a file system says that it has none.
 const LABEL: &[u8] = b"security.selinux";

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use fixture::{Fs, HERE, ROOT, THERE, USER, at, lock, make, rename, session, unlink};
 use perigee_meta::tx::{self, Intent};
 use perigee_meta::{
-    Allocate, Context, Key, LockKind, NewNode, Op, Patience, Refusal, RenameMode, Reply, SetAttr,
-    TrashId, WaitId, execute,
+    Allocate, Context, Key, Leftovers, LockKind, NewNode, Op, Patience, Refusal, RenameMode, Reply,
+    SetAttr, TrashId, WaitId, execute,
 };
 use perigee_types::{Batch, ByteRange, Epoch, InodeId, TxId, WallTime};
 use proptest::prelude::*;
@@ -186,6 +186,7 @@ fn all_ops(inode: InodeId) -> Vec<Op> {
         Op::ReleaseSession {
             container: inode.container(),
             session,
+            leftovers: Leftovers::Perhaps,
         },
         Op::Orphans {
             container: inode.container(),

@@ -4,7 +4,7 @@ mod fixture;
 
 use fixture::{Fs, HERE, ROOT, granted, in_mode, lock, session};
 use perigee_meta::{
-    FileLock, HeldLocks, LockKind, LockSessions, Mode, Op, Patience, Reply, held_locks,
+    FileLock, HeldLocks, Leftovers, LockKind, LockSessions, Mode, Op, Patience, Reply, held_locks,
 };
 use perigee_types::{ByteRange, InodeId};
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ proptest! {
             }
         }
         for who in 0..2 {
-            fs.run(&Op::ReleaseSession { container: HERE, session: session(who) }).expect("released");
+            fs.run(&Op::ReleaseSession { container: HERE, session: session(who), leftovers: Leftovers::None }).expect("released");
         }
         let all = lock(LockKind::Posix, 99, 0, u64::MAX, Some(true));
         prop_assert_eq!(fs.run(&get(inode, 99, all)), Ok(Reply::Lock(None)));
@@ -180,6 +180,7 @@ fn release_takes_the_owners_and_kinds_that_it_names() {
     let op = Op::ReleaseSession {
         container: HERE,
         session,
+        leftovers: Leftovers::None,
     };
     assert_eq!(fs.run(&op), Ok(Reply::Inodes(vec![inode])));
     assert_eq!(holders(&mut fs), LockSessions::default());
@@ -267,6 +268,7 @@ fn what_was_ended_goes_with_the_file_of_a_program_and_with_the_session() {
     let unmount = Op::ReleaseSession {
         container: HERE,
         session: session(1),
+        leftovers: Leftovers::None,
     };
     for end in [close, unmount] {
         let flock = set(inode, 1, lock(LockKind::Flock, 1, 0, 0, Some(true)));

@@ -4,7 +4,8 @@ mod fixture;
 
 use fixture::{Fs, HERE, ROOT, THERE, USER, granted, lock, session, unlink};
 use perigee_meta::stripe::Layout;
-use perigee_meta::{LockKind, Op, Patience, Reply, SetAttr};
+use perigee_meta::{LockKind, Op, Patience, Reply, SetAttr, WriteAt};
+use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{ContainerId, Errno, InodeId, StripeWidth};
 
 fn orphans(fs: &mut Fs, container: ContainerId) -> Vec<InodeId> {
@@ -126,12 +127,22 @@ fn a_lock_that_ends_without_a_word_is_a_cut_that_takes_nothing() {
         }
         let before = striping(&mut fs);
         fs.run(&expire).expect("ended");
-        let size = to.unwrap_or(100);
+        let size = to.unwrap_or(FILE_LEN_MAX);
         let after = striping(&mut fs);
         assert_eq!(
             (after.cuts, after.cutting),
-            (before.cuts.next(), Some(size))
+            (before.cuts.next_fence(), Some(size))
         );
+        assert!(!after.cuts.is_shorter_since(before.cuts));
+        // Others write on; what goes beyond the end of a cut that takes something waits.
+        let append = fs.run(&Op::Claim {
+            inode: file,
+            at: WriteAt::End,
+            len: 10,
+            kill_privileges: false,
+        });
+        let waits = append == Err(Errno::EAGAIN);
+        assert_eq!(waits, to.is_some(), "{append:?}");
         let end = |cuts| Op::EndCut {
             inode: file,
             cuts,
@@ -147,7 +158,7 @@ fn a_lock_that_ends_without_a_word_is_a_cut_that_takes_nothing() {
         };
         fs.run(&cut).expect("of a column");
         fs.run(&end(cuts)).expect("its columns know it");
-        assert_eq!(fs.attr(file).size, size);
+        assert_eq!(fs.attr(file).size, to.unwrap_or(110));
         granted(&mut fs, &set(2, Some(true)));
         fs.run(&set(2, None)).expect("given back");
         fs.run(&set(1, None)).expect("it learns");

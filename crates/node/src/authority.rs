@@ -210,7 +210,7 @@ mod tests {
     use perigee_cluster::codec::Record as _;
     use perigee_cluster::directory::Known;
     use perigee_cluster::{Container, Grown, KeyValue, Revision, Role, key};
-    use perigee_meta::{FileLock, LockKind, Mode, Patience, SetAttr};
+    use perigee_meta::{FileLock, Leftovers, LockKind, Mode, Patience, SetAttr};
     use perigee_proto::message::{chain, tx};
     use perigee_types::{ByteRange, Epoch, InodeId, OpId, WallTime};
 
@@ -289,6 +289,7 @@ mod tests {
         let release = |session| Op::ReleaseSession {
             container: inode.container(),
             session,
+            leftovers: Leftovers::None,
         };
         let other = SessionId::new(STORES, 7);
         assert_eq!(check(&request(Op::GetAttr { inode })), Ok(()));

@@ -56,7 +56,7 @@ pub(crate) struct Env {
     pub(crate) life: Shown,
     pub(crate) migrations: Migrations,
     pub(crate) lately: Lately,
-    pub(crate) stripes: Stripes,
+    pub(crate) stripes: Arc<Stripes>,
     pub(crate) pace: Pace,
     /// This node stops, and changes no chain any more: those that do not answer may be stopping with it.
     pub(crate) stopping: AtomicBool,
@@ -121,7 +121,7 @@ impl Env {
             life: Shown::default(),
             migrations: Migrations::default(),
             lately: Lately::default(),
-            stripes: Stripes::default(),
+            stripes: Arc::default(),
             pace: Pace::default(),
             stopping: AtomicBool::new(false),
             engine_failed: AtomicBool::new(false),

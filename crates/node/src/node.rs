@@ -271,7 +271,8 @@ impl Node {
         }
         let ids: Vec<ContainerId> = self.env.owners.borrow().keys().copied().collect();
         // At once: a node that stops is not to be slower than those that stop with it, or they would be replaced.
-        let release = |id| crate::router::release_session(&self.env, id, session);
+        let left = self.env.stripes.session_ended(session);
+        let release = |id| crate::router::release_session(&self.env, id, session, left);
         join_all(ids.into_iter().map(release)).await;
     }
 

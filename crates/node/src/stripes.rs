@@ -1,13 +1,15 @@
 //! What this node knows of the striped files that its mounts have open.
 //!
-//! It may be older than what is so: whoever writes or reads by it hears that, and asks again ([`perigee_meta::stripe`]).
+//! It may be older than what is so: whoever writes or reads by it hears that, and asks again ([`perigee_meta::stripe`]). Each session
+//! goes by what it was told itself: one that has lost its locks is not told of the cut that keeps it out of columns.
 
 use parking_lot::RwLock;
 use perigee_meta::stripe::Cuts;
 use perigee_meta::stripe::job::Known;
-use perigee_meta::{Attr, Touched};
-use perigee_types::{ContainerId, InodeId, Span, Tick};
-use std::collections::HashMap;
+use perigee_meta::{Attr, Leftovers, Touched};
+use perigee_types::{ContainerId, InodeId, SessionId, Span, Tick};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where more files are known, those that no mount has open are forgotten.
@@ -17,7 +19,7 @@ const CLAIM_EACH: Span = Span::from_millis(1_000);
 
 #[derive(Debug, Default)]
 struct File {
-    known: Option<Known>,
+    known: BTreeMap<SessionId, Known>,
     /// When its owner last heard of a write of this host.
     claimed: Option<Tick>,
     /// It has not heard of the last one.
@@ -29,6 +31,8 @@ struct State {
     files: HashMap<InodeId, File>,
     /// The files of columns.
     columns: HashMap<InodeId, InodeId>,
+    /// How many things each session has under way at columns.
+    at_work: HashMap<SessionId, usize>,
 }
 
 /// See the module.
@@ -37,6 +41,24 @@ pub(crate) struct Stripes {
     /// There is a striped file: most nodes have none, and look no further.
     any: AtomicBool,
     state: RwLock<State>,
+}
+
+/// Something of a session is under way at columns.
+pub(crate) struct AtWork {
+    stripes: Arc<Stripes>,
+    session: SessionId,
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let mut state = self.stripes.state.write();
+        if let Some(left) = state.at_work.get_mut(&self.session) {
+            *left -= 1;
+            if *left == 0 {
+                state.at_work.remove(&self.session);
+            }
+        }
+    }
 }
 
 /// How a write begins.
@@ -56,7 +78,7 @@ impl Stripes {
         }
         let mut state = self.state.write();
         if state.files.len() >= FILES_MAX && !state.files.contains_key(&attr.inode) {
-            let State { files, columns } = &mut *state;
+            let State { files, columns, .. } = &mut *state;
             files.retain(|inode, file| file.unclaimed || is_open(*inode));
             columns.retain(|_, of| files.contains_key(of));
         }
@@ -69,33 +91,59 @@ impl Stripes {
         self.any.load(Ordering::Acquire) && self.state.read().files.contains_key(&inode)
     }
 
-    /// What a file's owner has said of it.
-    pub(crate) fn know(&self, known: &Known) {
+    /// What a file's owner has said of it to a session.
+    pub(crate) fn know(&self, session: SessionId, known: &Known) {
         let mut state = self.state.write();
         let Some(file) = state.files.get_mut(&known.inode) else {
             return;
         };
         // An answer may have been under way for longer than another one.
         let older = |before: &Known| known.striping.cuts < before.striping.cuts;
-        if !file.known.as_ref().is_some_and(older) && file.known.as_ref() != Some(known) {
-            file.known = Some(known.clone());
+        let before = file.known.get(&session);
+        if !before.is_some_and(older) && before != Some(known) {
+            file.known.insert(session, known.clone());
             for column in &known.columns {
                 state.columns.insert(*column, known.inode);
             }
         }
     }
 
-    /// What is known of a file.
-    pub(crate) fn known(&self, inode: InodeId) -> Option<Known> {
-        self.state.read().files.get(&inode)?.known.clone()
+    /// What a session knows of a file.
+    pub(crate) fn known(&self, session: SessionId, inode: InodeId) -> Option<Known> {
+        let state = self.state.read();
+        state.files.get(&inode)?.known.get(&session).cloned()
     }
 
-    /// The cuts that are known of the file of a column, or of which this is the own inode.
-    pub(crate) fn cuts_of(&self, column: InodeId) -> Option<Cuts> {
+    /// The cuts that a session knows of the file of a column, or of which this is the own inode.
+    pub(crate) fn cuts_of(&self, session: SessionId, column: InodeId) -> Option<Cuts> {
         let state = self.state.read();
         let of = state.columns.get(&column).unwrap_or(&column);
-        let known = state.files.get(of)?.known.as_ref()?;
+        let known = state.files.get(of)?.known.get(&session)?;
         Some(known.striping.cuts)
+    }
+
+    /// A mount is gone. What it has not finished yet asks the owners of files, who refuse it.
+    pub(crate) fn session_ended(&self, session: SessionId) -> Leftovers {
+        if !self.any.load(Ordering::Acquire) {
+            return Leftovers::None;
+        }
+        let mut state = self.state.write();
+        for file in state.files.values_mut() {
+            file.known.remove(&session);
+        }
+        match state.at_work.contains_key(&session) {
+            true => Leftovers::Perhaps,
+            false => Leftovers::None,
+        }
+    }
+
+    /// A session has something to do at columns, until this is dropped.
+    pub(crate) fn at_work(self: &Arc<Self>, session: SessionId) -> AtWork {
+        *self.state.write().at_work.entry(session).or_default() += 1;
+        AtWork {
+            stripes: self.clone(),
+            session,
+        }
     }
 
     /// A container has another owner, who may not have what the one before said of its files.
@@ -104,19 +152,19 @@ impl Stripes {
             let mut state = self.state.write();
             let files = state.files.iter_mut();
             for (_, file) in files.filter(|(inode, _)| inode.container() == container) {
-                file.known = None;
+                file.known.clear();
                 file.claimed = None;
             }
         }
     }
 
     /// A program begins to write.
-    pub(crate) fn begin_write(&self, inode: InodeId, now: Tick) -> Begin {
+    pub(crate) fn begin_write(&self, session: SessionId, inode: InodeId, now: Tick) -> Begin {
         let state = self.state.read();
         let file = state.files.get(&inode);
         let lately = |at: Tick| now.since(at) < CLAIM_EACH;
         Begin {
-            known: file.and_then(|file| file.known.clone()),
+            known: file.and_then(|file| file.known.get(&session).cloned()),
             claims: !file.and_then(|file| file.claimed).is_some_and(lately),
         }
     }
@@ -141,7 +189,16 @@ impl Stripes {
         }
     }
 
-    /// Whether a file's owner has not heard of the last write; it is about to.
+    /// Whether a file's owner has not heard of the last write.
+    pub(crate) fn is_unclaimed(&self, inode: InodeId) -> bool {
+        self.any.load(Ordering::Acquire) && {
+            let state = self.state.read();
+            let file = state.files.get(&inode);
+            file.is_some_and(|file| file.unclaimed)
+        }
+    }
+
+    /// The same; it is about to hear of it.
     pub(crate) fn take_unclaimed(&self, inode: InodeId) -> bool {
         let mut state = self.state.write();
         let file = state.files.get_mut(&inode);
@@ -150,12 +207,18 @@ impl Stripes {
 
     /// A file and its columns, as far as they are known.
     pub(crate) fn all_of(&self, inode: InodeId) -> Vec<InodeId> {
-        let known = match self.any.load(Ordering::Acquire) {
-            true => self.known(inode),
-            false => None,
-        };
-        let columns = known.map(|known| known.columns).unwrap_or_default();
-        std::iter::once(inode).chain(columns).collect()
+        let mut all = vec![inode];
+        if self.any.load(Ordering::Acquire) {
+            let state = self.state.read();
+            let file = state.files.get(&inode);
+            let known = file.into_iter().flat_map(|file| file.known.values());
+            // They are made once.
+            let made = known
+                .map(|known| &known.columns)
+                .find(|columns| !columns.is_empty());
+            all.extend(made.into_iter().flatten());
+        }
+        all
     }
 
     /// What mounts have to forget when this has changed: a column's change is one of its file, for them.

@@ -7,7 +7,7 @@ mod security;
 use perigee_cluster::{Admits, Txn, key};
 use perigee_control::wire;
 use perigee_meta::lock::{FileLock, LockKind, Mode, Patience};
-use perigee_meta::{Credential, NewNode, Op};
+use perigee_meta::{Credential, Leftovers, NewNode, Op};
 use perigee_net::PeerName;
 use perigee_proto::message::{chain, data, file, report, session, tx};
 use perigee_proto::{Code, Rpc, encode};
@@ -324,6 +324,7 @@ fn acts_in_another_name(guest: &Guest, owner: u32, victim: SessionId, inode: Ino
             Op::ReleaseSession {
                 container: root,
                 session: victim,
+                leftovers: Leftovers::None,
             },
         ),
         execute(

@@ -5,7 +5,7 @@ use perigee_testbed::lock::{Mode, Patience, flock};
 use perigee_testbed::map::{Access, Shared};
 use perigee_testbed::{Cluster, program, wait};
 use perigee_types::Rng;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -383,5 +383,45 @@ fn who_has_lost_a_lock_of_a_striped_file_writes_to_no_column_of_it() {
     for at in at {
         sleeper.write_all_at(b"again!", at).unwrap();
         assert_eq!(read(&other, at, 6), b"again!");
+    }
+}
+
+/// `cp -p`, `setcap` and their like set times and capabilities after the last write, and `fsync` changes nothing of that.
+#[test]
+fn what_is_set_after_the_last_write_outlives_a_sync() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = wide(&mut cluster);
+    // Revision 2, effective: may bind low ports.
+    let capability: Vec<u8> = [0x0200_0001_u32, 1 << 10, 0, 0, 0]
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let name = "security.capability";
+    for (dir, other) in [(&here, &there), (&there, &here)] {
+        let path = dir.join("set");
+        let file = open(&path);
+        file.set_len(2 * CHUNK).unwrap();
+        // Of the second one its owner has not heard when it is done.
+        for at in [CHUNK + 5, CHUNK + 50] {
+            file.write_all_at(b"content", at).unwrap();
+        }
+        let then = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        file.set_modified(then).unwrap();
+        file.sync_all().unwrap();
+        for dir in [dir, other] {
+            let found = fs::metadata(dir.join("set")).unwrap();
+            assert_eq!(found.modified().unwrap(), then);
+        }
+        file.write_all_at(b"content", CHUNK + 500).unwrap();
+        file.write_all_at(b"content", CHUNK + 5_000).unwrap();
+        rustix::fs::setxattr(&path, name, &capability, XattrFlags::empty()).unwrap();
+        file.sync_all().unwrap();
+        let mut found = vec![0; 64];
+        let len = rustix::fs::getxattr(other.join("set"), name, &mut found).unwrap();
+        assert_eq!(found[..len], capability);
+        fs::remove_file(path).unwrap();
     }
 }

@@ -371,7 +371,8 @@ impl Past {
             return self.read_part(&snapshot, inode, range, done);
         };
         // What was being cut then may be gone from some of its columns.
-        let size = known.striping.cutting.unwrap_or(known.size);
+        let cut = known.striping.cutting.unwrap_or(known.size);
+        let size = known.size.min(cut);
         let end = range.end.min(size);
         let range = ByteRange::new(range.start.min(end), end);
         let left = pieces(known.striping.width, range).collect();

@@ -1,7 +1,7 @@
 //! What an owner remembers of sessions whose locks were ended without their word.
 
 use crate::record::HeldLocks;
-use perigee_types::{InodeId, NodeId, SessionId};
+use perigee_types::{InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The files that sessions must not change, since their programs may believe to have locks there that were ended. It says
@@ -32,13 +32,6 @@ impl Fences {
     pub fn keeps_out(&self, inode: InodeId, session: SessionId) -> bool {
         let sessions = self.files.get(&inode);
         sessions.is_some_and(|sessions| sessions.contains(&session))
-    }
-
-    /// Whether a session of a node is kept from changing a file.
-    #[must_use]
-    pub fn keep_out_one_of(&self, inode: InodeId, node: NodeId) -> bool {
-        let sessions = self.files.get(&inode);
-        sessions.is_some_and(|sessions| sessions.iter().any(|session| session.node() == node))
     }
 
     /// The sessions that are kept from changing something.

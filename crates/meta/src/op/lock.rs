@@ -5,7 +5,7 @@ use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::key::{self, Key};
 use crate::lock::{Fences, FileLock, Holder, LockKind, table};
-use crate::op::{Reply, stripe};
+use crate::op::{Leftovers, Reply, stripe};
 use crate::record::{self, HeldLocks};
 use crate::view::View;
 use perigee_types::{ContainerId, Errno, InodeId, SessionId};
@@ -36,10 +36,6 @@ pub(crate) fn set(
         return Err(Errno::EINVAL.into());
     }
     let before = read(draft, inode)?;
-    // It may keep somebody out whose locks have ended.
-    if asked.mode.is_some() && stripe::is_being_cut(&record) {
-        return Err(Errno::EAGAIN.into());
-    }
     // What was ended of the session's locks its programs still let go of here.
     if (asked.kind, asked.mode.is_some()) == (LockKind::Cover, true)
         && before.fence(session).is_some()
@@ -60,6 +56,10 @@ pub(crate) fn set(
             write(draft, inode, &before, locks);
         }
         return Ok(Reply::Blocked(conflict));
+    }
+    // It may keep somebody out whose locks have ended.
+    if asked.mode.is_some() && stripe::is_being_cut(&record) {
+        return Err(Errno::EAGAIN.into());
     }
     let Some(token) = table::set(&mut locks, session, asked, draft.context.grant) else {
         return Err(Errno::ENOLCK.into());
@@ -104,7 +104,7 @@ pub(crate) fn end_cover(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// Nobody is left who could believe to have them.
-    Over,
+    Over(Leftovers),
     /// Its host is gone, and may come back with programs that do.
     WithoutItsWord,
 }
@@ -130,10 +130,11 @@ pub(crate) fn end_session(
             let before = record::decode_locks(container, key, value)?;
             let mut locks = before.clone();
             match how {
-                End::Over => table::release(&mut locks, session, None, None),
+                End::Over(_) => table::release(&mut locks, session, None, None),
                 End::WithoutItsWord => table::expire(&mut locks, session),
             }
-            if before.sessions().any(|(holder, _)| holder == session) {
+            let held = before.sessions().any(|(holder, _)| holder == session);
+            if held && how != End::Over(Leftovers::None) {
                 stripe::fence(draft, inode)?;
             }
             if locks != before {

@@ -146,6 +146,15 @@ pub enum WriteAt {
     End,
 }
 
+/// What a session that is over may have left under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Leftovers {
+    /// Its own node says that all of it is done.
+    None,
+    /// Writes to striped files, perhaps.
+    Perhaps,
+}
+
 /// An operation. Unless stated otherwise, an inode that does not exist (any more) is ESTALE, and a
 /// name is refused with ENAMETOOLONG or EINVAL when no directory could hold it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,6 +290,7 @@ pub enum Op {
     ReleaseSession {
         container: ContainerId,
         session: SessionId,
+        leftovers: Leftovers,
     },
     /// Inodes of the container without a name, which wait for their last close:
     /// [`Reply::Inodes`].
@@ -641,9 +651,11 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             };
             lock::release(draft, *inode, holder, *kind)
         }
-        Op::ReleaseSession { container, session } => {
-            lock::end_session(draft, *container, *session, lock::End::Over)
-        }
+        Op::ReleaseSession {
+            container,
+            session,
+            leftovers,
+        } => lock::end_session(draft, *container, *session, lock::End::Over(*leftovers)),
         Op::ExpireSession { container, session } => {
             lock::end_session(draft, *container, *session, lock::End::WithoutItsWord)
         }

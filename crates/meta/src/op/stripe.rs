@@ -172,17 +172,17 @@ pub(crate) fn is_being_cut(record: &InodeRecord) -> bool {
 }
 
 /// Locks of a session ended that it did not give back: what it has on its way to columns must not come after the lock of somebody
-/// else. It may know of a cut that is under way, so that one has to begin anew.
+/// else. Others go on writing, and make the file longer, meanwhile. The session may know of a cut that is under way, so that one
+/// begins anew.
 pub(crate) fn fence(draft: &mut Draft<'_>, inode: InodeId) -> Result<(), Refusal> {
     let Some(mut record) = draft.find_inode(inode)? else {
         return Ok(());
     };
-    let size = record.size;
     if let Layout::Striped(striping) = &mut record.layout
         && striping.made
     {
-        striping.cuts = striping.cuts.next();
-        striping.cutting.get_or_insert(size);
+        striping.cuts = striping.cuts.next_fence();
+        striping.cutting.get_or_insert(FILE_LEN_MAX);
         draft.set_inode(inode, record);
     }
     Ok(())
@@ -229,9 +229,11 @@ pub(crate) fn end_cut(
 ) -> Result<Reply, Refusal> {
     let (mut record, striping) = striped(draft, inode)?;
     if striping.cuts == cuts && striping.cutting == Some(size) {
-        record.size = size;
-        draft.command(DataCommand::Resized { inode, size });
-        draft.touch(Touched::Data(inode));
+        if size < record.size {
+            record.size = size;
+            draft.command(DataCommand::Resized { inode, size });
+            draft.touch(Touched::Data(inode));
+        }
         record.layout = Layout::Striped(Striping {
             cutting: None,
             ..striping

@@ -16,28 +16,43 @@
 //! in the way that has not come to its end ends it.
 //!
 //! **Locks.** A host that has lost its locks without a word may have writes on their way to columns, whose owners know nothing of locks. So
-//! the end of such a lock begins a cut to the length that the file has, which takes nothing from it, and nobody is granted
-//! a lock before that has come to its end: each column refuses the host by then, and the file's owner does not tell it the new number.
+//! the end of such a lock begins a cut that takes nothing and is in the way of nothing but locks: nobody is granted one before it has
+//! come to its end. Each column refuses the host by then, and the file's owner does not tell it the new number.
 
 pub mod job;
 #[cfg(feature = "plant")]
 pub mod plant;
 
+#[cfg(doc)]
+use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{ByteRange, Errno, InodeId, StripeWidth};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a chunk.
 pub const UNIT: u64 = 64 << 20;
 
-/// How often a striped file was cut. Of two numbers of one file the greater is the later.
+/// Names a cut of a striped file: of two of one file the greater is the later. The upper half says how often the file was made
+/// shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Cuts(pub u64);
 
 impl Cuts {
-    /// After one more.
+    /// The cut after these that makes the file shorter.
     #[must_use]
     pub const fn next(self) -> Self {
+        Self(((self.0 >> 32) + 1) << 32)
+    }
+
+    /// The cut after these that takes nothing.
+    #[must_use]
+    pub const fn next_fence(self) -> Self {
         Self(self.0 + 1)
+    }
+
+    /// Whether the file was made shorter after that, and so what was its end then may be none any more.
+    #[must_use]
+    pub const fn is_shorter_since(self, before: Self) -> bool {
+        self.0 >> 32 > before.0 >> 32
     }
 }
 
@@ -50,7 +65,7 @@ pub struct Striping {
     pub made: bool,
     /// The cuts so far.
     pub cuts: Cuts,
-    /// The length to which it is being cut.
+    /// The length to which it is being cut: [`FILE_LEN_MAX`] where that takes nothing.
     pub cutting: Option<u64>,
 }
 
@@ -113,7 +128,7 @@ pub fn admit_write(layout: Layout, end: u64, cuts: Cuts) -> Result<(), Errno> {
             Err(Errno::EAGAIN)
         }
         // An append may have been given a place that was cut away since.
-        Layout::Striped(striping) if cuts < striping.cuts => Err(Errno::ESTALE),
+        Layout::Striped(striping) if striping.cuts.is_shorter_since(cuts) => Err(Errno::ESTALE),
         Layout::Striped(_) | Layout::Whole => Ok(()),
     }
 }
@@ -211,7 +226,7 @@ mod tests {
             Layout::Striped(Striping {
                 width: StripeWidth::of(3).expect("in range"),
                 made: true,
-                cuts: Cuts(1),
+                cuts: Cuts::default().next(),
                 cutting,
             })
         };
@@ -221,7 +236,8 @@ mod tests {
             (Some(100), 101, Err(Errno::EAGAIN)),
         ] {
             assert_eq!(admit_unspread_write(layout(cutting), end), admitted);
-            assert_eq!(admit_write(layout(cutting), end, Cuts(1)), admitted);
+            let cuts = Cuts::default().next();
+            assert_eq!(admit_write(layout(cutting), end, cuts), admitted);
         }
         let beyond = admit_unspread_write(layout(Some(100)), UNIT + 1);
         assert_eq!(beyond, Err(Errno::ESTALE));

@@ -116,8 +116,10 @@ pub(super) fn is_relied_on(op: &Op, reply: &Reply) -> bool {
     match (op, reply) {
         (_, Reply::Granted(_) | Reply::Columns { .. })
         | (Op::EndCover { .. } | Op::CutColumn { .. }, _) => true,
-        (Op::Claim { len, .. }, _) => *len > 0,
-        (Op::SetAttr { .. }, Reply::Attr(attr)) => {
+        (Op::Claim { len, .. }, _) if *len > 0 => true,
+        // It names a cut.
+        (Op::SetAttr { .. }, Reply::Attr(attr))
+        | (Op::Claim { .. }, Reply::Claimed { attr, .. }) => {
             let striping = attr.layout.striping();
             striping.is_some_and(|striping| striping.cutting.is_some())
         }

@@ -2,7 +2,7 @@
 
 use super::execute::Owed;
 use super::view::{Foreign, owner_view};
-use super::{After, Container, Failed, Request, State};
+use super::{After, Container, Failed, Request, State, Told};
 use crate::env::Env;
 use perigee_cluster::NodeState;
 use perigee_meta::lock::cycle::Wait;
@@ -10,7 +10,8 @@ use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::lock::{LockOwner, Presence, SessionEnd, lost};
 use perigee_meta::queue::{Admission, Asked, Ticket};
 use perigee_meta::{
-    HeldLocks, LockKind, LockSessions, Op, Overlay, Refusal, Reply, held_locks, lock_sessions,
+    HeldLocks, Leftovers, LockKind, LockSessions, Op, Overlay, Refusal, Reply, held_locks,
+    lock_sessions,
 };
 use perigee_proto::message::report::Hold;
 use perigee_proto::message::session::{AskSessions, CallLock, LockTurn};
@@ -126,6 +127,10 @@ impl Container {
             Op::ExpireSession { session, .. } => {
                 let holds = |(_, hold): (_, perigee_replica::Hold)| hold.holder == *session;
                 let at_work = st.leases.is_changed_by(*session) || st.away.holds.iter().any(holds);
+                at_work.then_some(Errno::EBUSY)
+            }
+            Op::ReleaseSession { session, .. } => {
+                let at_work = st.leases.is_changed_by(*session);
                 at_work.then_some(Errno::EBUSY)
             }
             _ => None,
@@ -319,17 +324,45 @@ impl Container {
             answered_through: OpId(0),
             new_directory_in: None,
             operation: match end {
-                SessionEnd::Over => Op::ReleaseSession { container, session },
+                SessionEnd::Over => Op::ReleaseSession {
+                    container,
+                    session,
+                    leftovers: Leftovers::Perhaps,
+                },
                 SessionEnd::WithoutItsWord => Op::ExpireSession { container, session },
             },
         };
-        let answer = move |result: Result<_, Failed>| {
-            if let Err(error) = result {
+        let me = self.clone();
+        let answer = move |result: Result<Told, Failed>| match result {
+            Ok(told) => me.end_fences(told.reply),
+            Err(error) => {
                 // The next round tries again.
                 warn!(%container, %session, ?error, "locks of a lost session not released");
             }
         };
         self.execute(request, Box::new(answer));
+    }
+
+    /// Locks on these have ended: where that is a cut of columns, it is brought to its end. Who is to be granted a lock does it too.
+    fn end_fences(self: &Arc<Self>, ended: Reply) {
+        let Reply::Inodes(mut inodes) = ended else {
+            return;
+        };
+        if !self.env.directory.read().stripes_files() {
+            return;
+        }
+        let Some(router) = self.env.router() else {
+            return;
+        };
+        let me = self.clone();
+        self.env.runtime.spawn(async move {
+            inodes.retain(|inode| me.has_columns(*inode));
+            for inode in inodes {
+                if let Err(error) = router.clone().end_cut(inode).await {
+                    warn!(%inode, %error, "columns not told that locks have ended");
+                }
+            }
+        });
     }
 
     /// The locks held on an inode, and the record that they are as of.

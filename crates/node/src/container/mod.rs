@@ -217,6 +217,8 @@ pub(crate) struct State {
     moving: bool,
     /// How often this node has given the container away to a member that worked in it.
     given_away: u64,
+    /// What its files take on the disk of its owner, in bytes, as that last told.
+    content: Option<u64>,
     /// No hand-over is tried before this moment.
     hands_over_from: Tick,
     /// Since when it tries to cede its place to the node to which its copy moves.

@@ -107,6 +107,7 @@ impl Container {
             work: perigee_replica::Work::default(),
             moving: false,
             given_away: 0,
+            content: None,
             hands_over_from: Tick(0),
             cedes_since: None,
             move_over: None,

@@ -145,7 +145,7 @@ impl Container {
     }
 
     /// Whether a file is a striped one with columns in other containers.
-    fn has_columns(&self, inode: InodeId) -> bool {
+    pub(super) fn has_columns(&self, inode: InodeId) -> bool {
         let attr = self.attr(&self.state.lock(), inode);
         attr.is_ok_and(|attr| attr.layout.has_columns())
     }

@@ -3,6 +3,7 @@
 use super::drive::decode_batch;
 use super::uncertain::Uncertain;
 use super::{After, Container, Elsewhere, State};
+use crate::room::at_most;
 use perigee_meta::{Key, Touched};
 use perigee_replica::Role;
 use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, NodeId, Seq};
@@ -64,7 +65,13 @@ impl Container {
 
     /// Bytes of file content that this node has yet to fetch.
     pub(crate) fn missing_bytes(&self) -> u64 {
-        self.state.lock().pull.missing_bytes()
+        let st = self.state.lock();
+        at_most(st.pull.missing_bytes(), st.content)
+    }
+
+    /// What its files take on the disk of its owner, in bytes.
+    pub(crate) fn note_content(&self, bytes: u64) {
+        self.state.lock().content = Some(bytes);
     }
 
     /// Whether this node has what a member must have: it may have lost its disk, or be on the way to become a member.

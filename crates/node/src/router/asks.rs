@@ -6,7 +6,7 @@ use crate::env::{AskError, Env};
 use crate::search::at_owner;
 use bytes::Bytes;
 use perigee_client::Backend;
-use perigee_meta::{Op, Reply};
+use perigee_meta::{Leftovers, Op, Reply};
 use perigee_proto::Rpc;
 use perigee_proto::message::past;
 use perigee_proto::message::report::{AskHolders, Holders};
@@ -125,9 +125,19 @@ pub(crate) async fn decision(env: &Arc<Env>, request: &AskDecision) -> Result<De
 
 /// Ends the locks of a session that is gone, in one container. A container whose owner cannot be
 /// asked ends them itself when it notices that the node is gone.
-pub(crate) async fn release_session(env: &Arc<Env>, container: ContainerId, session: SessionId) {
+pub(crate) async fn release_session(
+    env: &Arc<Env>,
+    container: ContainerId,
+    session: SessionId,
+    leftovers: Leftovers,
+) {
     let Some(router) = env.router() else { return };
-    let request = router.request(session, Op::ReleaseSession { container, session });
+    let release = Op::ReleaseSession {
+        container,
+        session,
+        leftovers,
+    };
+    let request = router.request(session, release);
     let released = tokio::time::timeout(RELEASE, Router::route(env, &request)).await;
     router.answered(request.op);
     if !matches!(released, Ok(Ok(_))) {

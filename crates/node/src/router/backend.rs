@@ -81,10 +81,7 @@ impl Backend for Router {
         kill_privileges: bool,
         done: Done<ByteRange>,
     ) {
-        let reach = match at {
-            At::Offset(offset) => ByteRange::with_len(offset, data.len() as u64),
-            At::End => ByteRange::new(0, u64::MAX),
-        };
+        let reach = self.reach(session, inode, at, data.len() as u64);
         if let Some(me) = self.me().filter(|me| me.is_spread(inode, reach)) {
             let data = Bytes::copy_from_slice(data);
             return me.write_striped(session, (inode, at), data, kill_privileges, done);
@@ -102,8 +99,8 @@ impl Backend for Router {
         };
         let bytes = Bytes::copy_from_slice(data);
         let or_spread = move |wrote| match wrote {
-            // Beyond the end of a cut that is not done: that is to come to its end first.
-            Err(Errno::EAGAIN) => {
+            // Beyond the end of a cut that is not done, which is to come to its end first; or past the first chunk.
+            Err(Errno::EAGAIN | Errno::ESTALE) => {
                 me.write_striped(session, (inode, at), bytes, kill_privileges, done)
             }
             wrote => done(wrote),

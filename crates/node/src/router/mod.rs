@@ -211,7 +211,13 @@ impl Router {
             };
             return self.execute_once(session, op, Box::new(made));
         }
-        me.change_striped(session, op, done);
+        match striped::set_like_a_write(&op) {
+            Some(inode) if me.env.stripes.is_unclaimed(inode) => {
+                me.set_after_writes(session, (inode, op), done);
+            }
+            Some(_) => me.execute_once(session, op, done),
+            None => me.change_striped(session, op, done),
+        }
     }
 
     fn route_later(&self, request: Request, done: Done<(Reply, Duration)>) {

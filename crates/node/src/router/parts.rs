@@ -84,7 +84,7 @@ impl Router {
                 // A lease of after a cut is had by who knows of the cut; this copy may have been cut since it was looked at.
                 let same = |cuts| {
                     let now = self.env.clock.now();
-                    self.env.stripes.cuts_of(inode) == Some(cuts)
+                    self.env.stripes.cuts_of(session, inode) == Some(cuts)
                         && self.env.sessions.may_read(session, inode, now)
                 };
                 match copy.filter(|_| cuts.is_none_or(same)) {

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use perigee_client::fs::{Done, Seek};
 use perigee_cluster::{Directory, Node, Purpose};
-use perigee_meta::stripe::job::{Ask, Change, Job, Known, NewWrite, Read, Step, Told, Write};
+use perigee_meta::stripe::job::{Ask, Change, Cut, Job, Known, NewWrite, Read, Step, Told, Write};
 use perigee_meta::stripe::{Faults, UNIT, pieces};
+use perigee_meta::xattr::CAPABILITY;
 use perigee_meta::{Attr, LockKind, NewNode, Op, Reply, Touched, WriteAt};
 use perigee_proto::message::file;
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, SessionId, StripeWidth};
@@ -91,6 +92,25 @@ impl Router {
     /// any other file.
     pub(super) fn is_spread(&self, inode: InodeId, range: ByteRange) -> bool {
         range.end > UNIT && self.env.stripes.has(inode)
+    }
+
+    /// Up to where a write goes, as far as that is known here. Its owner gives an append its place and takes the bytes in one
+    /// step, where both are in the first chunk.
+    pub(super) fn reach(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        at: WriteAt,
+        len: u64,
+    ) -> ByteRange {
+        let start = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => {
+                let known = self.env.stripes.known(session, inode);
+                known.map_or(0, |known| known.size)
+            }
+        };
+        ByteRange::with_len(start, len)
     }
 
     pub(super) fn note_opened(&self, attr: &Attr) {
@@ -187,6 +207,7 @@ impl Router {
         first: Option<Vec<Ask>>,
         bytes: impl Fn(&J) -> (u64, Bytes),
     ) -> Ran<J::Outcome> {
+        let _at_work = self.env.stripes.at_work(session);
         let within = |width| containers_for_columns(&self.env.directory.read(), inode, width);
         let mut helped = Helped::No;
         let mut next = first.map_or_else(|| job.step(&within), Step::Ask);
@@ -199,7 +220,7 @@ impl Router {
                     }
                     let told = self.ask_all(session, asks, bytes(job)).await;
                     job.told(told);
-                    self.learn(job.known());
+                    self.learn(session, job.known());
                     next = job.step(&within);
                 }
             }
@@ -215,7 +236,7 @@ impl Router {
     ) {
         let env = self.env.clone();
         env.runtime.spawn(async move {
-            let known = self.env.stripes.known(inode);
+            let known = self.env.stripes.known(session, inode);
             let mut job = Read::new(inode, range, known, Faults::default());
             let ran = self.run(session, (inode, &mut job), None, nothing).await;
             done(ran.result);
@@ -234,7 +255,7 @@ impl Router {
         let env = self.env.clone();
         env.runtime.spawn(async move {
             let now = self.env.clock.now();
-            let begin = self.env.stripes.begin_write(inode, now);
+            let begin = self.env.stripes.begin_write(session, inode, now);
             let new = NewWrite {
                 inode,
                 at,
@@ -256,9 +277,9 @@ impl Router {
         });
     }
 
-    fn learn(&self, known: Option<&Known>) {
+    fn learn(&self, session: SessionId, known: Option<&Known>) {
         if let Some(known) = known {
-            self.env.stripes.know(known);
+            self.env.stripes.know(session, known);
         }
     }
 
@@ -293,6 +314,15 @@ impl Router {
         self.execute_once(session, op, Box::new(first));
     }
 
+    /// Brings a cut of a file to its end, if one is under way.
+    pub(crate) async fn end_cut(self: Arc<Self>, inode: InodeId) -> Result<(), Errno> {
+        let session = self.env.sessions.own();
+        let mut job = Cut::of(inode, Faults::default());
+        let ran = self.run(session, (inode, &mut job), None, nothing).await;
+        self.forget_cut(inode, ran.helped);
+        ran.result.map(|_| ())
+    }
+
     /// Makes durable what was acknowledged of a striped file, and tells its owner of the last write.
     pub(super) fn sync_striped(self: Arc<Self>, inode: InodeId, done: Done<()>) {
         let env = self.env.clone();
@@ -305,7 +335,7 @@ impl Router {
                 Ok(known) => known,
                 Err(errno) => return done(Err(errno)),
             };
-            self.learn(Some(&known));
+            self.learn(self.env.sessions.own(), Some(&known));
             let all = self.env.stripes.all_of(inode);
             let synced = all.into_iter().map(|inode| {
                 let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -342,6 +372,22 @@ impl Router {
         let told = self.ask(session, claim).await.map(|_| ());
         self.env.stripes.told_owner(inode, told.is_ok(), began);
         told
+    }
+
+    /// Runs an operation that sets what a write changes, too: its owner hears of the writes before it. `fsync` would undo it, else.
+    pub(super) fn set_after_writes(
+        self: Arc<Self>,
+        session: SessionId,
+        (inode, op): (InodeId, Op),
+        done: Done<(Reply, Duration)>,
+    ) {
+        let env = self.env.clone();
+        env.runtime.spawn(async move {
+            match self.tell_owner(inode).await {
+                Ok(()) => self.execute_once(session, op, done),
+                Err(errno) => done(Err(errno)),
+            }
+        });
     }
 
     /// `lseek(2)` over the holes of a striped file.
@@ -430,7 +476,17 @@ fn helps(ask: &Ask) -> bool {
 /// Whether an operation makes a file that may be striped, or has more to do where one is.
 pub(super) fn concerns(op: &Op) -> bool {
     let resizes = |op: &Op| matches!(op, Op::SetAttr { set, .. } if set.size.is_some());
-    makes_file(op) || resizes(op) || matches!(op, Op::Allocate { .. }) || is_lock(op)
+    let allocates = |op: &Op| matches!(op, Op::Allocate { .. });
+    makes_file(op) || resizes(op) || allocates(op) || is_lock(op) || set_like_a_write(op).is_some()
+}
+
+/// The file of which an operation sets what every write to it sets, or takes away: the time of last change, or a capability.
+pub(super) fn set_like_a_write(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::SetAttr { inode, set, .. } if set.mtime.is_some() && set.size.is_none() => Some(*inode),
+        Op::SetXattr { inode, name, .. } if name == CAPABILITY => Some(*inode),
+        _ => None,
+    }
 }
 
 /// Whether an operation asks for a lock that waits for the end of a cut. Who is refused a cover asks for its locks.

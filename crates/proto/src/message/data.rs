@@ -107,8 +107,12 @@ pub struct DataSynced {
 }
 
 /// An owner asks how much a member's disk can take.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AskRoom;
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskRoom {
+    /// What the files of containers that the asker owns take on its own disk, as far as that was counted: a copy needs no
+    /// more, however much of their length is holes.
+    pub content: Vec<(ContainerId, u64)>,
+}
 
 /// The disk under a member's store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

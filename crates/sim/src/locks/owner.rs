@@ -11,8 +11,8 @@ use perigee_meta::lock::{Presence, SessionEnd, lost};
 use perigee_meta::memory::MemView;
 use perigee_meta::queue::{Admission, Asked, LockQueue};
 use perigee_meta::{
-    Answers, Context, FileLock, LockOwner, LockSessions, Op, Refusal, Reply, RunId, Seen,
-    held_locks, lock_sessions,
+    Answers, Context, FileLock, Leftovers, LockOwner, LockSessions, Op, Refusal, Reply, RunId,
+    Seen, held_locks, lock_sessions,
 };
 use perigee_types::{Batch, Epoch, Errno, InodeId, OpId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -527,7 +527,11 @@ impl Locks {
             }
             SessionEnd::WithoutItsWord | SessionEnd::Over => {
                 self.note(Mark::Released);
-                Op::ReleaseSession { container, session }
+                Op::ReleaseSession {
+                    container,
+                    session,
+                    leftovers: Leftovers::Perhaps,
+                }
             }
         };
         self.log(4, self.reign.owner, || format!("{operation:?}"));

@@ -54,6 +54,8 @@ pub struct Program {
     pub calls: Vec<(Ticket, Call)>,
     /// Where an append writes, once it has a place.
     pub placed: Option<u64>,
+    /// When it had that.
+    pub placed_at: u64,
     /// Names its writes.
     pub writer: Writer,
     /// An owner has kept its host out.
@@ -76,6 +78,7 @@ impl Program {
             told: Vec::new(),
             calls: Vec::new(),
             placed: None,
+            placed_at: 0,
             refused: false,
             size: None,
         }
@@ -181,7 +184,7 @@ pub fn call_of(ask: &Ask, writer: Writer) -> Option<Call> {
 }
 
 /// The job has come to a place for what it appends, or to another one: from now on it may be written there.
-pub fn place(recorder: &mut Recorder<File>, client: Client, program: &mut Program) {
+pub fn place(recorder: &mut Recorder<File>, client: Client, program: &mut Program, now: u64) {
     let Job::Write(job, first) = &program.job else {
         return;
     };
@@ -191,6 +194,7 @@ pub fn place(recorder: &mut Recorder<File>, client: Client, program: &mut Progra
         return;
     }
     program.placed = start;
+    program.placed_at = now;
     // Nothing was written elsewhere.
     for (ticket, _) in program.calls.drain(..) {
         recorder.withdraw(ticket);

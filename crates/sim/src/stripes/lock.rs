@@ -10,7 +10,7 @@ use perigee_meta::memory::MemView;
 use perigee_meta::queue::LockQueue;
 use perigee_meta::stripe::plant::Plant;
 use perigee_meta::{
-    FileLock, Key, LockKind, Mode, Op, Patience, Reply, Token, held_locks, lock_sessions,
+    FileLock, Key, Leftovers, LockKind, Mode, Op, Patience, Reply, Token, held_locks, lock_sessions,
 };
 use perigee_types::{ByteRange, Errno, NodeId, SessionId, Tick};
 use std::collections::BTreeMap;
@@ -58,6 +58,13 @@ impl World {
     /// What the owner answers to an operation of a session, by its fences.
     pub(super) fn operate(&mut self, session: SessionId, op: &Op) -> Result<Reply, Errno> {
         let is_told = matches!(op, Op::Columns { .. }) && self.is(Plant::FencedIsTold);
+        // As admission to the line of waiters says of a session that is no more.
+        if matches!(op, Op::SetLock { .. })
+            && self.is_kept_out(session)
+            && !self.is_of_today(session)
+        {
+            return Err(Errno::EIO);
+        }
         if !is_told && let Some(errno) = self.locks.queue.refuses(op, session) {
             self.marks.hit(Mark::Refused);
             return Err(errno);
@@ -99,12 +106,17 @@ impl World {
         }
     }
 
-    /// A session asks for the lock again, or lets go of it: it knows of what it has lost, unless its host is none of today.
+    /// A session asks for the lock again, or lets go of it: it knows of what it has lost.
     fn learns(&mut self, session: SessionId) {
         let held = held_locks(&mut self.states, self.file);
-        if held.is_ok_and(|held| held.fence(session).is_none()) {
+        if held.is_ok_and(|held| held.fence(session).is_none()) && self.is_of_today(session) {
             self.locks.lost.remove(&session);
         }
+    }
+
+    fn is_of_today(&self, session: SessionId) -> bool {
+        let mut hosts = self.hosts.iter().enumerate();
+        hosts.any(|(number, host)| session_of(number, host.life) == session)
     }
 
     fn granted(&mut self, session: SessionId) {
@@ -139,7 +151,11 @@ impl World {
         for session in sessions.holders {
             match lives(session) {
                 Some(_) => ends.push(Op::ExpireSession { container, session }),
-                None => ends.push(Op::ReleaseSession { container, session }),
+                None => ends.push(Op::ReleaseSession {
+                    container,
+                    session,
+                    leftovers: Leftovers::Perhaps,
+                }),
             }
             if lives(session).is_some_and(|(_, host)| host.is_idle()) {
                 ends.push(self.lock_op(session, None));
@@ -149,9 +165,20 @@ impl World {
             match lives(session) {
                 Some((_, host)) if host.is_idle() => ends.push(self.lock_op(session, None)),
                 Some(_) => {}
-                None => ends.push(Op::ReleaseSession { container, session }),
+                None => ends.push(Op::ReleaseSession {
+                    container,
+                    session,
+                    leftovers: Leftovers::Perhaps,
+                }),
             }
         }
+        // The owner tries again.
+        ends.retain(|op| match op {
+            Op::ExpireSession { session, .. } | Op::ReleaseSession { session, .. } => {
+                !self.is_writing(*session)
+            }
+            _ => true,
+        });
         if ends.is_empty() {
             return;
         }

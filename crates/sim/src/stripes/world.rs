@@ -10,7 +10,7 @@ use perigee_history::{Budget, Client, Recorder, Ticket, Verdict, check};
 use perigee_meta::memory::MemView;
 use perigee_meta::stripe::job::{Ask, Change, NewWrite, Read, Told, Write};
 use perigee_meta::stripe::plant::Plant;
-use perigee_meta::stripe::{Faults, UNIT, admit_read, admit_write};
+use perigee_meta::stripe::{Cuts, Faults, UNIT, admit_read, admit_write};
 use perigee_meta::{
     Allocate, Attr, Context, Credential, Mode, NewNode, Op, Reply, SetAttr, WriteAt, execute,
     format_container,
@@ -67,6 +67,8 @@ struct Asked {
     ask: Ask,
     bytes: Vec<u8>,
     call: Option<(Ticket, Call)>,
+    /// Of a write to the file's own inode: it was let in, and its bytes are on their way to the disk.
+    admitted: bool,
 }
 
 pub(super) struct World {
@@ -80,6 +82,8 @@ pub(super) struct World {
     asked: Vec<Asked>,
     recorder: Recorder<File>,
     jobs: u32,
+    /// When the file was given another length last, or was about to be.
+    resized_at: u64,
     byte: u8,
     pub(super) now: u64,
     pub(super) marks: Marks,
@@ -174,6 +178,7 @@ impl World {
             asked: Vec::new(),
             recorder: Recorder::default(),
             jobs: 0,
+            resized_at: 0,
             byte: 0,
             now: 0,
             marks: Marks::default(),
@@ -254,7 +259,7 @@ impl World {
         // What is on its way may arrive all the same.
         let mut kept = Vec::new();
         for asked in std::mem::take(&mut self.asked) {
-            if asked.host != host || self.rng.below(2) == 0 {
+            if asked.host != host || asked.admitted || self.rng.below(2) == 0 {
                 kept.push(asked);
             }
         }
@@ -365,7 +370,7 @@ impl World {
                 .calls
                 .push((self.recorder.invoke(client, call), call));
         }
-        place(&mut self.recorder, client, &mut program);
+        place(&mut self.recorder, client, &mut program, self.now);
         self.note(&("begin", host, number, &program.job));
         self.go_on(host, number, program);
     }
@@ -395,6 +400,7 @@ impl World {
                         ask,
                         bytes,
                         call,
+                        admitted: false,
                     });
                 }
                 self.hosts[host].programs[number] = Some(program);
@@ -451,9 +457,33 @@ impl World {
 
     /// An owner does what it was asked for.
     fn carry_out(&mut self, which: usize) {
-        let asked = self.asked.swap_remove(which);
+        let mut asked = self.asked.swap_remove(which);
         let session = session_of(asked.host, asked.life);
-        let told = self.owner(session, &asked.ask, &asked.bytes);
+        if let Ask::Do(op) = &asked.ask
+            && op.data_inode() == Some(self.file)
+        {
+            self.let_writes_end();
+        }
+        let told = match &asked.ask {
+            Ask::Write {
+                inode, range, cuts, ..
+            } if *inode == self.file && !asked.admitted => {
+                match self.admit(session, (*inode, *range), *cuts) {
+                    Ok(()) if self.rng.below(2) == 0 => {
+                        asked.admitted = true;
+                        self.note(&("admitted", asked.host, asked.program, &asked.ask));
+                        self.asked.push(asked);
+                        return;
+                    }
+                    Ok(()) => Told::Wrote(self.take(session, (*inode, *range), &asked.bytes)),
+                    Err(errno) => Told::Wrote(Err(errno)),
+                }
+            }
+            Ask::Write { inode, range, .. } if asked.admitted => {
+                Told::Wrote(self.take(session, (*inode, *range), &asked.bytes))
+            }
+            ask => self.owner(session, ask, &asked.bytes),
+        };
         self.note(&("owner", asked.host, asked.program, &asked.ask, &told));
         self.no_column_is_longer_than_its_file();
         match &told {
@@ -495,7 +525,11 @@ impl World {
         }
         program.told_all();
         let client = Self::client(asked.host, asked.program);
-        place(&mut self.recorder, client, &mut program);
+        let (had, since) = (program.placed, program.placed_at);
+        place(&mut self.recorder, client, &mut program, self.now);
+        if had.is_some() && program.placed != had && self.resized_at < since {
+            self.breaks("an append leaves a place of its own that nobody has cut away".to_owned());
+        }
         if let Some(known) = program.known() {
             self.hosts[asked.host].known = Some(known.clone());
         }
@@ -544,7 +578,10 @@ impl World {
                 };
                 match (op, &reply) {
                     (Op::MakeColumns { .. }, Ok(_)) => self.marks.hit(Mark::Made),
-                    (Op::SetAttr { .. }, Ok(Reply::Attr(_))) => self.marks.hit(Mark::Cut),
+                    (Op::SetAttr { .. }, Ok(Reply::Attr(_))) => {
+                        self.resized_at = self.now;
+                        self.marks.hit(Mark::Cut);
+                    }
                     (Op::Claim { len, .. }, Ok(_)) if *len > 0 => self.marks.hit(Mark::Grew),
                     (Op::EndCut { .. }, Ok(_)) => self.marks.hit(Mark::Helped),
                     _ => {}
@@ -563,7 +600,11 @@ impl World {
             })),
             Ask::Write {
                 inode, range, cuts, ..
-            } => Told::Wrote(self.write(session, (*inode, *range), *cuts, bytes)),
+            } => {
+                let at = (*inode, *range);
+                let admitted = self.admit(session, at, *cuts);
+                Told::Wrote(admitted.and_then(|()| self.take(session, at, bytes)))
+            }
         }
     }
 
@@ -587,26 +628,35 @@ impl World {
         Ok(Reply::Claimed { range, attr })
     }
 
-    fn write(
+    /// Whether the owner of an inode lets a write in.
+    fn admit(
         &mut self,
         session: SessionId,
         (inode, range): (InodeId, ByteRange),
-        cuts: perigee_meta::stripe::Cuts,
-        bytes: &[u8],
+        cuts: Cuts,
     ) -> Result<(), Errno> {
-        let attr = self.attr(inode)?;
         let own = inode == self.file;
         let left_out = match own {
             true => self.is(Plant::CutIsNoBarrier),
             false => self.is(Plant::StaleAdmitted),
         };
-        if !left_out {
-            admit_write(attr.layout, range.end, cuts)?;
-        }
         if own && self.is_kept_out(session) {
             self.marks.hit(Mark::Refused);
             return Err(Errno::EIO);
         }
+        if !left_out {
+            admit_write(self.attr(inode)?.layout, range.end, cuts)?;
+        }
+        Ok(())
+    }
+
+    /// A write that was let in takes effect.
+    fn take(
+        &mut self,
+        session: SessionId,
+        (inode, range): (InodeId, ByteRange),
+        bytes: &[u8],
+    ) -> Result<(), Errno> {
         self.changes(session);
         let content = self.content.entry(inode).or_default();
         content.extend((range.start..).zip(bytes.iter().copied()));
@@ -618,5 +668,18 @@ impl World {
             kill_privileges: false,
         };
         self.run(&wrote).map(|_| ())
+    }
+
+    /// What changes the file's own inode as a whole waits for the writes that were let in.
+    pub(super) fn let_writes_end(&mut self) {
+        while let Some(which) = self.asked.iter().position(|asked| asked.admitted) {
+            self.carry_out(which);
+        }
+    }
+
+    /// Whether a write of a session was let in, and has not taken effect.
+    pub(super) fn is_writing(&self, session: SessionId) -> bool {
+        let mut asked = self.asked.iter().filter(|asked| asked.admitted);
+        asked.any(|asked| session_of(asked.host, asked.life) == session)
     }
 }

@@ -56,13 +56,13 @@ impl Job for Change {
         loop {
             match &self.phase {
                 ChangePhase::Own => return Step::Ask(vec![Ask::Do(self.op.clone())]),
-                ChangePhase::Before(cut) => match cut.step() {
+                ChangePhase::Before(cut) => match cut.next() {
                     Step::Ask(asks) => return Step::Ask(asks),
                     Step::Done(Err(errno)) => return Step::Done(Err(errno)),
                     Step::Done(Ok(_)) => self.phase = ChangePhase::Own,
                 },
                 ChangePhase::Cut(cut) => {
-                    return match cut.step() {
+                    return match cut.next() {
                         Step::Ask(asks) => Step::Ask(asks),
                         Step::Done(done) => Step::Done(done.map(Reply::Attr)),
                     };
@@ -87,7 +87,7 @@ impl Job for Change {
 
     fn told(&mut self, told: Vec<Told>) {
         let next = match &mut self.phase {
-            ChangePhase::Before(cut) | ChangePhase::Cut(cut) => return cut.told(told),
+            ChangePhase::Before(cut) | ChangePhase::Cut(cut) => return cut.hear(told),
             ChangePhase::Own => {
                 let reply = reply(told);
                 self.on_own(reply)

@@ -152,7 +152,7 @@ fn known_of(reply: Reply) -> Result<Known, Errno> {
 
 /// Brings a cut of a file to its end that has not come to it.
 #[derive(Debug, Clone)]
-struct Cut {
+pub struct Cut {
     inode: InodeId,
     phase: CutPhase,
     rounds: u32,
@@ -167,8 +167,23 @@ enum CutPhase {
     Done(Result<Attr, Errno>),
 }
 
+impl Job for Cut {
+    /// The file's attributes after the cut.
+    type Outcome = Attr;
+
+    fn step(&mut self, _: &dyn Fn(StripeWidth) -> Vec<ContainerId>) -> Step<Attr> {
+        self.next()
+    }
+
+    fn told(&mut self, told: Vec<Told>) {
+        self.hear(told);
+    }
+}
+
 impl Cut {
-    const fn of(inode: InodeId, faults: Faults) -> Self {
+    /// Of a file.
+    #[must_use]
+    pub const fn of(inode: InodeId, faults: Faults) -> Self {
         Self {
             inode,
             phase: CutPhase::Learn,
@@ -177,8 +192,7 @@ impl Cut {
         }
     }
 
-    /// What comes of it: the file's attributes after the cut.
-    fn step(&self) -> Step<Attr> {
+    fn next(&self) -> Step<Attr> {
         let inode = self.inode;
         let end = |cuts, size| Ask::Do(Op::EndCut { inode, cuts, size });
         match &self.phase {
@@ -200,7 +214,7 @@ impl Cut {
         }
     }
 
-    fn told(&mut self, told: Vec<Told>) {
+    fn hear(&mut self, told: Vec<Told>) {
         let next = match &self.phase {
             CutPhase::Learn => reply(told).and_then(|reply| match reply {
                 Reply::Columns { attr, columns } => {

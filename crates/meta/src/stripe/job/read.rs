@@ -70,7 +70,7 @@ impl Job for Read {
             self.cut = Some(Cut::of(inode, self.faults));
         }
         if let Some(cut) = &self.cut {
-            match cut.step() {
+            match cut.next() {
                 Step::Ask(asks) => return Step::Ask(asks),
                 // Who may not end it waits for others to do so.
                 Step::Done(Err(Errno::EROFS) | Ok(_)) => self.cut = None,
@@ -107,7 +107,7 @@ impl Job for Read {
 
     fn told(&mut self, told: Vec<Told>) {
         if let Some(cut) = &mut self.cut {
-            return cut.told(told);
+            return cut.hear(told);
         }
         let went = match self.sent {
             None => reply(told).and_then(known_of).map(|known| {

@@ -97,7 +97,7 @@ impl Job for Write {
             return Step::Done(Err(errno));
         }
         if let Some(cut) = &self.cut {
-            match cut.step() {
+            match cut.next() {
                 Step::Ask(asks) => return Step::Ask(asks),
                 Step::Done(Err(errno)) => return Step::Done(Err(errno)),
                 Step::Done(Ok(_)) => self.cut = None,
@@ -135,7 +135,7 @@ impl Job for Write {
 
     fn told(&mut self, told: Vec<Told>) {
         if let Some(cut) = &mut self.cut {
-            return cut.told(told);
+            return cut.hear(told);
         }
         let went = match std::mem::replace(&mut self.sent, Sent::Nothing) {
             Sent::Nothing => Err(Errno::EPROTO),
@@ -250,7 +250,7 @@ impl Write {
     }
 
     fn learn(&mut self, known: Known) {
-        let before = |place: Place| place.cuts != known.striping.cuts;
+        let before = |place: Place| known.striping.cuts.is_shorter_since(place.cuts);
         // Where nothing was written yet, it goes to the end of now.
         if self.place.is_some_and(before)
             && self.done.is_empty()
