@@ -9,10 +9,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_proto::message::data::{AskRoom, Room};
 use perigee_store::StoreSpace;
-use perigee_types::{NodeId, Span, Tick};
+use perigee_types::{ContainerId, NodeId, Span, Tick};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tracing::debug;
 
@@ -51,18 +51,20 @@ pub(crate) fn of_this_node(env: &Env, space: &StoreSpace) -> Room {
 /// Asks the members of what this node owns how much room they have, now and then, and when a write needs to know.
 pub(crate) async fn keep_asking(env: Arc<Env>) {
     let (env, rooms) = (&env, &env.rooms);
+    // Until the disk was counted, holes count as content.
+    _ = env.usage.bytes().await;
     loop {
         let mut members: BTreeMap<NodeId, u64> = BTreeMap::new();
         let mut questions: BTreeMap<NodeId, AskRoom> = BTreeMap::new();
-        let content = env.usage.containers();
+        let (ended, counted) = (env.usage.ended(), env.usage.containers());
+        rooms.contents.lock().counted(ended, &counted);
         for container in env.all_containers() {
             let (nodes, unrecorded) = container.owed_to();
             for node in nodes {
                 *members.entry(node).or_default() += unrecorded;
-                let counted = content
-                    .get(&container.id)
-                    .map(|bytes| (container.id, *bytes));
-                questions.entry(node).or_default().content.extend(counted);
+                let content = rooms.content_of(container.id, container.written());
+                let content = content.map(|bytes| (container.id, bytes));
+                questions.entry(node).or_default().content.extend(content);
             }
         }
         rooms.keep(&members);
@@ -84,10 +86,42 @@ pub(crate) async fn keep_asking(env: Arc<Env>) {
     }
 }
 
+/// What the files of containers take on this node's disk: what was counted, and what was written to them since before the count began.
+#[derive(Debug, Default)]
+struct Contents {
+    ended: Option<Instant>,
+    counted: BTreeMap<ContainerId, u64>,
+    /// What had been written to each when it was first asked about after the last count, and after the one before.
+    written: BTreeMap<ContainerId, (Option<u64>, u64)>,
+}
+
+impl Contents {
+    /// What was counted last.
+    fn counted(&mut self, ended: Option<Instant>, counted: &BTreeMap<ContainerId, u64>) {
+        if ended != self.ended {
+            self.ended = ended;
+            self.counted.clone_from(counted);
+            for (last, before) in self.written.values_mut() {
+                *before = last.take().unwrap_or(*before);
+            }
+        }
+    }
+
+    /// Bytes that the files of a container take, at most; `None` before the first count. `written`: to them, ever.
+    fn of(&mut self, container: ContainerId, written: u64) -> Option<u64> {
+        self.ended?;
+        let (last, before) = self.written.entry(container).or_default();
+        last.get_or_insert(written);
+        let counted = self.counted.get(&container).copied().unwrap_or(0);
+        Some(counted.saturating_add(written.saturating_sub(*before)))
+    }
+}
+
 /// What the members told.
 #[derive(Debug, Default)]
 pub(crate) struct Rooms {
     members: Mutex<BTreeMap<NodeId, Member>>,
+    contents: Mutex<Contents>,
     /// Somebody needs newer answers.
     wanted: Notify,
 }
@@ -137,6 +171,12 @@ impl Member {
 }
 
 impl Rooms {
+    /// Bytes that the files of a container take on this node's disk, at most; `None` before they were counted. `written`: to them,
+    /// ever.
+    pub(crate) fn content_of(&self, container: ContainerId, written: u64) -> Option<u64> {
+        self.contents.lock().of(container, written)
+    }
+
     /// Counts `len` bytes that `members` will have to take, if they can. One that never told counts as one that can.
     pub(crate) fn take(&self, members: &[NodeId], len: u64, now: Tick) -> Verdict {
         let mut known = self.members.lock();
@@ -216,6 +256,22 @@ mod tests {
             files: 10,
             files_free: 5,
         }
+    }
+
+    #[test]
+    fn what_is_written_beside_a_count_of_the_disk_is_not_left_out() {
+        let one = ContainerId::ROOT;
+        let mut contents = Contents::default();
+        assert_eq!(contents.of(one, 10), None);
+        let at = |seconds| Some(Instant::now() + Duration::from_secs(seconds));
+        contents.counted(at(1), &BTreeMap::new());
+        assert_eq!(contents.of(one, 10), Some(10));
+        assert_eq!(contents.of(one, 15), Some(15));
+        // Begun after it was heard of the first: what had been written by then is in it.
+        contents.counted(at(2), &[(one, 14)].into());
+        assert_eq!(contents.of(one, 17), Some(14 + 7));
+        contents.counted(at(3), &[(one, 17)].into());
+        assert_eq!(contents.of(one, 18), Some(17 + 1));
     }
 
     #[test]

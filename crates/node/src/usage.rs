@@ -75,6 +75,11 @@ impl Usage {
         last.map_or_else(BTreeMap::new, |count| count.found.containers.clone())
     }
 
+    /// When the last count ended; none before it.
+    pub(crate) fn ended(&self) -> Option<Instant> {
+        self.state.lock().last.as_ref().map(|count| count.ended)
+    }
+
     /// How long the last count took; none before it.
     pub(crate) fn took(&self) -> Option<Duration> {
         self.state.lock().last.as_ref().map(|count| count.took)

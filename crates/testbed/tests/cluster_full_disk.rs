@@ -2,10 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use perigee_testbed::{Cluster, disk, pattern, wait};
+use rustix::fs::XattrFlags;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -96,4 +98,69 @@ fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
     .unwrap();
     holds(&there.join("late"), 3, 20);
     all_are_up(&mut cluster);
+}
+
+/// What a new member fetches is as long as its disk is large many times over, and nearly all of it is holes. Beside that there is room
+/// for writes to other containers of which it has copies.
+#[test]
+fn a_new_members_copies_have_the_holes_of_the_others() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: mounting a small disk needs root");
+    }
+    let small_disks = |dir: &Path| {
+        (1..=4).try_for_each(|node| {
+            disk::mount_small(&dir.join(format!("node-{node}")), 3 * SMALL as u64)
+        })
+    };
+    let mut cluster = Cluster::start_prepared(4, WATCHDOG, small_disks).unwrap();
+    let here = cluster.mount(1).unwrap();
+    for number in 0..2 {
+        let sparse = File::create(here.join(format!("sparse-{number}"))).unwrap();
+        sparse.write_all_at(&[7; 20_000], 1 << 30).unwrap();
+        sparse.sync_all().unwrap();
+    }
+    // Who comes gets a state, not the log from its beginning on.
+    let mut value = vec![0; 32 << 10];
+    for round in 0..(40 << 20) / value.len() {
+        value.fill(round as u8);
+        rustix::fs::setxattr(
+            here.join("sparse-0"),
+            "user.mark",
+            &value,
+            XattrFlags::empty(),
+        )
+        .unwrap();
+    }
+    // Somebody comes who has a copy of another container already, and its owner asks how much room is left there.
+    let chains = cluster.chains().unwrap();
+    let members = chains[0].clone();
+    let comes = (1..=4).find(|node| !members.contains(node)).unwrap();
+    let asks = chains[1..]
+        .iter()
+        .find(|chain| members[1..].contains(&chain[0]) && chain.contains(&comes));
+    let asks = asks.unwrap()[0];
+    let leaves = *members[1..].iter().find(|node| **node != asks).unwrap();
+    let home = cluster.mount(asks).unwrap().join("home");
+    fs::create_dir(&home).unwrap();
+    let growing = File::create(home.join("growing")).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut wrote = 0;
+            while !done.load(Ordering::Relaxed) {
+                growing.write_all_at(&[3; 100], wrote * 100).unwrap();
+                wrote += 1;
+                if wrote % 100 == 0 {
+                    growing.sync_all().unwrap();
+                }
+            }
+            wrote
+        });
+        let drained = cluster.perigee(&["drain", &format!("node-{leaves}")]);
+        done.store(true, Ordering::Relaxed);
+        drained.unwrap();
+        assert!(writer.join().unwrap() > 100);
+    });
+    let now = cluster.chains().unwrap().remove(0);
+    assert!(now.contains(&comes) && !now.contains(&leaves), "{now:?}");
 }

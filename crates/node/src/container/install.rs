@@ -66,6 +66,9 @@ impl Arrived {
     }
 }
 
+/// What does not travel.
+static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
+
 impl Container {
     /// Takes in an answer.
     pub(super) async fn take_in(
@@ -129,6 +132,24 @@ impl Container {
                     continue;
                 }
                 Region::Bytes { len } => usize::try_from(*len).unwrap_or(usize::MAX),
+                Region::Zeros { len } => {
+                    let zeros = usize::try_from(*len).ok().and_then(|len| ZEROS.get(..len));
+                    let Some(zeros) = zeros else {
+                        warn!(container = %self.id, "answer to a fetch has more zeros than were asked for");
+                        taken.left.push(asked);
+                        taken.round = Round::Failed;
+                        continue;
+                    };
+                    let arrived = Arrived {
+                        fetch,
+                        bytes: Bytes::from_static(zeros),
+                        as_of: *as_of,
+                    };
+                    if self.arrived(arrived) == Round::Failed {
+                        taken.round = Round::Failed;
+                    }
+                    continue;
+                }
                 Region::Gone => {
                     // Its removal is on the way in the log.
                     self.state.lock().pull.on_fetch_failed(fetch.id);

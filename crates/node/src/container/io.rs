@@ -21,6 +21,7 @@ use perigee_types::{
     Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
 };
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tracing::{debug, error};
 
@@ -392,6 +393,7 @@ impl Container {
         let replaced = ByteRange::new(offset.min(len), range.end.min(len));
         self.keep_content(&file, inode, replaced)?;
         let _under_way = self.intend(inode, replaced);
+        self.written.fetch_add(range.len(), Ordering::Relaxed);
         if let Err(error) = file.object.write(offset, data) {
             if matches!(error, StoreError::NoSpace) && !replaced.is_empty() {
                 let placed = Placed {

@@ -54,7 +54,7 @@ use perigee_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::Notify;
 
 pub(crate) use execute::{Request, Told, changes};
@@ -275,6 +275,8 @@ pub(crate) struct Container {
     snapshots: Mutex<transfer::Snapshots>,
     /// What this node keeps of it can be relied on no more: this node leaves it, until it is started again.
     failing: AtomicBool,
+    /// Bytes that were written to its files here.
+    written: AtomicU64,
     /// Columns of removed files are being dropped.
     drops_columns: AtomicBool,
     /// The mounts of this host are on their way to forget its content.

@@ -9,6 +9,7 @@ use perigee_replica::Role;
 use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, NodeId, Seq};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::{error, info, warn};
 
@@ -67,6 +68,11 @@ impl Container {
     pub(crate) fn missing_bytes(&self) -> u64 {
         let st = self.state.lock();
         at_most(st.pull.missing_bytes(), st.content)
+    }
+
+    /// Bytes that were written to its files here, ever.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
     /// What its files take on the disk of its owner, in bytes.

@@ -84,6 +84,11 @@ impl Container {
             if writer.is_some() && reigns != still_reigns {
                 return Err(Elsewhere::NotReady.into());
             }
+            if as_it_is.is_none()
+                && let Ok(Some(len)) = file.object.hole_len(range)
+            {
+                return Ok((Region::Zeros { len }, version));
+            }
             let read = match as_it_is {
                 Some(read) => read.map(|bytes| payload.extend_from_slice(&bytes)),
                 None => read_region(&file, range, payload),
@@ -95,6 +100,10 @@ impl Container {
                 return Ok((unreadable(inode, &error), version));
             }
             let len = (payload.len() - start) as u64;
+            if perigee_store::is_hole(&payload[start..]) {
+                payload.truncate(start);
+                return Ok((Region::Zeros { len }, version));
+            }
             Ok((Region::Bytes { len }, version))
         })
     }

@@ -117,13 +117,14 @@ struct Compared {
 }
 
 impl Compared {
-    fn sent(self, snapshot: u64, base: Version) -> StateRows {
+    fn sent(self, snapshot: u64, base: Version, content: Option<u64>) -> StateRows {
         StateRows {
             snapshot,
             base,
             in_place: self.in_place,
             rows: self.rows,
             last: self.last,
+            content,
         }
     }
 }
@@ -254,7 +255,8 @@ impl Container {
         if answer.last {
             self.snapshots.lock().open.remove(&number);
         }
-        Ok(answer.sent(number, base))
+        let content = self.env.rooms.content_of(self.id, self.written());
+        Ok(answer.sent(number, base, content))
     }
 
     fn open_snapshot(
@@ -375,6 +377,9 @@ impl Container {
                 return Err("it is not wanted any more".to_owned());
             }
             let (number, base, last) = (page.snapshot, page.base, page.last);
+            if let Some(bytes) = page.content {
+                self.note_content(bytes);
+            }
             came += page.rows.len();
             let TakenOver { rows, through } = rows_taken_over(&in_place, page)
                 .ok_or("the answer is about other rows than were told of")?;

@@ -70,6 +70,11 @@ pub enum Region {
         /// How many bytes of the payload.
         len: u64,
     },
+    /// As `Bytes`, of bytes that are all zero and do not travel.
+    Zeros {
+        /// How many.
+        len: u64,
+    },
 }
 
 /// The answer; regions in the order of the request.
@@ -183,6 +188,8 @@ pub struct StateRows {
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// Nothing follows.
     pub last: bool,
+    /// As [`AskRoom::content`] says of this container.
+    pub content: Option<u64>,
 }
 
 /// How much of a file is current at this member?

@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{Pending, Turn};
 use table::SumTable;
+pub use write::is_hole;
 
 /// Bytes whose validity is stored under one key: bounds what a small invalidation rewrites.
 const SPAN_LEN: u64 = 16 << 20;

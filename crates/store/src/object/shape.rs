@@ -160,6 +160,28 @@ impl Object {
         })
     }
 
+    /// How many bytes of a range lie before the object's end, if all of them are a hole: by the disk, and by their checksums.
+    ///
+    /// Errors: `Invalid` when a part must be fetched first.
+    pub fn hole_len(&self, range: ByteRange) -> Result<Option<u64>, StoreError> {
+        let body = self.body_with_sums(range)?;
+        let len = self.current_len(&body)?;
+        let range = ByteRange::new(range.start.min(len), range.end.min(len));
+        if range.is_empty() {
+            return Ok(None);
+        }
+        self.check_valid(&body, range)?;
+        let data = match self.open_file(&body)? {
+            Some(file) => file
+                .seek(range.start, SeekTo::Data)
+                .map_err(|e| self.io("seek in", &e))?,
+            None => None,
+        };
+        let mut sums = blocks_of(range).map(|block| body.sums.get(block));
+        let hole = data.is_none_or(|at| at >= range.end) && sums.all(|sum| sum == 0);
+        Ok(hole.then_some(range.len()))
+    }
+
     /// The first byte at or after `offset` that is in a hole, or the object's end; `None` beyond it.
     pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>, StoreError> {
         let body = self.body.read();

@@ -24,6 +24,50 @@ struct Bytes<'a> {
     source: Option<&'a dyn DiskFile>,
 }
 
+/// Zeros of which there are fewer in a row take space.
+const HOLE_MIN: usize = 64 << 10;
+
+/// A part of what is put in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    /// Whole blocks of zeros.
+    Hole(ByteRange),
+    Bytes(ByteRange),
+}
+
+/// Whether bytes of a copy need not take space: they are so many zeros that a hole is worth it.
+#[must_use]
+pub fn is_hole(bytes: &[u8]) -> bool {
+    bytes.len() >= HOLE_MIN && is_zero(bytes)
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    let zeros = [0; BLOCK];
+    bytes.chunks(BLOCK).all(|part| *part == zeros[..part.len()])
+}
+
+/// Tells holes from bytes, in order. Holes begin and end at multiples of [`HOLE_MIN`].
+fn holes_and_bytes(range: ByteRange, data: &[u8]) -> Vec<Piece> {
+    let step = HOLE_MIN as u64;
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let end = range.end.min((at / step + 1) * step);
+        let (from, to) = (at - range.start, end - range.start);
+        let hole = is_hole(&data[from as usize..to as usize]);
+        let next = ByteRange::new(at, end);
+        match (pieces.last_mut(), hole) {
+            (Some(Piece::Hole(last)), true) | (Some(Piece::Bytes(last)), false) => {
+                *last = ByteRange::new(last.start, end);
+            }
+            (_, true) => pieces.push(Piece::Hole(next)),
+            (_, false) => pieces.push(Piece::Bytes(next)),
+        }
+        at = end;
+    }
+    pieces
+}
+
 impl Object {
     /// The owner's write: what it covers is valid here afterwards. Durable by [`Object::sync`].
     ///
@@ -106,18 +150,45 @@ impl Object {
         }
         let parts = wanted.fill(range, content);
         for &part in &parts {
-            let at = (part.start - range.start) as usize;
-            let bytes = &data[at..at + part.len() as usize];
-            let bytes = Bytes {
-                data: bytes,
-                reuse: Reuse::Unlikely,
-                source: None,
+            let of = |place: ByteRange| {
+                let at = (place.start - range.start) as usize;
+                &data[at..at + place.len() as usize]
             };
-            self.put(&mut body, part, bytes)?;
+            for piece in holes_and_bytes(part, of(part)) {
+                match piece {
+                    Piece::Hole(hole) => self.put_hole(&mut body, hole)?,
+                    Piece::Bytes(place) => {
+                        let bytes = Bytes {
+                            data: of(place),
+                            reuse: Reuse::Unlikely,
+                            source: None,
+                        };
+                        self.put(&mut body, place, bytes)?;
+                    }
+                }
+            }
             body.invalid.fill(part, content);
             body.filled.extend(spans_of(part));
         }
         Ok(parts)
+    }
+
+    /// Makes whole blocks zeros that take no space. Validity is the caller's.
+    fn put_hole(&self, body: &mut Body, range: ByteRange) -> Result<(), StoreError> {
+        let change = self.note_data_change(Goes::ToFile)?;
+        let file = self.open_for_write(body, Goes::ToFile)?;
+        body.len = self.current_len(body)?;
+        if range.end > body.len {
+            file.set_len(range.end).map_err(|e| self.io("extend", &e))?;
+            body.len = range.end;
+        }
+        file.punch(range).map_err(|e| self.io("punch", &e))?;
+        let committed = self.committed();
+        let kv = &self.core.kv;
+        body.sums.load_used(kv, self.inode, range, committed)?;
+        let blocks = range.start / BLOCK_LEN..range.end / BLOCK_LEN;
+        body.sums.clear(blocks, change);
+        Ok(())
     }
 
     /// Writes bytes and their checksums. Validity is the caller's.

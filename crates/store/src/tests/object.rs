@@ -640,3 +640,37 @@ fn readers_and_writers_of_one_object_do_not_mix_blocks() {
     });
     assert_eq!(object.verify(), Ok(vec![]));
 }
+
+/// A copy takes no more space than what it is a copy of, whatever is in place before.
+#[test]
+fn zeros_that_are_put_in_place_take_no_space() {
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    let content = |zeros: std::ops::Range<usize>| {
+        let mut content = pattern(1, 3 << 20);
+        content[zeros].fill(0);
+        content
+    };
+    let mut blocks = Vec::new();
+    for (version, zeros) in [(1, 1_000_000..3_000_000), (2, 500_000..3 << 20), (3, 0..0)] {
+        let (whole, content) = (r(0, 3 << 20), content(zeros));
+        object.invalidate(whole, v(version)).unwrap();
+        object.install(whole, &content, v(version), None).unwrap();
+        object.sync_wait().unwrap();
+        assert!(object.is_whole());
+        assert_eq!(object.read_bytes(0, 3 << 20).unwrap(), content);
+        assert_eq!(object.verify(), Ok(vec![]));
+        blocks.push(object.allocated_blocks().unwrap() * 512);
+        let hole = object.hole_len(r(1 << 20, 2 << 20)).unwrap();
+        assert_eq!(hole, (version < 3).then_some(1 << 20));
+        assert_eq!(object.hole_len(r(0, 4 << 20)), Ok(None));
+        assert_eq!(object.hole_len(r(3 << 20, 4 << 20)), Ok(None));
+    }
+    assert!(blocks[0] < 1_300_000 && blocks[1] < 700_000, "{blocks:?}");
+    assert!(blocks[2] >= 3 << 20, "{blocks:?}");
+    drop(object);
+    bench.kill();
+    bench.open_and_recover(Adopt::Adopt);
+    let object = bench.object(1);
+    assert_eq!(object.read_bytes(0, 3 << 20).unwrap(), content(0..0));
+}

@@ -4,7 +4,7 @@ use super::{Bench, pattern, r, v};
 use crate::{Adopt, StoreError, WriteBatch};
 use proptest::prelude::*;
 
-const LEN: u64 = 40_000;
+const LEN: u64 = 160_000;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -32,7 +32,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let place = || (0..LEN, 1..12_000u64);
+    let place = || (0..LEN, prop_oneof![1..12_000u64, Just(LEN)]);
     prop_oneof![
         4 => (place(), 0..200u64).prop_map(|((at, len), seed)| Step::Owner { at, len, seed }),
         5 => place().prop_map(|(at, len)| Step::Fetch { at, len }),
@@ -51,7 +51,11 @@ fn run(bench: &mut Bench, owner: &mut Vec<Vec<u8>>, asked_from: &mut usize, step
         Step::Owner { at, len, seed } => {
             let range = cut(at, len);
             let mut bytes = owner.last().unwrap().clone();
-            let data = pattern(seed, range.len() as usize);
+            let data = match seed % 4 {
+                // A copy may have a hole there.
+                0 => vec![0; range.len() as usize],
+                _ => pattern(seed, range.len() as usize),
+            };
             bytes[range.start as usize..range.end as usize].copy_from_slice(&data);
             owner.push(bytes);
             let mut batch = WriteBatch::new();
