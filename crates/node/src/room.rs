@@ -57,12 +57,13 @@ pub(crate) async fn keep_asking(env: Arc<Env>) {
         let mut members: BTreeMap<NodeId, u64> = BTreeMap::new();
         let mut questions: BTreeMap<NodeId, AskRoom> = BTreeMap::new();
         let (ended, counted) = (env.usage.ended(), env.usage.containers());
-        rooms.contents.lock().counted(ended, &counted);
+        let elsewhere = env.usage.elsewhere();
+        rooms.contents.lock().counted(ended, &counted, elsewhere);
         for container in env.all_containers() {
             let (nodes, unrecorded) = container.owed_to();
             for node in nodes {
                 *members.entry(node).or_default() += unrecorded;
-                let content = rooms.content_of(container.id, container.written());
+                let content = rooms.content_of(container.id, container.taken());
                 let content = content.map(|bytes| (container.id, bytes));
                 questions.entry(node).or_default().content.extend(content);
             }
@@ -91,13 +92,21 @@ pub(crate) async fn keep_asking(env: Arc<Env>) {
 struct Contents {
     ended: Option<Instant>,
     counted: BTreeMap<ContainerId, u64>,
+    /// What is in no file of a container: nobody has counted whose it is.
+    elsewhere: u64,
     /// What had been written to each when it was first asked about after the last count, and after the one before.
     written: BTreeMap<ContainerId, (Option<u64>, u64)>,
 }
 
 impl Contents {
     /// What was counted last.
-    fn counted(&mut self, ended: Option<Instant>, counted: &BTreeMap<ContainerId, u64>) {
+    fn counted(
+        &mut self,
+        ended: Option<Instant>,
+        counted: &BTreeMap<ContainerId, u64>,
+        elsewhere: u64,
+    ) {
+        self.elsewhere = elsewhere;
         if ended != self.ended {
             self.ended = ended;
             self.counted.clone_from(counted);
@@ -107,13 +116,16 @@ impl Contents {
         }
     }
 
-    /// Bytes that the files of a container take, at most; `None` before the first count. `written`: to them, ever.
-    fn of(&mut self, container: ContainerId, written: u64) -> Option<u64> {
+    /// Bytes that the files of a container take, at most; `None` before the first count. `written`: to them, ever; `missing`: what this
+    /// node has yet to fetch itself.
+    fn of(&mut self, container: ContainerId, (written, missing): (u64, u64)) -> Option<u64> {
         self.ended?;
         let (last, before) = self.written.entry(container).or_default();
         last.get_or_insert(written);
         let counted = self.counted.get(&container).copied().unwrap_or(0);
-        Some(counted.saturating_add(written.saturating_sub(*before)))
+        let here = counted.saturating_add(self.elsewhere);
+        let since = written.saturating_sub(*before);
+        Some(here.saturating_add(since).saturating_add(missing))
     }
 }
 
@@ -171,10 +183,10 @@ impl Member {
 }
 
 impl Rooms {
-    /// Bytes that the files of a container take on this node's disk, at most; `None` before they were counted. `written`: to them,
-    /// ever.
-    pub(crate) fn content_of(&self, container: ContainerId, written: u64) -> Option<u64> {
-        self.contents.lock().of(container, written)
+    /// Bytes that the files of a container take on this node's disk, at most; `None` before they were counted. `taken`: what was
+    /// written to them, ever, and what this node has yet to fetch.
+    pub(crate) fn content_of(&self, container: ContainerId, taken: (u64, u64)) -> Option<u64> {
+        self.contents.lock().of(container, taken)
     }
 
     /// Counts `len` bytes that `members` will have to take, if they can. One that never told counts as one that can.
@@ -262,16 +274,16 @@ mod tests {
     fn what_is_written_beside_a_count_of_the_disk_is_not_left_out() {
         let one = ContainerId::ROOT;
         let mut contents = Contents::default();
-        assert_eq!(contents.of(one, 10), None);
+        assert_eq!(contents.of(one, (10, 0)), None);
         let at = |seconds| Some(Instant::now() + Duration::from_secs(seconds));
-        contents.counted(at(1), &BTreeMap::new());
-        assert_eq!(contents.of(one, 10), Some(10));
-        assert_eq!(contents.of(one, 15), Some(15));
+        contents.counted(at(1), &BTreeMap::new(), 0);
+        assert_eq!(contents.of(one, (10, 0)), Some(10));
+        assert_eq!(contents.of(one, (15, 0)), Some(15));
         // Begun after it was heard of the first: what had been written by then is in it.
-        contents.counted(at(2), &[(one, 14)].into());
-        assert_eq!(contents.of(one, 17), Some(14 + 7));
-        contents.counted(at(3), &[(one, 17)].into());
-        assert_eq!(contents.of(one, 18), Some(17 + 1));
+        contents.counted(at(2), &[(one, 14)].into(), 0);
+        assert_eq!(contents.of(one, (17, 0)), Some(14 + 7));
+        contents.counted(at(3), &[(one, 17)].into(), 100);
+        assert_eq!(contents.of(one, (18, 4)), Some(17 + 1 + 4 + 100));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use perigee_meta::stripe::Cuts;
 use perigee_meta::stripe::job::Known;
 use perigee_meta::{Attr, Leftovers, Touched};
 use perigee_types::{ContainerId, InodeId, SessionId, Span, Tick};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,6 +33,8 @@ struct State {
     columns: HashMap<InodeId, InodeId>,
     /// How many things each session has under way at columns.
     at_work: HashMap<SessionId, usize>,
+    /// Sessions that had no answer to something.
+    unsure: BTreeSet<SessionId>,
 }
 
 /// See the module.
@@ -131,10 +133,16 @@ impl Stripes {
         for file in state.files.values_mut() {
             file.known.remove(&session);
         }
-        match state.at_work.contains_key(&session) {
+        let unsure = state.unsure.remove(&session);
+        match unsure || state.at_work.contains_key(&session) {
             true => Leftovers::Perhaps,
             false => Leftovers::None,
         }
+    }
+
+    /// A call of a session to a column was given up: it may be carried out at any time.
+    pub(crate) fn note_unsure(&self, session: SessionId) {
+        self.state.write().unsure.insert(session);
     }
 
     /// A session has something to do at columns, until this is dropped.

@@ -75,6 +75,15 @@ impl Usage {
         last.map_or_else(BTreeMap::new, |count| count.found.containers.clone())
     }
 
+    /// What is not in files of containers, as of the last count: keys, among which small files lie, and logs.
+    pub(crate) fn elsewhere(&self) -> u64 {
+        let state = self.state.lock();
+        state.last.as_ref().map_or(0, |count| {
+            let files: u64 = count.found.containers.values().sum();
+            count.found.bytes.saturating_sub(files)
+        })
+    }
+
     /// When the last count ended; none before it.
     pub(crate) fn ended(&self) -> Option<Instant> {
         self.state.lock().last.as_ref().map(|count| count.ended)

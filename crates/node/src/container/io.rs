@@ -21,7 +21,6 @@ use perigee_types::{
     Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
 };
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tracing::{debug, error};
 
@@ -85,6 +84,7 @@ impl State {
     /// A write is in place, and its record comes later; says whether that is due now.
     pub(super) fn take_write(&mut self, inode: InodeId, taken: &Taken) -> bool {
         self.pull.on_own_write(inode, taken.range);
+        self.written += taken.range.len();
         self.dirty.add(inode, taken)
     }
 }
@@ -393,7 +393,6 @@ impl Container {
         let replaced = ByteRange::new(offset.min(len), range.end.min(len));
         self.keep_content(&file, inode, replaced)?;
         let _under_way = self.intend(inode, replaced);
-        self.written.fetch_add(range.len(), Ordering::Relaxed);
         if let Err(error) = file.object.write(offset, data) {
             if matches!(error, StoreError::NoSpace) && !replaced.is_empty() {
                 let placed = Placed {
@@ -754,7 +753,12 @@ impl Container {
     }
 
     /// Whether a write to a file that may be striped, or to a column, goes where its writer takes it to go.
-    fn admit_striped(&self, st: &State, request: &WriteRequest, len: u64) -> Result<(), Failed> {
+    pub(super) fn admit_striped(
+        &self,
+        st: &State,
+        request: &WriteRequest,
+        len: u64,
+    ) -> Result<(), Failed> {
         if request.cuts.is_none() && !self.env.directory.read().stripes_files() {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use super::execute::Owed;
 use super::view::{Foreign, owner_view};
-use super::{After, Container, Failed, Request, State, Told};
+use super::{After, Container, Failed, Request, State};
 use crate::env::Env;
 use perigee_cluster::NodeState;
 use perigee_meta::lock::cycle::Wait;
@@ -159,6 +159,17 @@ impl Container {
     ) {
         for inode in st.lock_queue.ran(operation, reply) {
             self.tell_waiters(st, now, inode, after);
+        }
+        if let (Op::ReleaseSession { .. } | Op::ExpireSession { .. }, Reply::Inodes(ended)) =
+            (operation, reply)
+            && !ended.is_empty()
+        {
+            let (env, id, ended) = (self.env.clone(), self.id, ended.clone());
+            after.push(move || {
+                if let Some(container) = env.container(id) {
+                    container.end_fences(ended);
+                }
+            });
         }
     }
 
@@ -332,10 +343,8 @@ impl Container {
                 SessionEnd::WithoutItsWord => Op::ExpireSession { container, session },
             },
         };
-        let me = self.clone();
-        let answer = move |result: Result<Told, Failed>| match result {
-            Ok(told) => me.end_fences(told.reply),
-            Err(error) => {
+        let answer = move |result: Result<_, Failed>| {
+            if let Err(error) = result {
                 // The next round tries again.
                 warn!(%container, %session, ?error, "locks of a lost session not released");
             }
@@ -344,10 +353,7 @@ impl Container {
     }
 
     /// Locks on these have ended: where that is a cut of columns, it is brought to its end. Who is to be granted a lock does it too.
-    fn end_fences(self: &Arc<Self>, ended: Reply) {
-        let Reply::Inodes(mut inodes) = ended else {
-            return;
-        };
+    fn end_fences(self: &Arc<Self>, mut inodes: Vec<InodeId>) {
         if !self.env.directory.read().stripes_files() {
             return;
         }
@@ -357,11 +363,15 @@ impl Container {
         let me = self.clone();
         self.env.runtime.spawn(async move {
             inodes.retain(|inode| me.has_columns(*inode));
-            for inode in inodes {
-                if let Err(error) = router.clone().end_cut(inode).await {
-                    warn!(%inode, %error, "columns not told that locks have ended");
+            let ends = inodes.into_iter().map(|inode| {
+                let router = router.clone();
+                async move {
+                    if let Err(error) = router.end_cut(inode).await {
+                        warn!(%inode, %error, "columns not told that locks have ended");
+                    }
                 }
-            }
+            });
+            futures_util::future::join_all(ends).await;
         });
     }
 

@@ -54,7 +54,7 @@ use perigee_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 
 pub(crate) use execute::{Request, Told, changes};
@@ -217,6 +217,8 @@ pub(crate) struct State {
     moving: bool,
     /// How often this node has given the container away to a member that worked in it.
     given_away: u64,
+    /// Bytes that were written to its files here, ever.
+    written: u64,
     /// What its files take on the disk of its owner, in bytes, as that last told.
     content: Option<u64>,
     /// No hand-over is tried before this moment.
@@ -275,8 +277,6 @@ pub(crate) struct Container {
     snapshots: Mutex<transfer::Snapshots>,
     /// What this node keeps of it can be relied on no more: this node leaves it, until it is started again.
     failing: AtomicBool,
-    /// Bytes that were written to its files here.
-    written: AtomicU64,
     /// Columns of removed files are being dropped.
     drops_columns: AtomicBool,
     /// The mounts of this host are on their way to forget its content.

@@ -14,7 +14,7 @@ use perigee_store::{Space, Store, StoreError, WriteBatch};
 use perigee_types::{Batch, ContainerId, Epoch, Seq, Tick};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -108,6 +108,7 @@ impl Container {
             moving: false,
             given_away: 0,
             content: None,
+            written: 0,
             hands_over_from: Tick(0),
             cedes_since: None,
             move_over: None,
@@ -152,7 +153,6 @@ impl Container {
             abroad: Arc::default(),
             snapshots: Mutex::new(transfer::Snapshots::default()),
             failing: AtomicBool::new(false),
-            written: AtomicU64::new(0),
             drops_columns: AtomicBool::new(false),
             forgetting: AtomicBool::new(false),
             looks_often: AtomicBool::new(false),

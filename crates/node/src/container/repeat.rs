@@ -94,6 +94,20 @@ impl Container {
             }
             self.unproven(st, request.inode, before)?
         };
+        // Others may have gone on without these bytes since, under a lock that this session has lost.
+        if !parts.is_empty() {
+            if st.lock_queue.keeps_out(request.inode, request.session) {
+                return Err(Errno::EIO.into());
+            }
+            match request
+                .cuts
+                .map(|_| self.admit_striped(st, request, range.len()))
+            {
+                None | Some(Ok(())) => {}
+                Some(Err(Failed::Errno(Errno::ESTALE))) => return Err(Errno::EIO.into()),
+                Some(Err(_)) => return Err(Elsewhere::NotReady.into()),
+            }
+        }
         let touched = touched(request);
         if !parts.is_empty() && st.leases.is_kept(now, request.session, &touched) {
             return Err(Elsewhere::NotReady.into());

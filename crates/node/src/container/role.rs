@@ -9,7 +9,6 @@ use perigee_replica::Role;
 use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, NodeId, Seq};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tracing::{error, info, warn};
 
@@ -70,9 +69,10 @@ impl Container {
         at_most(st.pull.missing_bytes(), st.content)
     }
 
-    /// Bytes that were written to its files here, ever.
-    pub(crate) fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+    /// Bytes that were written to its files here, ever, and those that are yet to come.
+    pub(crate) fn taken(&self) -> (u64, u64) {
+        let st = self.state.lock();
+        (st.written, st.pull.missing_bytes())
     }
 
     /// What its files take on the disk of its owner, in bytes.
@@ -201,6 +201,8 @@ impl Container {
         }
         st.pull.on_source_changed();
         st.pull.look_again();
+        // The next owner counts its own disk.
+        st.content = None;
         self.sources_changed.notify_waiters();
         self.refill.notify_one();
     }

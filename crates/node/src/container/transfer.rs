@@ -255,7 +255,7 @@ impl Container {
         if answer.last {
             self.snapshots.lock().open.remove(&number);
         }
-        let content = self.env.rooms.content_of(self.id, self.written());
+        let content = self.env.rooms.content_of(self.id, self.taken());
         Ok(answer.sent(number, base, content))
     }
 
@@ -566,7 +566,7 @@ mod tests {
                 .iter()
                 .map(|(key, value)| key.len() + value.len());
             bytes += came.sum::<usize>();
-            let page = rows_taken_over(&had, answer.sent(1, Version::default())).unwrap();
+            let page = rows_taken_over(&had, answer.sent(1, Version::default(), None)).unwrap();
             rows.extend(page.rows);
             request.after = page.through.or(request.after);
             if last {

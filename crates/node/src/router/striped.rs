@@ -192,11 +192,20 @@ impl Router {
                     };
                     self.write_part(write, part, told);
                     let wrote = receiver.await.unwrap_or(Err(Errno::EIO));
+                    if wrote == Err(Errno::EIO) {
+                        self.env.stripes.note_unsure(session);
+                    }
                     Told::Wrote(wrote.map(|_| ()))
                 }
             }
         });
         join_all(asked).await
+    }
+
+    /// Whether this is a mount that is no more.
+    fn is_over(&self, session: SessionId) -> bool {
+        let sessions = &self.env.sessions;
+        session != sessions.own() && sessions.mounted(&[session]).is_empty()
     }
 
     /// Runs a job to its end, from these questions on if it has asked some. `bytes`: what is to be written, from where it begins.
@@ -207,13 +216,17 @@ impl Router {
         first: Option<Vec<Ask>>,
         bytes: impl Fn(&J) -> (u64, Bytes),
     ) -> Ran<J::Outcome> {
-        let _at_work = self.env.stripes.at_work(session);
         let within = |width| containers_for_columns(&self.env.directory.read(), inode, width);
         let mut helped = Helped::No;
         let mut next = first.map_or_else(|| job.step(&within), Step::Ask);
         loop {
             match next {
                 Step::Done(result) => return Ran { result, helped },
+                // What a mount has left goes no further: the file's next owner may not know that its locks are others' now.
+                Step::Ask(_) if self.is_over(session) => {
+                    let result = Err(Errno::EIO);
+                    return Ran { result, helped };
+                }
                 Step::Ask(asks) => {
                     if asks.iter().any(helps) {
                         helped = Helped::Yes;
@@ -235,10 +248,12 @@ impl Router {
         done: Done<Bytes>,
     ) {
         let env = self.env.clone();
+        let at_work = self.env.stripes.at_work(session);
         env.runtime.spawn(async move {
             let known = self.env.stripes.known(session, inode);
             let mut job = Read::new(inode, range, known, Faults::default());
             let ran = self.run(session, (inode, &mut job), None, nothing).await;
+            drop(at_work);
             done(ran.result);
             self.forget_cut(inode, ran.helped);
         });
@@ -253,6 +268,7 @@ impl Router {
         done: Done<ByteRange>,
     ) {
         let env = self.env.clone();
+        let at_work = self.env.stripes.at_work(session);
         env.runtime.spawn(async move {
             let now = self.env.clock.now();
             let begin = self.env.stripes.begin_write(session, inode, now);
@@ -269,6 +285,7 @@ impl Router {
                 (start, data.clone())
             };
             let ran = self.run(session, (inode, &mut job), None, bytes).await;
+            drop(at_work);
             if let Ok(wrote) = &ran.result {
                 self.env.stripes.wrote(inode, wrote.claimed, now);
             }
@@ -278,7 +295,7 @@ impl Router {
     }
 
     fn learn(&self, session: SessionId, known: Option<&Known>) {
-        if let Some(known) = known {
+        if let Some(known) = known.filter(|_| !self.is_over(session)) {
             self.env.stripes.know(session, known);
         }
     }
@@ -301,10 +318,12 @@ impl Router {
                 Step::Done(result) => done(result.map(|reply| (reply, ttl))),
                 Step::Ask(asks) => {
                     let env = me.env.clone();
+                    let at_work = env.stripes.at_work(session);
                     env.runtime.spawn(async move {
                         let inode = job.inode();
                         let of = (inode, &mut job);
                         let ran = me.run(session, of, Some(asks), nothing).await;
+                        drop(at_work);
                         done(ran.result.map(|reply| (reply, Duration::ZERO)));
                         me.forget_cut(inode, ran.helped);
                     });

@@ -178,10 +178,12 @@ impl Object {
         let change = self.note_data_change(Goes::ToFile)?;
         let file = self.open_for_write(body, Goes::ToFile)?;
         body.len = self.current_len(body)?;
-        if range.end > body.len {
+        // The object may be longer than what is on the disk: what is invalid of it has no bytes yet.
+        let physical = file.size().map_err(|e| self.io("look at", &e))?;
+        if range.end > physical {
             file.set_len(range.end).map_err(|e| self.io("extend", &e))?;
-            body.len = range.end;
         }
+        body.len = body.len.max(range.end);
         file.punch(range).map_err(|e| self.io("punch", &e))?;
         let committed = self.committed();
         let kv = &self.core.kv;

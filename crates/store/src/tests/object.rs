@@ -674,3 +674,21 @@ fn zeros_that_are_put_in_place_take_no_space() {
     let object = bench.object(1);
     assert_eq!(object.read_bytes(0, 3 << 20).unwrap(), content(0..0));
 }
+
+/// Of a member that has fetched nothing but zeros the file is as long as the object.
+#[test]
+fn an_object_of_zeros_keeps_its_length_over_a_crash() {
+    let mut bench = Bench::new();
+    let object = bench.object(1);
+    let whole = r(0, 1 << 20);
+    object.invalidate(whole, v(1)).unwrap();
+    object
+        .install(whole, &vec![0; 1 << 20], v(1), None)
+        .unwrap();
+    object.sync_wait().unwrap();
+    object.write(0, b"touched").unwrap();
+    drop(object);
+    bench.kill();
+    bench.open_and_recover(Adopt::Adopt);
+    assert_eq!(bench.object(1).len(), Ok(1 << 20));
+}
