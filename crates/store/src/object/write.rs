@@ -25,7 +25,7 @@ struct Bytes<'a> {
 }
 
 /// Zeros of which there are fewer in a row take space.
-const HOLE_MIN: usize = 64 << 10;
+pub(super) const HOLE_MIN: usize = 64 << 10;
 
 /// A part of what is put in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
