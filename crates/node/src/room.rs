@@ -4,7 +4,9 @@
 //! acknowledge more than they can. The count is what a member last told, less what it still has to fetch, less what
 //! writes here took since it was asked. Somebody else may fill that disk meanwhile: then an fsync says so.
 
+use crate::container::Container;
 use crate::env::Env;
+use crate::usage::Usage;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_proto::message::data::{AskRoom, Room};
@@ -27,8 +29,7 @@ const ANSWER: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(20);
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What is yet to be fetched of a container is not known to be holes before it comes. The owner's count may be some seconds old, and
-/// leaves out what lies among the keys.
+/// Bytes that are yet to be fetched of a container, where a copy takes so many in all: what is a hole is not known before it comes.
 pub(crate) fn at_most(missing: u64, content: Option<u64>) -> u64 {
     content.map_or(missing, |content| {
         missing.min(content.saturating_add(MARGIN))
@@ -55,25 +56,19 @@ pub(crate) async fn keep_asking(env: Arc<Env>) {
     _ = env.usage.bytes().await;
     loop {
         let mut members: BTreeMap<NodeId, u64> = BTreeMap::new();
-        let mut questions: BTreeMap<NodeId, AskRoom> = BTreeMap::new();
-        let (ended, counted) = (env.usage.ended(), env.usage.containers());
-        let elsewhere = env.usage.elsewhere();
-        rooms.contents.lock().counted(ended, &counted, elsewhere);
-        for container in env.all_containers() {
+        let containers = env.all_containers();
+        rooms.contents.lock().look(&env.usage, &containers);
+        for container in containers {
             let (nodes, unrecorded) = container.owed_to();
             for node in nodes {
                 *members.entry(node).or_default() += unrecorded;
-                let content = rooms.content_of(container.id, container.taken());
-                let content = content.map(|bytes| (container.id, bytes));
-                questions.entry(node).or_default().content.extend(content);
             }
         }
         rooms.keep(&members);
         let asks = members.into_iter().map(|(node, unrecorded)| {
             let asked = rooms.ask(node, unrecorded, env.clock.now());
-            let question = questions.remove(&node).unwrap_or_default();
             async move {
-                match env.ask(node, &question, Bytes::new(), ANSWER).await {
+                match env.ask(node, &AskRoom, Bytes::new(), ANSWER).await {
                     Ok((room, _)) => rooms.told(node, asked, room),
                     // It counts as it last told, or is no member for long.
                     Err(error) => debug!(%node, %error, "room not told"),
@@ -87,44 +82,45 @@ pub(crate) async fn keep_asking(env: Arc<Env>) {
     }
 }
 
-/// What the files of containers take on this node's disk: what was counted, and what was written to them since before the count began.
+/// What the files of containers take on this node's disk: what was counted, and what was written to them since the count before, in
+/// whose time the last one began.
 #[derive(Debug, Default)]
 struct Contents {
     ended: Option<Instant>,
     counted: BTreeMap<ContainerId, u64>,
     /// What is in no file of a container: nobody has counted whose it is.
     elsewhere: u64,
-    /// What had been written to each when it was first asked about after the last count, and after the one before.
-    written: BTreeMap<ContainerId, (Option<u64>, u64)>,
+    /// What had been written to each when the last two counts were heard of.
+    written: BTreeMap<ContainerId, [u64; 2]>,
 }
 
 impl Contents {
-    /// What was counted last.
-    fn counted(
-        &mut self,
-        ended: Option<Instant>,
-        counted: &BTreeMap<ContainerId, u64>,
-        elsewhere: u64,
-    ) {
-        self.elsewhere = elsewhere;
-        if ended != self.ended {
-            self.ended = ended;
-            self.counted.clone_from(counted);
-            for (last, before) in self.written.values_mut() {
-                *before = last.take().unwrap_or(*before);
-            }
+    /// Whether there is a new count.
+    fn look(&mut self, usage: &Usage, containers: &[Arc<Container>]) {
+        if usage.ended() == self.ended {
+            return;
         }
+        self.ended = usage.ended();
+        self.counted = usage.containers();
+        self.elsewhere = usage.elsewhere();
+        for container in containers {
+            self.heard(container.id, container.taken().0);
+        }
+    }
+
+    fn heard(&mut self, container: ContainerId, written: u64) {
+        let heard = self.written.entry(container).or_default();
+        *heard = [heard[1], written];
     }
 
     /// Bytes that the files of a container take, at most; `None` before the first count. `written`: to them, ever; `missing`: what this
     /// node has yet to fetch itself.
-    fn of(&mut self, container: ContainerId, (written, missing): (u64, u64)) -> Option<u64> {
+    fn of(&self, container: ContainerId, (written, missing): (u64, u64)) -> Option<u64> {
         self.ended?;
-        let (last, before) = self.written.entry(container).or_default();
-        last.get_or_insert(written);
+        let [before, _] = self.written.get(&container).copied().unwrap_or_default();
         let counted = self.counted.get(&container).copied().unwrap_or(0);
         let here = counted.saturating_add(self.elsewhere);
-        let since = written.saturating_sub(*before);
+        let since = written.saturating_sub(before);
         Some(here.saturating_add(since).saturating_add(missing))
     }
 }
@@ -275,15 +271,17 @@ mod tests {
         let one = ContainerId::ROOT;
         let mut contents = Contents::default();
         assert_eq!(contents.of(one, (10, 0)), None);
-        let at = |seconds| Some(Instant::now() + Duration::from_secs(seconds));
-        contents.counted(at(1), &BTreeMap::new(), 0);
-        assert_eq!(contents.of(one, (10, 0)), Some(10));
+        contents.ended = Some(Instant::now());
+        contents.heard(one, 10);
         assert_eq!(contents.of(one, (15, 0)), Some(15));
         // Begun after it was heard of the first: what had been written by then is in it.
-        contents.counted(at(2), &[(one, 14)].into(), 0);
+        contents.counted = [(one, 14)].into();
+        contents.heard(one, 16);
         assert_eq!(contents.of(one, (17, 0)), Some(14 + 7));
-        contents.counted(at(3), &[(one, 17)].into(), 100);
-        assert_eq!(contents.of(one, (18, 4)), Some(17 + 1 + 4 + 100));
+        contents.counted = [(one, 17)].into();
+        contents.elsewhere = 100;
+        contents.heard(one, 17);
+        assert_eq!(contents.of(one, (18, 4)), Some(17 + 2 + 100 + 4));
     }
 
     #[test]

@@ -286,12 +286,7 @@ async fn members(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
             reply::<data::AskValid>(&data::Valid { bytes })
         }
         data::AskRoom::METHOD => {
-            let request: data::AskRoom = decode(body)?;
-            for (id, bytes) in request.content {
-                if let Some(container) = env.container(id) {
-                    container.note_content(bytes);
-                }
-            }
+            let _: data::AskRoom = decode(body)?;
             let me = env.clone();
             let room = blocking(env, move || match me.store.space() {
                 Ok(space) => Ok(crate::room::of_this_node(&me, &space)),

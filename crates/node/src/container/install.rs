@@ -108,7 +108,7 @@ impl Container {
         let mut answers = asked.into_iter().zip(&got.regions);
         for (asked, (region, as_of)) in answers.by_ref() {
             let fetch = asked.fetch;
-            let len = match region {
+            let bytes = match region {
                 Region::Beside { len, same } => {
                     let own = asked.in_place.as_ref();
                     let sent = payload.get(at..).unwrap_or_default();
@@ -131,24 +131,15 @@ impl Container {
                     }
                     continue;
                 }
-                Region::Bytes { len } => usize::try_from(*len).unwrap_or(usize::MAX),
+                Region::Bytes { len } => {
+                    let len = usize::try_from(*len).unwrap_or(usize::MAX);
+                    let sent = at.checked_add(len).and_then(|end| payload.get(at..end));
+                    at = at.saturating_add(len);
+                    sent.map(|sent| payload.slice_ref(sent))
+                }
                 Region::Zeros { len } => {
-                    let zeros = usize::try_from(*len).ok().and_then(|len| ZEROS.get(..len));
-                    let Some(zeros) = zeros else {
-                        warn!(container = %self.id, "answer to a fetch has more zeros than were asked for");
-                        taken.left.push(asked);
-                        taken.round = Round::Failed;
-                        continue;
-                    };
-                    let arrived = Arrived {
-                        fetch,
-                        bytes: Bytes::from_static(zeros),
-                        as_of: *as_of,
-                    };
-                    if self.arrived(arrived) == Round::Failed {
-                        taken.round = Round::Failed;
-                    }
-                    continue;
+                    let len = usize::try_from(*len).unwrap_or(usize::MAX);
+                    ZEROS.get(..len).map(Bytes::from_static)
                 }
                 Region::Gone => {
                     // Its removal is on the way in the log.
@@ -176,18 +167,17 @@ impl Container {
                     continue;
                 }
             };
-            let Some(bytes) = at.checked_add(len).and_then(|end| payload.get(at..end)) else {
-                warn!(container = %self.id, "answer to a fetch is shorter than it says");
+            let Some(bytes) = bytes else {
+                warn!(container = %self.id, "answer to a fetch has not the bytes that it tells of");
                 taken.left.push(asked);
                 taken.round = Round::Failed;
                 continue;
             };
             let arrived = Arrived {
                 fetch,
-                bytes: payload.slice_ref(bytes),
+                bytes,
                 as_of: *as_of,
             };
-            at += len;
             if self.arrived(arrived) == Round::Failed {
                 taken.round = Round::Failed;
             }

@@ -219,7 +219,7 @@ pub(crate) struct State {
     given_away: u64,
     /// Bytes that were written to its files here, ever.
     written: u64,
-    /// What its files take on the disk of its owner, in bytes, as that last told.
+    /// What its files take on the disk of its owner, in bytes, as that told when it gave the state that is being filled.
     content: Option<u64>,
     /// No hand-over is tried before this moment.
     hands_over_from: Tick,

@@ -112,12 +112,8 @@ pub struct DataSynced {
 }
 
 /// An owner asks how much a member's disk can take.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AskRoom {
-    /// What the files of containers that the asker owns take on its own disk, as far as that was counted: a copy needs no
-    /// more, however much of their length is holes.
-    pub content: Vec<(ContainerId, u64)>,
-}
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskRoom;
 
 /// The disk under a member's store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,7 +184,8 @@ pub struct StateRows {
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// Nothing follows.
     pub last: bool,
-    /// As [`AskRoom::content`] says of this container.
+    /// Bytes that the container's files take on the owner's disk, at most, as far as that was counted: a copy needs no more,
+    /// however much of their length is holes.
     pub content: Option<u64>,
 }
 
