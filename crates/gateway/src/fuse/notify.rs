@@ -98,7 +98,8 @@ impl Session {
     ) {
         let About { inode, asked, .. } = about;
         let passed_over = self.kernel.crossing.is_passed_over(inode, asked);
-        if !passed_over && !self.kernel.waits_to_grow(&about) {
+        let grows = self.kernel.waits_to_grow(&about) || self.kernel.keeps_less(&about);
+        if !passed_over && !grows {
             self.kernel.gave(&about, Took::Yes);
             return answer();
         }
@@ -108,6 +109,8 @@ impl Session {
             kernel.wait_to_grow(&about);
             if kernel.crossing.has_crossed(inode, asked) {
                 kernel.drop_pages(inode, 0);
+            } else if kernel.keeps_less(&about) {
+                kernel.drop_tail(inode);
             }
             if let Some(len) = about.len
                 && kernel.crossing.is_passed_over(inode, asked)
