@@ -15,22 +15,19 @@
 //! for before names were to be forgotten are given for no time, and names are to be forgotten once more when a listing
 //! has been taken in.
 
+use super::short_reads::ShortReads;
 use parking_lot::Mutex;
 use perigee_types::InodeId;
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How soon after it was given an answer is taken in: the program that waits for it has to run.
 const TAKEN_IN: Duration = Duration::from_secs(1);
 /// The same of a listing. Who changes a name that another host has just listed waits for so long.
 const LISTING_TAKEN_IN: Duration = Duration::from_millis(20);
-/// The same of a read's. Who tells of a longer file waits for so long.
-const READ_TAKEN_IN: Duration = Duration::from_millis(10);
 /// The same of an answer by which a file has grown.
 const GROWTH_TAKEN_IN: Duration = Duration::from_millis(50);
-/// Reads that are remembered for so long.
-const READS: usize = 256;
 /// Two inodes that share a place make answers be given for no time without need, and nothing else.
 const PLACES: usize = 4_096;
 const SHARDS: usize = 16;
@@ -46,10 +43,7 @@ pub(super) struct Crossing {
     overtaken: Places,
     /// When the kernel was told a length last.
     told: Places,
-    /// Reads that were answered with fewer bytes than were asked for, in that order.
-    short: Mutex<VecDeque<Short>>,
-    /// How many these are.
-    shorts: AtomicUsize,
+    pub(super) short_reads: ShortReads,
     /// Inodes that the kernel was given and has not forgotten.
     named: [Mutex<HashMap<InodeId, Named>>; SHARDS],
     begun: Instant,
@@ -105,14 +99,6 @@ pub(super) enum Took {
     Perhaps,
 }
 
-/// A read that was answered with fewer bytes than were asked for.
-#[derive(Debug, Clone, Copy)]
-struct Short {
-    inode: InodeId,
-    thread: u32,
-    taken_in: Instant,
-}
-
 #[derive(Debug, Default)]
 struct Listings {
     forgotten: u64,
@@ -134,8 +120,7 @@ impl Default for Crossing {
             noticed: Places::default(),
             overtaken: Places::default(),
             told: Places::default(),
-            short: Mutex::default(),
-            shorts: AtomicUsize::new(0),
+            short_reads: ShortReads::default(),
             named: Default::default(),
             begun: Instant::now(),
             listings: Mutex::default(),
@@ -210,7 +195,6 @@ impl Crossing {
     /// The kernel is about to be told that a file is `len` long, and takes that.
     pub(super) fn tells_len(&self, inode: InodeId, len: u64) {
         self.say_len(inode, |_| len);
-        self.gave_len(inode, len, Took::Yes);
     }
 
     /// The kernel is given an answer by which a file is `len` long. It may pass over it.
@@ -268,42 +252,7 @@ impl Crossing {
         if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
             named.short = named.short.wrapping_add(1).max(1);
         }
-        let at = now + READ_TAKEN_IN;
-        let mut short = self.short.lock();
-        while short.len() >= READS || short.front().is_some_and(|read| read.taken_in <= now) {
-            short.pop_front();
-        }
-        short.push_back(Short {
-            inode,
-            thread,
-            taken_in: at,
-        });
-        self.shorts.store(short.len(), Ordering::SeqCst);
-    }
-
-    /// A thread asks for something: it has taken in what it was answered before.
-    pub(super) fn asks(&self, thread: u32) {
-        if self.shorts.load(Ordering::SeqCst) > 0 {
-            let mut short = self.short.lock();
-            short.retain(|read| read.thread != thread);
-            self.shorts.store(short.len(), Ordering::SeqCst);
-        }
-    }
-
-    /// When all such answers about a file have been taken in, but for that thread's; `None`: they are.
-    pub(super) fn short_taken_in(
-        &self,
-        inode: InodeId,
-        thread: u32,
-        now: Instant,
-    ) -> Option<Instant> {
-        if self.shorts.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
-        let short = self.short.lock();
-        let of_others = |read: &&Short| read.inode == inode && read.thread != thread;
-        let last = short.iter().rev().find(of_others);
-        last.map(|read| read.taken_in).filter(|at| *at > now)
+        self.short_reads.begins(inode, thread, now);
     }
 
     /// How many answers may have left the kernel a page of a file that was filled up with zeros behind the end.
@@ -373,7 +322,7 @@ impl Crossing {
 }
 
 /// Inodes of one container differ in their low bits, and containers in their high ones.
-fn mixed(inode: InodeId) -> usize {
+pub(super) fn mixed(inode: InodeId) -> usize {
     (inode.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
 }
 
@@ -430,25 +379,6 @@ mod tests {
         crossing.notice(FILE);
         crossing.answers_len(FILE, fourth, 110);
         assert_eq!(crossing.told_len(FILE), 120);
-    }
-
-    #[test]
-    fn an_answer_that_ends_early_is_taken_in_after_a_while_or_with_the_next_question() {
-        let crossing = Crossing::default();
-        let now = Instant::now();
-        assert_eq!(crossing.short_taken_in(FILE, 1, now), None);
-        crossing.reads_short(FILE, 2, now);
-        let at = crossing.short_taken_in(FILE, 1, now).unwrap();
-        assert!(at > now);
-        assert_eq!(crossing.short_taken_in(FILE, 1, at), None);
-        assert_eq!(crossing.short_taken_in(FILE, 2, now), None, "its own");
-        assert_eq!(crossing.short_taken_in(InodeId(8), 1, now), None);
-        crossing.asks(2);
-        assert_eq!(crossing.short_taken_in(FILE, 1, now), None);
-        for number in 0..2 * READS as u64 {
-            crossing.reads_short(InodeId(100 + number), 2, now);
-        }
-        assert_eq!(crossing.short.lock().len(), READS);
     }
 
     #[test]

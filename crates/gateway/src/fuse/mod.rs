@@ -19,6 +19,7 @@ mod pages;
 mod point;
 mod reply;
 mod session;
+mod short_reads;
 mod slice;
 mod turns;
 mod waiting;

@@ -4,6 +4,7 @@ use super::crossing::{Asked, AskedNames, Crossing, Took};
 use super::device::{Delivery, Device};
 use super::pages::{Pages, Request, Way};
 use super::session::Session;
+use super::short_reads::{Awaited, doing};
 use super::wire::{self, Body, notice};
 use parking_lot::Mutex;
 use perigee_client::fs::{Attr, KernelCache, Kind};
@@ -123,24 +124,39 @@ impl Session {
         });
     }
 
-    /// The kernel is about to have an `answer` to a write of its own that makes the file longer for it, and has no page for that.
-    pub(super) fn tell_growth(
+    /// The kernel is about to have an `answer` that it takes, or may, whatever has crossed it, and by which the file may be longer
+    /// for it: to a write of its own for which it has no page, or to a change.
+    pub(super) fn tell_len(
         self: &Arc<Self>,
         about: About,
+        took: Took,
         answer: impl FnOnce() + Send + 'static,
     ) {
         let grows = self.kernel.waits_to_grow(&about) || self.kernel.keeps_less(&about);
         if !grows {
-            self.kernel.gave(&about, Took::Perhaps);
+            self.kernel.gave(&about, took);
             return answer();
         }
         let session = Arc::clone(self);
         beside(move || {
             session.kernel.wait_to_grow(&about);
             session.kernel.drop_tail(about.inode);
-            session.kernel.gave(&about, Took::Perhaps);
+            session.kernel.gave(&about, took);
             answer();
         });
+    }
+}
+
+/// A read that has fewer bytes than were asked for, until it is answered.
+pub(super) struct ReadingShort {
+    kernel: Arc<Kernel>,
+    inode: InodeId,
+    thread: u32,
+}
+
+impl Drop for ReadingShort {
+    fn drop(&mut self) {
+        self.kernel.read_short(self.inode, self.thread);
     }
 }
 
@@ -197,7 +213,7 @@ fn beside(work: impl FnOnce() + Send + 'static) {
 const SOON: Duration = Duration::from_millis(2);
 
 /// How often it is looked whether reads that were answered have been taken in, at most, and how long between two looks.
-const WAITS: u32 = 100;
+const WAITS: u32 = 600;
 const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
 /// The first pause before a notice is given again, and the longest.
@@ -248,6 +264,18 @@ impl Kernel {
     /// The kernel is about to have an answer to what it `asked`, by which a file is `len` long.
     pub(super) fn answers_len(&self, inode: InodeId, asked: Asked, len: u64) {
         self.crossing.answers_len(inode, asked, len);
+    }
+
+    /// Whether a listing may tell the kernel how long a file is now: nothing that ends earlier is on its way to a program, or
+    /// lies in its pages.
+    pub(super) fn may_list(&self, attr: &Attr) -> bool {
+        let about = About {
+            inode: attr.inode,
+            thread: 0,
+            asked: self.asked(),
+            len: Some(attr.size),
+        };
+        attr.kind != Kind::File || !(self.waits_to_grow(&about) || self.keeps_less(&about))
     }
 
     /// The kernel is about to have a listing that it `asked` for, with a file.
@@ -320,8 +348,13 @@ impl Kernel {
     /// and takes what its page lacks for zeros. Whatever is read since the kernel was told has bytes up to there
     /// ([`Kernel::told_len`]).
     fn waits_to_grow(&self, about: &About) -> bool {
+        self.grows_by(about) && self.is_to_be_taken_in(about, &mut Awaited::default())
+    }
+
+    fn is_to_be_taken_in(&self, about: &About, awaited: &mut Awaited) -> bool {
         let (inode, thread, now) = (about.inode, about.thread, Instant::now());
-        self.grows_by(about) && self.crossing.short_taken_in(inode, thread, now).is_some()
+        let reads = &self.crossing.short_reads;
+        reads.are_awaited(inode, thread, now, awaited, doing)
     }
 
     fn grows_by(&self, about: &About) -> bool {
@@ -336,15 +369,12 @@ impl Kernel {
     }
 
     fn wait_to_grow(&self, about: &About) {
-        let (inode, thread) = (about.inode, about.thread);
+        let mut awaited = Awaited::default();
         for _ in 0..WAITS {
-            let now = Instant::now();
-            match self.crossing.short_taken_in(inode, thread, now) {
-                Some(at) if self.grows_by(about) => {
-                    std::thread::sleep((at - now).min(LOOK_AGAIN));
-                }
-                _ => return,
+            if !self.grows_by(about) || !self.is_to_be_taken_in(about, &mut awaited) {
+                return;
             }
+            std::thread::sleep(LOOK_AGAIN);
         }
     }
 
@@ -358,14 +388,25 @@ impl Kernel {
         self.drop_pages(inode, self.crossing.given_len(inode));
     }
 
-    /// A read for a thread is about to be answered with fewer bytes than were asked for.
-    pub(super) fn reads_short(&self, inode: InodeId, thread: u32) {
+    /// A read for a thread is about to be answered with fewer bytes than were asked for; it is, when what this gives is dropped.
+    pub(super) fn reads_short(self: &Arc<Self>, inode: InodeId, thread: u32) -> ReadingShort {
         self.crossing.reads_short(inode, thread, Instant::now());
+        ReadingShort {
+            kernel: Arc::clone(self),
+            inode,
+            thread,
+        }
     }
 
-    /// A thread asks for something.
-    pub(super) fn asks(&self, thread: u32) {
-        self.crossing.asks(thread);
+    /// It was answered.
+    fn read_short(&self, inode: InodeId, thread: u32) {
+        let reads = &self.crossing.short_reads;
+        reads.answered(inode, thread, Instant::now());
+    }
+
+    /// A thread asks for something of an inode.
+    pub(super) fn asks(&self, inode: InodeId, thread: u32) {
+        self.crossing.short_reads.asks(inode, thread);
     }
 
     /// A notice is about to be given. The kernel passes over an answer that it has not taken in: it is to have the length that

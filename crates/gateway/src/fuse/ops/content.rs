@@ -1,9 +1,9 @@
 //! Open files and their bytes.
 
-use super::Call;
-use crate::fuse::crossing::Asked;
+use super::{Call, node_attr};
+use crate::fuse::crossing::Took;
 use crate::fuse::device::Delivery;
-use crate::fuse::notify::{Writing, node_of};
+use crate::fuse::notify::{About, ReadingShort, Writing, node_of};
 use crate::fuse::open_modes::Mode;
 use crate::fuse::pages::{Request, Way};
 use crate::fuse::reply::Reply;
@@ -56,7 +56,7 @@ impl Call<'_> {
 
     pub(super) fn create(self, name: &[u8], flags: i32, mode: u32, umask: u32) {
         let session = Arc::clone(self.session);
-        let (reply, asked) = (self.reply, self.asked);
+        let (about, reply) = (self.about(), self.reply);
         self.session.fs.create(
             self.caller,
             self.inode,
@@ -65,7 +65,7 @@ impl Call<'_> {
             umask,
             open_flags(flags),
             Box::new(move |result| match result {
-                Ok((entry, opened)) => session.give_created(reply, asked, &entry, &opened),
+                Ok((entry, opened)) => session.give_created(reply, about, entry, &opened),
                 Err(error) => reply.error(error),
             }),
         );
@@ -83,6 +83,7 @@ impl Call<'_> {
             offset,
             len,
             thread: self.caller.pid,
+            short: None,
         };
         read.answer(self.session, self.reply, READS_MAX);
     }
@@ -126,7 +127,7 @@ impl Call<'_> {
                     }
                     result => reply.body_or_error(result.map(Body::count)),
                 };
-                under_way.end(move || session.tell_growth(about, answer));
+                under_way.end(move || session.tell_len(about, Took::Perhaps, answer));
             }),
         );
     }
@@ -225,32 +226,30 @@ struct Read {
     offset: u64,
     len: u32,
     thread: u32,
+    /// Set once it had fewer bytes than were asked for.
+    short: Option<ReadingShort>,
 }
 
 impl Read {
     /// The kernel fills up with zeros what is missing to the length that it knows. When that has grown since the bytes were
     /// read, they are read again.
-    fn answer(self, session: &Arc<Session>, reply: Reply, times: u32) {
-        let Self {
-            inode,
-            handle,
-            offset,
-            len,
-            thread,
-        } = self;
+    fn answer(mut self, session: &Arc<Session>, reply: Reply, times: u32) {
+        let (inode, handle, offset, len) = (self.inode, self.handle, self.offset, self.len);
         let again = Arc::clone(session);
         let done = move |result: Result<Bytes, Errno>| match result {
             Ok(data) => {
                 let read = data.len() as u64;
                 if read < u64::from(len) {
                     // First: who tells of a longer file from now on waits for this.
-                    again.kernel.reads_short(inode, thread);
+                    let short = || again.kernel.reads_short(inode, self.thread);
+                    self.short.get_or_insert_with(short);
                     let ends_early = offset + read < again.kernel.told_len(inode);
                     if ends_early && times > 1 {
                         return self.answer(&again, reply, times - 1);
                     }
                 }
                 reply.data(&data);
+                drop(self);
             }
             Err(error) => reply.error(error),
         };
@@ -270,20 +269,25 @@ impl Session {
         }
     }
 
-    fn give_created(&self, reply: Reply, asked: Asked, entry: &Entry, opened: &Opened) {
-        let inode = entry.attr.inode;
+    fn give_created(self: &Arc<Self>, reply: Reply, about: About, entry: Entry, opened: &Opened) {
+        let (inode, handle) = (entry.attr.inode, opened.handle);
         let open = match self.place(inode, opened) {
             Ok(open) => open,
             Err(error) => return reply.error(error),
         };
-        let name_ttl = self.kernel.name_ttl(entry.ttl);
-        let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
-        let attr = self.told(&entry.attr);
-        let body = Body::create(node_of(inode), ttl, name_ttl, &attr, open);
-        if reply.body(&body) == Delivery::Gone {
-            self.take_back(inode, opened.handle);
-            self.forget(inode, 1);
-        }
+        let ttl = self.kernel.attr_ttl(inode, about.asked, entry.ttl);
+        let about = self.set_about(about, &entry.attr);
+        let me = Arc::clone(self);
+        self.tell_len(about, Took::Yes, move || {
+            let name_ttl = me.kernel.name_ttl(entry.ttl);
+            let ttl = me.kernel.uncrossed_ttl(inode, about.asked, ttl);
+            let attr = node_attr(&entry.attr);
+            let body = Body::create(node_of(inode), ttl, name_ttl, &attr, open);
+            if reply.body(&body) == Delivery::Gone {
+                me.take_back(inode, handle);
+                me.forget(inode, 1);
+            }
+        });
     }
 
     /// Fits an opened file in beside the others of its inode, and tells the file system when maps

@@ -113,31 +113,33 @@ impl Call<'_> {
 
 impl Session {
     /// Each entry that is given with its attributes is one more reference that the kernel holds;
-    /// those that find no room are forgotten at once.
+    /// all others are forgotten at once.
     fn give_listing(&self, reply: Reply, part: &Part, entries: &[DirEntry]) {
         let mut listing = Listing::new(part.len);
-        let mut given = 0;
+        let (mut given, mut named) = (0, Vec::new());
         let most = match part.plus {
             true => self.kernel.listing_ttl_max(part.asked_names),
             false => Duration::ZERO,
         };
         if push_dots(&mut listing, part) {
-            given = entries
-                .iter()
-                .take_while(|entry| self.push(&mut listing, entry, part, most))
-                .count();
+            for entry in entries {
+                match self.push(&mut listing, entry, part, most) {
+                    Pushed::Named(inode) => named.push(inode),
+                    Pushed::Plain => inodes(entry).for_each(|inode| self.fs.forget(inode, 1)),
+                    Pushed::NoRoom => break,
+                }
+                given += 1;
+            }
         }
-        let (given, left) = entries.split_at(given);
         if reply.body(&listing.finish()) == Delivery::Gone {
-            inodes(given)
-                .filter(|_| part.plus)
-                .for_each(|inode| self.forget(inode, 1));
+            named.into_iter().for_each(|inode| self.forget(inode, 1));
         }
-        inodes(left).for_each(|inode| self.fs.forget(inode, 1));
+        let left = entries[given..].iter().flat_map(inodes);
+        left.for_each(|inode| self.fs.forget(inode, 1));
     }
 
     /// `most`: how long the kernel may keep the name at most.
-    fn push(&self, listing: &mut Listing, entry: &DirEntry, part: &Part, most: Duration) -> bool {
+    fn push(&self, listing: &mut Listing, entry: &DirEntry, part: &Part, most: Duration) -> Pushed {
         debug_assert!(
             entry.cookie > AFTER_DOTS,
             "cookie {} is the gateway's",
@@ -145,30 +147,48 @@ impl Session {
         );
         let (ino, kind) = (entry.inode.0, file_type(entry.kind) >> 12);
         let named = (ino, kind, &entry.name[..], entry.cookie);
-        match &entry.entry {
-            Some(found) if part.plus => {
-                let inode = found.attr.inode;
-                let name_ttl = self.kernel.name_ttl(found.ttl.min(most));
-                let ttl = self.kernel.attr_ttl(inode, part.asked, found.ttl);
-                let attr = node_attr(&found.attr);
-                let fits = listing.push_plus((node_of(inode), name_ttl, ttl, &attr), named);
-                if fits {
-                    self.kernel.lists_len(&found.attr, part.asked);
-                } else {
-                    self.kernel.forgets(inode, 1);
-                }
-                fits
-            }
-            None if part.plus => listing.push_plain(ino, kind, &entry.name, entry.cookie),
-            Some(_) | None => listing.push(ino, kind, &entry.name, entry.cookie),
+        let found = entry.entry.as_ref();
+        if !part.plus {
+            return Pushed::plain(listing.push(ino, kind, &entry.name, entry.cookie));
+        }
+        // Of others the kernel asks for attributes by themselves, and that answer can wait.
+        let Some(found) = found.filter(|found| self.kernel.may_list(&found.attr)) else {
+            return Pushed::plain(listing.push_plain(ino, kind, &entry.name, entry.cookie));
+        };
+        let inode = found.attr.inode;
+        let name_ttl = self.kernel.name_ttl(found.ttl.min(most));
+        let ttl = self.kernel.attr_ttl(inode, part.asked, found.ttl);
+        let attr = node_attr(&found.attr);
+        if !listing.push_plus((node_of(inode), name_ttl, ttl, &attr), named) {
+            self.kernel.forgets(inode, 1);
+            return Pushed::NoRoom;
+        }
+        self.kernel.lists_len(&found.attr, part.asked);
+        Pushed::Named(inode)
+    }
+}
+
+/// What became of an entry of a listing.
+enum Pushed {
+    /// With its attributes, and so with a reference.
+    Named(InodeId),
+    /// Without.
+    Plain,
+    NoRoom,
+}
+
+impl Pushed {
+    const fn plain(fits: bool) -> Self {
+        match fits {
+            true => Self::Plain,
+            false => Self::NoRoom,
         }
     }
 }
 
-/// Those that come with their attributes.
-fn inodes(entries: &[DirEntry]) -> impl Iterator<Item = InodeId> {
-    let found = entries.iter().filter_map(|entry| entry.entry.as_ref());
-    found.map(|entry| entry.attr.inode)
+/// The one that an entry comes with the attributes of.
+fn inodes(entry: &DirEntry) -> impl Iterator<Item = InodeId> {
+    entry.entry.iter().map(|found| found.attr.inode)
 }
 
 /// Adds `.` and `..` where they belong. False: there was no room, and the rest must wait.

@@ -43,7 +43,7 @@ pub(crate) fn dispatch(
         Request::Interrupt { unique } => return locks::interrupt(session, *unique),
         _ => {}
     }
-    session.kernel.asks(header.pid);
+    session.kernel.asks(inode_of(header.node), header.pid);
     let call = Call {
         session,
         inode: inode_of(header.node),
@@ -224,13 +224,19 @@ impl Session {
         About { len, ..about }
     }
 
-    /// Attributes as the kernel takes them, which it is about to be told, and takes whatever has crossed them. Of an inode that
-    /// is named with them, after that.
-    fn told(&self, attr: &Attr) -> NodeAttr {
-        if attr.kind == Kind::File {
-            self.kernel.tells_len(attr.inode, attr.size);
+    /// With the length that the kernel is about to be told by an answer that it takes whatever has crossed it. Of an inode that
+    /// is named with it, after that.
+    fn set_about(&self, about: About, attr: &Attr) -> About {
+        let len = (attr.kind == Kind::File).then_some(attr.size);
+        if let Some(len) = len {
+            self.kernel.tells_len(attr.inode, len);
         }
-        node_attr(attr)
+        let inode = attr.inode;
+        About {
+            inode,
+            len,
+            ..about
+        }
     }
 
     /// The kernel has given so many references to an inode back, or did not take them.

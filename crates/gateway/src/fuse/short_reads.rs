@@ -1,0 +1,343 @@
+//! Reads that were answered with fewer bytes than were asked for, until the programs that wait for them have looked.
+//!
+//! What such an answer lacks the kernel fills up with zeros, and a program looks at the end of the file only when it runs
+//! again. Whoever tells the kernel of a longer file in between shows it zeros where bytes are; so that waits. All programs
+//! that want the page are woken by one answer, and only the one whose read it was is named in it: of the others it is known
+//! that they have asked for something of the file last.
+
+use super::crossing::mixed;
+use parking_lot::Mutex;
+use perigee_types::InodeId;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long after its answer a program that does not run is waited for.
+const TAKEN_IN_MAX: Duration = Duration::from_millis(250);
+/// The same of one of which it cannot be told whether it runs.
+const TAKEN_IN: Duration = Duration::from_millis(10);
+/// Reads that are remembered.
+const READS: usize = 256;
+/// Requests whose threads are remembered.
+const ASKED: usize = 64;
+
+/// The reads of a mount.
+#[derive(Debug)]
+pub(super) struct ShortReads {
+    reads: Mutex<VecDeque<Short>>,
+    /// How many these are.
+    count: AtomicUsize,
+    /// What was asked for last, in the order of `next`: a thread in the low half, and in the other what its file is mixed to.
+    asked: [AtomicU64; ASKED],
+    next: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Short {
+    inode: InodeId,
+    thread: u32,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The answer is about to be given.
+    Owed,
+    Answered(Instant),
+    /// And the thread has asked for something else since.
+    Left(Instant),
+}
+
+/// What a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// It waits for what can be interrupted, which no page is, or it is gone.
+    Sleeps,
+    /// It runs, is to run, or waits for a page; it has run for so many nanoseconds.
+    Runs(u64),
+    Unknown,
+}
+
+/// Threads that are waited for, and how long they had run when that began.
+#[derive(Debug, Default)]
+pub(super) struct Awaited(Vec<(u32, u64)>);
+
+impl Default for ShortReads {
+    fn default() -> Self {
+        Self {
+            reads: Mutex::default(),
+            count: AtomicUsize::new(0),
+            asked: [const { AtomicU64::new(0) }; ASKED],
+            next: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl ShortReads {
+    /// A read for a thread is about to be answered at `now`.
+    pub(super) fn begins(&self, inode: InodeId, thread: u32, now: Instant) {
+        let mut reads = self.reads.lock();
+        while reads.len() >= READS || reads.front().is_some_and(|read| read.is_over(now)) {
+            reads.pop_front();
+        }
+        let state = State::Owed;
+        reads.push_back(Short {
+            inode,
+            thread,
+            state,
+        });
+        self.count.store(reads.len(), Ordering::SeqCst);
+    }
+
+    /// It was answered at `now`.
+    pub(super) fn answered(&self, inode: InodeId, thread: u32, now: Instant) {
+        for read in self.reads.lock().iter_mut() {
+            if read.inode == inode && read.thread == thread && read.state == State::Owed {
+                read.state = State::Answered(now);
+            }
+        }
+    }
+
+    /// A thread asks for something of an inode: it has looked at what it was answered before.
+    pub(super) fn asks(&self, inode: InodeId, thread: u32) {
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % ASKED;
+        self.asked[at].store(asked(inode, thread), Ordering::Relaxed);
+        if self.count.load(Ordering::SeqCst) > 0 {
+            for read in self.reads.lock().iter_mut() {
+                if read.thread == thread
+                    && let State::Answered(at) = read.state
+                {
+                    read.state = State::Left(at);
+                }
+            }
+        }
+    }
+
+    /// Whether a thread other than `but` may not have looked at such an answer about a file at `now`. `doing` tells what a thread
+    /// does; those that are `awaited` are looked at again.
+    pub(super) fn are_awaited(
+        &self,
+        inode: InodeId,
+        but: u32,
+        now: Instant,
+        awaited: &mut Awaited,
+        doing: impl Fn(u32) -> Doing,
+    ) -> bool {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut of_file = self.reads.lock().clone();
+        of_file.retain(|read| read.inode == inode && !read.is_over(now));
+        let Some(last) = of_file.back() else {
+            return false;
+        };
+        let owes = |read: &Short| read.state == State::Owed && read.thread != but;
+        if of_file.iter().any(owes) {
+            return true;
+        }
+        let since = |read: &Short| match read.state {
+            State::Owed => Duration::ZERO,
+            State::Answered(at) | State::Left(at) => now.saturating_duration_since(at),
+        };
+        let answered = |read: &&Short| matches!(read.state, State::Answered(_));
+        let own = of_file.iter().filter(answered);
+        let mut threads: Vec<_> = own.map(|read| (read.thread, since(read))).collect();
+        let beside = self.who_asked(inode).into_iter();
+        threads.extend(beside.map(|thread| (thread, since(last))));
+        threads.retain(|(thread, _)| *thread != but);
+        let mut waits = false;
+        for (thread, since) in threads {
+            // Each of them: it is looked at from now on.
+            waits |= !awaited.has_run(thread, since, &doing);
+        }
+        waits
+    }
+
+    /// Threads that have asked for something of a file, and for nothing else since.
+    fn who_asked(&self, inode: InodeId) -> Vec<u32> {
+        let next = self.next.load(Ordering::Relaxed);
+        let (mut threads, mut found) = (Vec::new(), Vec::new());
+        for back in 1..=ASKED {
+            let one = self.asked[next.wrapping_sub(back) % ASKED].load(Ordering::Relaxed);
+            let thread = one as u32;
+            if thread == 0 || threads.contains(&thread) {
+                continue;
+            }
+            threads.push(thread);
+            if one == asked(inode, thread) {
+                found.push(thread);
+            }
+        }
+        found
+    }
+}
+
+fn asked(inode: InodeId, thread: u32) -> u64 {
+    (mixed(inode) as u64) << 32 | u64::from(thread)
+}
+
+impl Short {
+    fn is_over(&self, now: Instant) -> bool {
+        match self.state {
+            State::Owed => false,
+            State::Answered(at) | State::Left(at) => {
+                now.saturating_duration_since(at) >= TAKEN_IN_MAX
+            }
+        }
+    }
+}
+
+impl Awaited {
+    /// Whether a thread has run since it was woken `since` ago, as far as can be told.
+    fn has_run(&mut self, thread: u32, since: Duration, doing: impl Fn(u32) -> Doing) -> bool {
+        match doing(thread) {
+            Doing::Sleeps => true,
+            Doing::Unknown => since >= TAKEN_IN,
+            Doing::Runs(now) => match self.0.iter().find(|(of, _)| *of == thread) {
+                Some((_, first)) => now != *first || since >= TAKEN_IN_MAX,
+                None => {
+                    self.0.push((thread, now));
+                    since >= TAKEN_IN_MAX
+                }
+            },
+        }
+    }
+}
+
+/// What a thread of this machine does now.
+pub(super) fn doing(thread: u32) -> Doing {
+    let read = |what| std::fs::read_to_string(format!("/proc/{thread}/{what}"));
+    // In this order: a thread that is woken in between has not run for longer then.
+    let Ok(scheduled) = read("schedstat") else {
+        return Doing::Unknown;
+    };
+    let ran = scheduled.split_ascii_whitespace().next();
+    let Some(ran) = ran.and_then(|field| field.parse().ok()) else {
+        return Doing::Unknown;
+    };
+    let stat = read("stat");
+    match stat.as_deref().ok().and_then(state_in) {
+        Some("R" | "D") => Doing::Runs(ran),
+        Some(_) => Doing::Sleeps,
+        None => Doing::Unknown,
+    }
+}
+
+/// The third field of `stat`; the second one, the name in parentheses, may hold anything.
+fn state_in(stat: &str) -> Option<&str> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: InodeId = InodeId(7);
+    const OTHER: InodeId = InodeId(8);
+    /// Threads that have read, and one that tells of a longer file.
+    const READER: u32 = 11;
+    const BESIDE: u32 = 12;
+    const TELLS: u32 = 13;
+
+    struct Looks {
+        reads: ShortReads,
+        awaited: Awaited,
+        begun: Instant,
+    }
+
+    impl Looks {
+        fn new() -> Self {
+            Self {
+                reads: ShortReads::default(),
+                awaited: Awaited::default(),
+                begun: Instant::now(),
+            }
+        }
+
+        fn waits(&mut self, after: Duration, doing: impl Fn(u32) -> Doing) -> bool {
+            let now = self.begun + after;
+            let awaited = &mut self.awaited;
+            self.reads.are_awaited(FILE, TELLS, now, awaited, doing)
+        }
+    }
+
+    const SOON: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn an_answer_that_ends_early_is_waited_for_until_its_thread_has_run() {
+        let mut looks = Looks::new();
+        assert!(!looks.waits(SOON, |_| Doing::Runs(5)));
+        looks.reads.asks(FILE, READER);
+        looks.reads.begins(FILE, READER, looks.begun);
+        assert!(looks.waits(SOON, |_| Doing::Sleeps), "it was not given");
+        looks.reads.answered(FILE, READER, looks.begun);
+        assert!(looks.waits(SOON, |_| Doing::Runs(5)));
+        assert!(looks.waits(SOON, |_| Doing::Runs(5)));
+        assert!(!looks.waits(SOON, |_| Doing::Runs(6)), "it ran");
+        assert!(!looks.waits(SOON, |_| Doing::Sleeps));
+        assert!(looks.waits(SOON, |_| Doing::Unknown));
+        assert!(!looks.waits(TAKEN_IN, |_| Doing::Unknown));
+        assert!(!looks.waits(TAKEN_IN_MAX, |_| Doing::Runs(5)));
+        looks.reads.asks(OTHER, READER);
+        assert!(!looks.waits(SOON, |_| Doing::Unknown), "it goes on");
+    }
+
+    #[test]
+    fn who_waited_for_the_same_page_is_waited_for_and_nobody_else() {
+        let mut looks = Looks::new();
+        for (inode, thread) in [(FILE, READER), (FILE, BESIDE), (FILE, TELLS), (OTHER, 14)] {
+            looks.reads.asks(inode, thread);
+        }
+        looks.reads.begins(FILE, READER, looks.begun);
+        looks.reads.answered(FILE, READER, looks.begun);
+        let only = |thread| {
+            move |of| match of == thread {
+                true => Doing::Runs(5),
+                false => Doing::Sleeps,
+            }
+        };
+        assert!(looks.waits(SOON, only(BESIDE)));
+        assert!(!looks.waits(SOON, only(14)));
+        assert!(!looks.waits(SOON, only(TELLS)));
+        looks.reads.asks(OTHER, READER);
+        assert!(looks.waits(SOON, only(BESIDE)), "another has gone on");
+        looks.reads.asks(OTHER, BESIDE);
+        assert!(!looks.waits(SOON, only(BESIDE)));
+    }
+
+    #[test]
+    fn no_more_reads_are_remembered_than_there_is_room_for() {
+        let reads = ShortReads::default();
+        for number in 0..2 * READS as u64 {
+            reads.begins(InodeId(100 + number), READER, Instant::now());
+        }
+        assert_eq!(reads.reads.lock().len(), READS);
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_channel_sleeps_and_one_that_works_runs() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, until) = std::sync::mpsc::channel::<()>();
+        let waits = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+                .unwrap();
+            _ = until.recv();
+        });
+        let thread = told.recv().unwrap();
+        if doing(thread) == Doing::Unknown {
+            return eprintln!("skipped: this kernel does not tell how long a thread has run");
+        }
+        while doing(thread) != Doing::Sleeps {
+            std::thread::yield_now();
+        }
+        drop(end);
+        waits.join().unwrap();
+        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let Doing::Runs(first) = doing(me) else {
+            panic!("this thread runs");
+        };
+        while doing(me) == Doing::Runs(first) {}
+        assert_eq!(state_in("17 (a) R 9 (b) S 1"), Some("S"));
+    }
+}
