@@ -27,7 +27,7 @@ const TAKEN_IN: Duration = Duration::from_secs(1);
 /// The same of a listing. Who changes a name that another host has just listed waits for so long.
 const LISTING_TAKEN_IN: Duration = Duration::from_millis(20);
 /// The same of an answer by which a file has grown.
-const GROWTH_TAKEN_IN: Duration = Duration::from_millis(50);
+const GROWTH_TAKEN_IN: Duration = Duration::from_secs(1);
 /// Two inodes that share a place make answers be given for no time without need, and nothing else.
 const PLACES: usize = 4_096;
 const SHARDS: usize = 16;
