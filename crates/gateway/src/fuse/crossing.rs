@@ -195,6 +195,7 @@ impl Crossing {
     /// The kernel is about to be told that a file is `len` long, and takes that.
     pub(super) fn tells_len(&self, inode: InodeId, len: u64) {
         self.say_len(inode, |_| len);
+        self.gave_len(inode, len, Took::Yes);
     }
 
     /// The kernel is given an answer by which a file is `len` long. It may pass over it.

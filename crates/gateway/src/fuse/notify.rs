@@ -124,24 +124,22 @@ impl Session {
         });
     }
 
-    /// The kernel is about to have an `answer` that it takes, or may, whatever has crossed it, and by which the file may be longer
-    /// for it: to a write of its own for which it has no page, or to a change.
-    pub(super) fn tell_len(
+    /// The kernel is about to have an `answer` to a write of its own that makes the file longer for it, and has no page for that.
+    pub(super) fn tell_growth(
         self: &Arc<Self>,
         about: About,
-        took: Took,
         answer: impl FnOnce() + Send + 'static,
     ) {
         let grows = self.kernel.waits_to_grow(&about) || self.kernel.keeps_less(&about);
         if !grows {
-            self.kernel.gave(&about, took);
+            self.kernel.gave(&about, Took::Perhaps);
             return answer();
         }
         let session = Arc::clone(self);
         beside(move || {
             session.kernel.wait_to_grow(&about);
             session.kernel.drop_tail(about.inode);
-            session.kernel.gave(&about, took);
+            session.kernel.gave(&about, Took::Perhaps);
             answer();
         });
     }
@@ -212,8 +210,8 @@ fn beside(work: impl FnOnce() + Send + 'static) {
 /// How long it is waited for a notice that waits for a page.
 const SOON: Duration = Duration::from_millis(2);
 
-/// How often it is looked whether reads that were answered have been taken in, at most, and how long between two looks.
-const WAITS: u32 = 600;
+/// How long it is waited until reads that were answered have been taken in, at most, and how long between two looks.
+const WAIT_TO_GROW_MAX: Duration = Duration::from_millis(250);
 const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
 /// The first pause before a notice is given again, and the longest.
@@ -266,22 +264,25 @@ impl Kernel {
         self.crossing.answers_len(inode, asked, len);
     }
 
-    /// Whether a listing may tell the kernel how long a file is now: nothing that ends earlier is on its way to a program, or
-    /// lies in its pages.
-    pub(super) fn may_list(&self, attr: &Attr) -> bool {
+    /// Whether the kernel may have a file's length with a listing that it `asked` for: nothing that ends earlier is on its way to
+    /// a program, or lies in its pages. If it has that, [`Self::lists_len`].
+    pub(super) fn may_list(&self, attr: &Attr, asked: Asked) -> bool {
+        if attr.kind != Kind::File {
+            return true;
+        }
+        self.crossing.answers_len(attr.inode, asked, attr.size);
         let about = About {
             inode: attr.inode,
             thread: 0,
-            asked: self.asked(),
+            asked,
             len: Some(attr.size),
         };
-        attr.kind != Kind::File || !(self.waits_to_grow(&about) || self.keeps_less(&about))
+        !self.waits_to_grow(&about) && !self.keeps_less(&about)
     }
 
-    /// The kernel is about to have a listing that it `asked` for, with a file.
-    pub(super) fn lists_len(&self, attr: &Attr, asked: Asked) {
+    /// The kernel is about to have a listing with a file.
+    pub(super) fn lists_len(&self, attr: &Attr) {
         if attr.kind == Kind::File {
-            self.crossing.answers_len(attr.inode, asked, attr.size);
             let perhaps = Took::Perhaps;
             self.crossing.gave_len(attr.inode, attr.size, perhaps);
         }
@@ -348,7 +349,7 @@ impl Kernel {
     /// and takes what its page lacks for zeros. Whatever is read since the kernel was told has bytes up to there
     /// ([`Kernel::told_len`]).
     fn waits_to_grow(&self, about: &About) -> bool {
-        self.grows_by(about) && self.is_to_be_taken_in(about, &mut Awaited::default())
+        self.grows_by(about) && self.is_to_be_taken_in(about, &mut Awaited::since(Instant::now()))
     }
 
     fn is_to_be_taken_in(&self, about: &About, awaited: &mut Awaited) -> bool {
@@ -368,10 +369,12 @@ impl Kernel {
         }
     }
 
+    /// Not for reads that begin meanwhile: these have bytes up to the new end.
     fn wait_to_grow(&self, about: &About) {
-        let mut awaited = Awaited::default();
-        for _ in 0..WAITS {
-            if !self.grows_by(about) || !self.is_to_be_taken_in(about, &mut awaited) {
+        let begun = Instant::now();
+        let mut awaited = Awaited::since(begun);
+        while self.grows_by(about) && self.is_to_be_taken_in(about, &mut awaited) {
+            if begun.elapsed() >= WAIT_TO_GROW_MAX {
                 return;
             }
             std::thread::sleep(LOOK_AGAIN);
@@ -406,7 +409,7 @@ impl Kernel {
 
     /// A thread asks for something of an inode.
     pub(super) fn asks(&self, inode: InodeId, thread: u32) {
-        self.crossing.short_reads.asks(inode, thread);
+        self.crossing.short_reads.asks(inode, thread, Instant::now);
     }
 
     /// A notice is about to be given. The kernel passes over an answer that it has not taken in: it is to have the length that

@@ -2,13 +2,14 @@
 //!
 //! What such an answer lacks the kernel fills up with zeros, and a program looks at the end of the file only when it runs
 //! again. Whoever tells the kernel of a longer file in between shows it zeros where bytes are; so that waits. All programs
-//! that want the page are woken by one answer, and only the one whose read it was is named in it: of the others it is known
-//! that they have asked for something of the file last.
+//! that want the page are woken by one answer, and only the one whose read it was is named in it: of the others it is mostly
+//! known that they asked for something of the file last, before the answer.
 
 use super::crossing::mixed;
 use parking_lot::Mutex;
 use perigee_types::InodeId;
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,7 @@ pub(super) struct ShortReads {
 struct Short {
     inode: InodeId,
     thread: u32,
+    begun: Instant,
     state: State,
 }
 
@@ -43,9 +45,16 @@ struct Short {
 enum State {
     /// The answer is about to be given.
     Owed,
-    Answered(Instant),
+    Answered(Answered),
     /// And the thread has asked for something else since.
-    Left(Instant),
+    Left(Answered),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Answered {
+    at: Instant,
+    /// How many requests had come.
+    asked: usize,
 }
 
 /// What a thread does.
@@ -53,14 +62,20 @@ enum State {
 pub(super) enum Doing {
     /// It waits for what can be interrupted, which no page is, or it is gone.
     Sleeps,
-    /// It runs, is to run, or waits for a page; it has run for so many nanoseconds.
+    /// It runs, or is to run; it has run for so many nanoseconds.
     Runs(u64),
+    /// It waits for a page, or another lock or disk, or nobody can tell.
     Unknown,
 }
 
-/// Threads that are waited for, and how long they had run when that began.
-#[derive(Debug, Default)]
-pub(super) struct Awaited(Vec<(u32, u64)>);
+/// Threads that are waited for.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    /// Reads that begin later are not.
+    since: Instant,
+    /// How long each had run at the first look.
+    ran: Vec<(u32, u64)>,
+}
 
 impl Default for ShortReads {
     fn default() -> Self {
@@ -84,6 +99,7 @@ impl ShortReads {
         reads.push_back(Short {
             inode,
             thread,
+            begun: now,
             state,
         });
         self.count.store(reads.len(), Ordering::SeqCst);
@@ -91,24 +107,36 @@ impl ShortReads {
 
     /// It was answered at `now`.
     pub(super) fn answered(&self, inode: InodeId, thread: u32, now: Instant) {
-        for read in self.reads.lock().iter_mut() {
-            if read.inode == inode && read.thread == thread && read.state == State::Owed {
-                read.state = State::Answered(now);
-            }
+        let asked = self.next.load(Ordering::Relaxed);
+        let mut reads = self.reads.lock();
+        let is_it = |read: &&mut Short| {
+            read.inode == inode && read.thread == thread && read.state == State::Owed
+        };
+        if let Some(read) = reads.iter_mut().find(is_it) {
+            read.state = State::Answered(Answered { at: now, asked });
         }
     }
 
-    /// A thread asks for something of an inode: it has looked at what it was answered before.
-    pub(super) fn asks(&self, inode: InodeId, thread: u32) {
+    /// A thread asks for something of an inode at `now`: it has looked at what it was answered before. Zero stands for threads
+    /// that the system does not tell apart here.
+    pub(super) fn asks(&self, inode: InodeId, thread: u32, now: impl FnOnce() -> Instant) {
+        if thread == 0 {
+            return;
+        }
         let at = self.next.fetch_add(1, Ordering::Relaxed) % ASKED;
         self.asked[at].store(asked(inode, thread), Ordering::Relaxed);
-        if self.count.load(Ordering::SeqCst) > 0 {
-            for read in self.reads.lock().iter_mut() {
-                if read.thread == thread
-                    && let State::Answered(at) = read.state
-                {
-                    read.state = State::Left(at);
-                }
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let now = now();
+        let mut reads = self.reads.lock();
+        while reads.front().is_some_and(|read| read.is_over(now)) {
+            reads.pop_front();
+        }
+        self.count.store(reads.len(), Ordering::SeqCst);
+        for read in reads.iter_mut().filter(|read| read.thread == thread) {
+            if let State::Answered(answered) = read.state {
+                read.state = State::Left(answered);
             }
         }
     }
@@ -126,36 +154,41 @@ impl ShortReads {
         if self.count.load(Ordering::SeqCst) == 0 {
             return false;
         }
-        let mut of_file = self.reads.lock().clone();
-        of_file.retain(|read| read.inode == inode && !read.is_over(now));
-        let Some(last) = of_file.back() else {
-            return false;
+        let awaits = |read: &&Short| {
+            read.inode == inode && read.begun <= awaited.since && !read.is_over(now)
         };
-        let owes = |read: &Short| read.state == State::Owed && read.thread != but;
-        if of_file.iter().any(owes) {
-            return true;
+        let of_file: Vec<Short> = self.reads.lock().iter().filter(awaits).copied().collect();
+        let mut threads = Vec::new();
+        let mut last = None;
+        for read in &of_file {
+            match read.state {
+                State::Owed if read.thread != but || but == 0 => return true,
+                State::Owed => {}
+                State::Answered(answered) => {
+                    threads.push((read.thread, answered));
+                    last = Some(answered);
+                }
+                State::Left(answered) => last = Some(answered),
+            }
         }
-        let since = |read: &Short| match read.state {
-            State::Owed => Duration::ZERO,
-            State::Answered(at) | State::Left(at) => now.saturating_duration_since(at),
-        };
-        let answered = |read: &&Short| matches!(read.state, State::Answered(_));
-        let own = of_file.iter().filter(answered);
-        let mut threads: Vec<_> = own.map(|read| (read.thread, since(read))).collect();
-        let beside = self.who_asked(inode).into_iter();
-        threads.extend(beside.map(|thread| (thread, since(last))));
-        threads.retain(|(thread, _)| *thread != but);
+        if let Some(answered) = last {
+            let beside = self.who_asked(inode, answered.asked).into_iter();
+            threads.extend(beside.map(|thread| (thread, answered)));
+        }
+        threads.retain(|(thread, _)| *thread != but || but == 0);
         let mut waits = false;
-        for (thread, since) in threads {
+        for (thread, answered) in threads {
+            let since = now.saturating_duration_since(answered.at);
             // Each of them: it is looked at from now on.
             waits |= !awaited.has_run(thread, since, &doing);
         }
         waits
     }
 
-    /// Threads that have asked for something of a file, and for nothing else since.
-    fn who_asked(&self, inode: InodeId) -> Vec<u32> {
+    /// Threads that asked for something of a file last, before so many requests had come.
+    fn who_asked(&self, inode: InodeId, before: usize) -> Vec<u32> {
         let next = self.next.load(Ordering::Relaxed);
+        let since = next.wrapping_sub(before);
         let (mut threads, mut found) = (Vec::new(), Vec::new());
         for back in 1..=ASKED {
             let one = self.asked[next.wrapping_sub(back) % ASKED].load(Ordering::Relaxed);
@@ -164,7 +197,7 @@ impl ShortReads {
                 continue;
             }
             threads.push(thread);
-            if one == asked(inode, thread) {
+            if one == asked(inode, thread) && back > since {
                 found.push(thread);
             }
         }
@@ -180,23 +213,29 @@ impl Short {
     fn is_over(&self, now: Instant) -> bool {
         match self.state {
             State::Owed => false,
-            State::Answered(at) | State::Left(at) => {
-                now.saturating_duration_since(at) >= TAKEN_IN_MAX
+            State::Answered(answered) | State::Left(answered) => {
+                now.saturating_duration_since(answered.at) >= TAKEN_IN_MAX
             }
         }
     }
 }
 
 impl Awaited {
+    /// It is waited from now on.
+    pub(super) const fn since(since: Instant) -> Self {
+        let ran = Vec::new();
+        Self { since, ran }
+    }
+
     /// Whether a thread has run since it was woken `since` ago, as far as can be told.
     fn has_run(&mut self, thread: u32, since: Duration, doing: impl Fn(u32) -> Doing) -> bool {
         match doing(thread) {
             Doing::Sleeps => true,
             Doing::Unknown => since >= TAKEN_IN,
-            Doing::Runs(now) => match self.0.iter().find(|(of, _)| *of == thread) {
+            Doing::Runs(now) => match self.ran.iter().find(|(of, _)| *of == thread) {
                 Some((_, first)) => now != *first || since >= TAKEN_IN_MAX,
                 None => {
-                    self.0.push((thread, now));
+                    self.ran.push((thread, now));
                     since >= TAKEN_IN_MAX
                 }
             },
@@ -208,18 +247,18 @@ impl Awaited {
 pub(super) fn doing(thread: u32) -> Doing {
     let read = |what| std::fs::read_to_string(format!("/proc/{thread}/{what}"));
     // In this order: a thread that is woken in between has not run for longer then.
-    let Ok(scheduled) = read("schedstat") else {
-        return Doing::Unknown;
+    let scheduled = read("schedstat").ok();
+    let ran = scheduled.and_then(|fields| fields.split_ascii_whitespace().next()?.parse().ok());
+    let stat = match read("stat") {
+        Ok(stat) => stat,
+        Err(error) if error.kind() == ErrorKind::NotFound && thread != 0 => return Doing::Sleeps,
+        Err(_) => return Doing::Unknown,
     };
-    let ran = scheduled.split_ascii_whitespace().next();
-    let Some(ran) = ran.and_then(|field| field.parse().ok()) else {
-        return Doing::Unknown;
-    };
-    let stat = read("stat");
-    match stat.as_deref().ok().and_then(state_in) {
-        Some("R" | "D") => Doing::Runs(ran),
-        Some(_) => Doing::Sleeps,
-        None => Doing::Unknown,
+    // A woken thread is one that runs at once: what waits for a page still was not woken by an answer.
+    match (state_in(&stat), ran) {
+        (Some("R"), Some(ran)) => Doing::Runs(ran),
+        (Some("R" | "D") | None, _) => Doing::Unknown,
+        (Some(_), _) => Doing::Sleeps,
     }
 }
 
@@ -248,10 +287,11 @@ mod tests {
 
     impl Looks {
         fn new() -> Self {
+            let begun = Instant::now();
             Self {
                 reads: ShortReads::default(),
-                awaited: Awaited::default(),
-                begun: Instant::now(),
+                awaited: Awaited::since(begun),
+                begun,
             }
         }
 
@@ -259,6 +299,10 @@ mod tests {
             let now = self.begun + after;
             let awaited = &mut self.awaited;
             self.reads.are_awaited(FILE, TELLS, now, awaited, doing)
+        }
+
+        fn asks(&self, inode: InodeId, thread: u32) {
+            self.reads.asks(inode, thread, || self.begun);
         }
     }
 
@@ -268,7 +312,7 @@ mod tests {
     fn an_answer_that_ends_early_is_waited_for_until_its_thread_has_run() {
         let mut looks = Looks::new();
         assert!(!looks.waits(SOON, |_| Doing::Runs(5)));
-        looks.reads.asks(FILE, READER);
+        looks.asks(FILE, READER);
         looks.reads.begins(FILE, READER, looks.begun);
         assert!(looks.waits(SOON, |_| Doing::Sleeps), "it was not given");
         looks.reads.answered(FILE, READER, looks.begun);
@@ -279,7 +323,7 @@ mod tests {
         assert!(looks.waits(SOON, |_| Doing::Unknown));
         assert!(!looks.waits(TAKEN_IN, |_| Doing::Unknown));
         assert!(!looks.waits(TAKEN_IN_MAX, |_| Doing::Runs(5)));
-        looks.reads.asks(OTHER, READER);
+        looks.asks(OTHER, READER);
         assert!(!looks.waits(SOON, |_| Doing::Unknown), "it goes on");
     }
 
@@ -287,7 +331,7 @@ mod tests {
     fn who_waited_for_the_same_page_is_waited_for_and_nobody_else() {
         let mut looks = Looks::new();
         for (inode, thread) in [(FILE, READER), (FILE, BESIDE), (FILE, TELLS), (OTHER, 14)] {
-            looks.reads.asks(inode, thread);
+            looks.asks(inode, thread);
         }
         looks.reads.begins(FILE, READER, looks.begun);
         looks.reads.answered(FILE, READER, looks.begun);
@@ -300,10 +344,30 @@ mod tests {
         assert!(looks.waits(SOON, only(BESIDE)));
         assert!(!looks.waits(SOON, only(14)));
         assert!(!looks.waits(SOON, only(TELLS)));
-        looks.reads.asks(OTHER, READER);
+        looks.asks(OTHER, READER);
         assert!(looks.waits(SOON, only(BESIDE)), "another has gone on");
-        looks.reads.asks(OTHER, BESIDE);
+        looks.asks(FILE, 15);
+        assert!(!looks.waits(SOON, only(15)), "it asked after that");
+        looks.asks(OTHER, BESIDE);
         assert!(!looks.waits(SOON, only(BESIDE)));
+    }
+
+    #[test]
+    fn who_begins_to_read_after_the_wait_began_is_not_waited_for() {
+        let mut looks = Looks::new();
+        let later = looks.begun + SOON;
+        looks.asks(FILE, READER);
+        looks.reads.begins(FILE, READER, later);
+        assert!(!looks.waits(SOON, |_| Doing::Runs(5)));
+        looks.awaited = Awaited::since(later);
+        assert!(looks.waits(SOON, |_| Doing::Runs(5)));
+        // Of threads that cannot be told apart none is taken for the one that tells.
+        let reads = ShortReads::default();
+        reads.begins(FILE, 0, looks.begun);
+        reads.answered(FILE, 0, looks.begun);
+        reads.asks(FILE, 0, || looks.begun);
+        let awaited = &mut Awaited::since(later);
+        assert!(reads.are_awaited(FILE, 0, later, awaited, |_| Doing::Unknown));
     }
 
     #[test]
@@ -333,6 +397,7 @@ mod tests {
         }
         drop(end);
         waits.join().unwrap();
+        assert_eq!(doing(thread), Doing::Sleeps, "it is gone");
         let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let Doing::Runs(first) = doing(me) else {
             panic!("this thread runs");

@@ -1,9 +1,8 @@
 //! Attributes, extended attributes and the space of the file system.
 
 use super::{Call, node_attr};
-use crate::fuse::crossing::Took;
 use crate::fuse::wire::{Body, NodeAttr, SetattrRequest, StatfsReply};
-use perigee_client::fs::{Entry, SetAttr};
+use perigee_client::fs::{Done, Entry, SetAttr};
 use perigee_meta::SetTime;
 use perigee_types::limits::NAME_LEN_MAX;
 use perigee_types::{Errno, WallTime};
@@ -50,17 +49,16 @@ impl Call<'_> {
     pub(super) fn setattr(self, request: &SetattrRequest) {
         let (fs, caller, inode) = (&self.session.fs, self.caller, self.inode);
         let handle = (request.valid & valid::HANDLE != 0).then_some(request.handle);
-        let (about, reply, session) = (self.about(), self.reply, Arc::clone(self.session));
-        let done = move |result: Result<Entry, Errno>| match result {
-            Ok(entry) => {
-                // The kernel takes these whatever it was told to forget since it asked.
-                let body = Body::attr(Duration::ZERO, &node_attr(&entry.attr));
-                let about = session.set_about(about, &entry.attr);
-                session.tell_len(about, Took::Yes, move || _ = reply.body(&body));
-            }
-            Err(error) => reply.error(error),
-        };
-        fs.setattr(caller, inode, set_attr(request), handle, Box::new(done));
+        // The kernel takes these whatever it was told to forget since it asked.
+        let done = self.when_attr(|_| Duration::ZERO);
+        fs.setattr(caller, inode, set_attr(request), handle, done);
+    }
+
+    /// `ttl`: how long the kernel may keep them.
+    fn when_attr(self, ttl: fn(&Entry) -> Duration) -> Done<Entry> {
+        let (reply, session) = (self.reply, Arc::clone(self.session));
+        let answer = move |entry: Entry| Body::attr(ttl(&entry), &session.told(&entry.attr));
+        Box::new(move |result| reply.body_or_error(result.map(answer)))
     }
 
     pub(super) fn readlink(self) {

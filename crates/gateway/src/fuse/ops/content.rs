@@ -1,9 +1,9 @@
 //! Open files and their bytes.
 
-use super::{Call, node_attr};
-use crate::fuse::crossing::Took;
+use super::Call;
+use crate::fuse::crossing::Asked;
 use crate::fuse::device::Delivery;
-use crate::fuse::notify::{About, ReadingShort, Writing, node_of};
+use crate::fuse::notify::{ReadingShort, Writing, node_of};
 use crate::fuse::open_modes::Mode;
 use crate::fuse::pages::{Request, Way};
 use crate::fuse::reply::Reply;
@@ -56,7 +56,7 @@ impl Call<'_> {
 
     pub(super) fn create(self, name: &[u8], flags: i32, mode: u32, umask: u32) {
         let session = Arc::clone(self.session);
-        let (about, reply) = (self.about(), self.reply);
+        let (reply, asked) = (self.reply, self.asked);
         self.session.fs.create(
             self.caller,
             self.inode,
@@ -65,7 +65,7 @@ impl Call<'_> {
             umask,
             open_flags(flags),
             Box::new(move |result| match result {
-                Ok((entry, opened)) => session.give_created(reply, about, entry, &opened),
+                Ok((entry, opened)) => session.give_created(reply, asked, &entry, &opened),
                 Err(error) => reply.error(error),
             }),
         );
@@ -127,7 +127,7 @@ impl Call<'_> {
                     }
                     result => reply.body_or_error(result.map(Body::count)),
                 };
-                under_way.end(move || session.tell_len(about, Took::Perhaps, answer));
+                under_way.end(move || session.tell_growth(about, answer));
             }),
         );
     }
@@ -269,25 +269,20 @@ impl Session {
         }
     }
 
-    fn give_created(self: &Arc<Self>, reply: Reply, about: About, entry: Entry, opened: &Opened) {
-        let (inode, handle) = (entry.attr.inode, opened.handle);
+    fn give_created(&self, reply: Reply, asked: Asked, entry: &Entry, opened: &Opened) {
+        let inode = entry.attr.inode;
         let open = match self.place(inode, opened) {
             Ok(open) => open,
             Err(error) => return reply.error(error),
         };
-        let ttl = self.kernel.attr_ttl(inode, about.asked, entry.ttl);
-        let about = self.set_about(about, &entry.attr);
-        let me = Arc::clone(self);
-        self.tell_len(about, Took::Yes, move || {
-            let name_ttl = me.kernel.name_ttl(entry.ttl);
-            let ttl = me.kernel.uncrossed_ttl(inode, about.asked, ttl);
-            let attr = node_attr(&entry.attr);
-            let body = Body::create(node_of(inode), ttl, name_ttl, &attr, open);
-            if reply.body(&body) == Delivery::Gone {
-                me.take_back(inode, handle);
-                me.forget(inode, 1);
-            }
-        });
+        let name_ttl = self.kernel.name_ttl(entry.ttl);
+        let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
+        let attr = self.told(&entry.attr);
+        let body = Body::create(node_of(inode), ttl, name_ttl, &attr, open);
+        if reply.body(&body) == Delivery::Gone {
+            self.take_back(inode, opened.handle);
+            self.forget(inode, 1);
+        }
     }
 
     /// Fits an opened file in beside the others of its inode, and tells the file system when maps

@@ -152,7 +152,8 @@ impl Session {
             return Pushed::plain(listing.push(ino, kind, &entry.name, entry.cookie));
         }
         // Of others the kernel asks for attributes by themselves, and that answer can wait.
-        let Some(found) = found.filter(|found| self.kernel.may_list(&found.attr)) else {
+        let Some(found) = found.filter(|found| self.kernel.may_list(&found.attr, part.asked))
+        else {
             return Pushed::plain(listing.push_plain(ino, kind, &entry.name, entry.cookie));
         };
         let inode = found.attr.inode;
@@ -163,7 +164,7 @@ impl Session {
             self.kernel.forgets(inode, 1);
             return Pushed::NoRoom;
         }
-        self.kernel.lists_len(&found.attr, part.asked);
+        self.kernel.lists_len(&found.attr);
         Pushed::Named(inode)
     }
 }

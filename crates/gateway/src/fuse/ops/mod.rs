@@ -224,19 +224,13 @@ impl Session {
         About { len, ..about }
     }
 
-    /// With the length that the kernel is about to be told by an answer that it takes whatever has crossed it. Of an inode that
-    /// is named with it, after that.
-    fn set_about(&self, about: About, attr: &Attr) -> About {
-        let len = (attr.kind == Kind::File).then_some(attr.size);
-        if let Some(len) = len {
-            self.kernel.tells_len(attr.inode, len);
+    /// Attributes as the kernel takes them, which it is about to be told, and takes whatever has crossed them. Of an inode that
+    /// is named with them, after that.
+    fn told(&self, attr: &Attr) -> NodeAttr {
+        if attr.kind == Kind::File {
+            self.kernel.tells_len(attr.inode, attr.size);
         }
-        let inode = attr.inode;
-        About {
-            inode,
-            len,
-            ..about
-        }
+        node_attr(attr)
     }
 
     /// The kernel has given so many references to an inode back, or did not take them.
