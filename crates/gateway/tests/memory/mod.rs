@@ -113,6 +113,12 @@ impl MemoryFs {
         held.into_iter().for_each(|answer| answer(self));
     }
 
+    /// The one that was asked for first; all others are held on.
+    pub fn let_one_go(&self) {
+        let first = self.held.lock().remove(0);
+        first(self);
+    }
+
     pub fn held(&self) -> usize {
         self.held.lock().len()
     }
@@ -189,12 +195,18 @@ impl FileSystem for MemoryFs {
 
     fn getattr(&self, inode: InodeId, done: Done<Entry>) {
         bump(&self.seen.getattrs);
-        let attr = self.tree.lock().attr(inode);
-        let entry = attr.map(|attr| Entry {
-            attr,
-            ttl: self.ttl(),
-        });
-        self.answer("getattr", done, entry);
+        let answer = move |fs: &Self| {
+            let entry = fs.tree.lock().attr(inode).map(|attr| Entry {
+                attr,
+                ttl: fs.ttl(),
+            });
+            done(entry);
+        };
+        if *self.hold.lock() == Some("getattr") {
+            self.held.lock().push(Box::new(answer));
+        } else {
+            answer(self);
+        }
     }
 
     fn setattr(

@@ -1,7 +1,7 @@
 //! What the kernel keeps, and what it drops when it is told.
 
 use crate::memory::Rung;
-use crate::rig::{Rig, errno, in_time, until};
+use crate::rig::{Map, Rig, errno, in_time, until};
 use perigee_client::fs::{Caller, KernelCache, NewNode, SetAttr};
 use perigee_meta::SetTime;
 use perigee_types::{ByteRange, InodeId, WallTime};
@@ -320,6 +320,47 @@ fn a_read_whose_question_about_attributes_crosses_a_notice_shows_nothing_old() {
         rig.fs.let_go();
         assert_eq!(reader.join().unwrap(), new);
     }
+}
+
+/// A page that ends in zeros, and an answer that tells of a longer file and is passed over since something else was answered.
+#[test]
+fn what_an_overtaken_answer_makes_longer_has_no_zeros_where_bytes_are() {
+    let Some(rig) = Rig::new() else { return };
+    let path = rig.path("f");
+    fs::write(&path, b"old").unwrap();
+    let inode = rig.fs.inode("f");
+    let file = Arc::new(File::open(&path).unwrap());
+    let read = |file: &File| {
+        let mut bytes = vec![0; 9_000];
+        let len = file.read_at(&mut bytes, 0).unwrap();
+        bytes.truncate(len);
+        bytes
+    };
+    assert_eq!(read(&file), *b"old");
+    let map = Map::new(&file, 4_096, false).unwrap();
+    cache(&rig).forget_attr(inode);
+    rig.fs.hold("getattr");
+    let asks = {
+        let file = Arc::clone(&file);
+        thread::spawn(move || file.metadata().unwrap().len())
+    };
+    until("first getattr", || rig.fs.held() == 1);
+    cache(&rig).forget_attr(inode);
+    let reader = {
+        let file = Arc::clone(&file);
+        thread::spawn(move || read(&file))
+    };
+    until("second getattr", || rig.fs.held() == 2);
+    // This one drops pages, and thereby overtakes the other.
+    rig.fs.let_one_go();
+    assert_eq!(asks.join().unwrap(), 3);
+    // A page fault reads, and asks for no attributes.
+    assert_eq!((map.get(2), map.get(3)), (b'd', 0));
+    rig.fs
+        .change_elsewhere(|tree| tree.write(inode, 0, 3, b"er", LATER))
+        .unwrap();
+    rig.fs.let_go();
+    assert_eq!(reader.join().unwrap(), b"older");
 }
 
 #[test]
