@@ -6,6 +6,10 @@
 //! while an answer that names the inode may not have been taken in. Once the kernel has forgotten an inode as often as it
 //! was named, none is on its way.
 //!
+//! The kernel notes how old its question is before this process has it, so a notice that was given lately may have crossed it,
+//! too. That matters where nobody who changes something waits for the notice: what it crossed may be the only word of a longer
+//! file. So an answer by which a file grows is then given for one that may be passed over.
+//!
 //! What it is told of a file's length is the end up to where it fills up what a read lacks: with zeros. It takes no shorter
 //! length from an answer that something newer has crossed. What the mount tells the kernel for the sake of one answer (a page is
 //! dropped, a file grows) may make it pass over others, too; these need no more than their length, since nothing has changed.
@@ -28,6 +32,8 @@ const TAKEN_IN: Duration = Duration::from_secs(1);
 const LISTING_TAKEN_IN: Duration = Duration::from_millis(20);
 /// The same of an answer by which a file has grown.
 const GROWTH_TAKEN_IN: Duration = Duration::from_secs(1);
+/// How soon after the kernel has noted its question this process has it.
+const ASKED_IN: Duration = Duration::from_secs(1);
 /// Two inodes that share a place make answers be given for no time without need, and nothing else.
 const PLACES: usize = 4_096;
 const SHARDS: usize = 16;
@@ -41,6 +47,8 @@ pub(super) struct Crossing {
     noticed: Places,
     /// The last one for the sake of an answer.
     overtaken: Places,
+    /// When either was given last, in milliseconds since the mount, from 1.
+    lately: Places,
     /// When the kernel was told a length last.
     told: Places,
     pub(super) short_reads: ShortReads,
@@ -60,9 +68,10 @@ struct Named {
     last: u32,
     /// The length that it was told last, or is about to be.
     len: u64,
-    /// The length that it has been told, or [`UNKNOWN`].
+    /// The length that it has been told, or [`UNKNOWN`]. It may have passed over the answer: then it has none less than `least`.
     given: u64,
-    /// When that was more than before, as `last`.
+    least: u64,
+    /// When `given` was more than before, as `last`.
     grew: u32,
     /// How many answers there were that left it a page that was filled up with zeros behind the end, and may be there.
     short: u32,
@@ -83,19 +92,25 @@ impl Places {
         self.0[mixed(inode) % PLACES].fetch_max(number, Ordering::SeqCst);
     }
 
+    fn get(&self, inode: InodeId) -> u64 {
+        self.0[mixed(inode) % PLACES].load(Ordering::SeqCst)
+    }
+
     /// Whether it was raised since the kernel asked.
     fn since(&self, inode: InodeId, asked: Asked) -> bool {
-        self.0[mixed(inode) % PLACES].load(Ordering::SeqCst) > asked.0
+        self.get(inode) > asked.0
     }
 }
 
 /// No answer has told the kernel how long a file is.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Whether the kernel goes by an answer.
+/// Whether the kernel goes by a length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Took {
     Yes,
+    /// Unless it knows a longer one.
+    AtLeast,
     Perhaps,
 }
 
@@ -119,6 +134,7 @@ impl Default for Crossing {
             notices: AtomicU64::new(0),
             noticed: Places::default(),
             overtaken: Places::default(),
+            lately: Places::default(),
             told: Places::default(),
             short_reads: ShortReads::default(),
             named: Default::default(),
@@ -142,6 +158,7 @@ impl Crossing {
             last,
             len: 0,
             given: UNKNOWN,
+            least: UNKNOWN,
             grew: last.wrapping_sub(GROWTH_TAKEN_IN.as_millis() as u32),
             short: 0,
         };
@@ -181,11 +198,26 @@ impl Crossing {
     /// A notice of a change of an inode is about to be given.
     pub(super) fn notice(&self, inode: InodeId) {
         self.noticed.raise(inode, self.next());
+        self.delivered(inode);
     }
 
     /// The same for the sake of an answer: nothing has changed.
     pub(super) fn overtakes(&self, inode: InodeId) {
         self.overtaken.raise(inode, self.next());
+        self.delivered(inode);
+    }
+
+    /// A notice was given now.
+    pub(super) fn delivered(&self, inode: InodeId) {
+        let since = Instant::now().saturating_duration_since(self.begun);
+        self.lately.raise(inode, since.as_millis() as u64 + 1);
+    }
+
+    /// Whether one was given so lately that it may have crossed a question that came to this process at `now`, after it.
+    pub(super) fn noticed_lately(&self, inode: InodeId, now: Instant) -> bool {
+        let last = self.lately.get(inode);
+        let since = now.saturating_duration_since(self.begun);
+        last > 0 && since.as_millis() as u64 + 1 < last + ASKED_IN.as_millis() as u64
     }
 
     fn next(&self) -> u64 {
@@ -198,38 +230,47 @@ impl Crossing {
         self.gave_len(inode, len, Took::Yes);
     }
 
-    /// The kernel is given an answer by which a file is `len` long. It may pass over it.
+    /// The kernel is given a length of a file.
     pub(super) fn gave_len(&self, inode: InodeId, len: u64, took: Took) {
         if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
             let known = named.given != UNKNOWN;
             if known && named.given < len {
                 named.grew = self.millis(Instant::now());
             }
-            named.given = match took {
-                Took::Perhaps if known => named.given.max(len),
-                Took::Yes | Took::Perhaps => len,
+            let (given, least) = (named.given, named.least);
+            (named.given, named.least) = match took {
+                Took::AtLeast if known => (given.max(len), least.max(len)),
+                Took::Perhaps if known => (given.max(len), least.min(len)),
+                Took::Yes | Took::AtLeast | Took::Perhaps => (len, len),
             };
+            if named.len < named.given {
+                // It was cut, by a newer answer: the kernel is not to have that length again.
+                named.grew = self
+                    .millis(Instant::now())
+                    .wrapping_sub(GROWTH_TAKEN_IN.as_millis() as u32);
+            }
         }
     }
 
-    /// The length that the kernel has been told; zero where it was told none.
-    pub(super) fn given_len(&self, inode: InodeId) -> u64 {
+    /// The least length that the kernel may have of a file by what it has been told; zero where it was told none.
+    pub(super) fn least_len(&self, inode: InodeId) -> u64 {
         let named = self.shard(inode).lock().get(&inode).copied();
-        let given = named.map(|named| named.given);
-        given.filter(|given| *given != UNKNOWN).unwrap_or(0)
+        let least = named.map(|named| named.least);
+        least.filter(|least| *least != UNKNOWN).unwrap_or(0)
     }
 
     /// The length of a file that the kernel was given so lately, for the first time, that it may not have taken that in at `now`.
     pub(super) fn grew_lately(&self, inode: InodeId, now: Instant) -> Option<u64> {
         let named = self.shard(inode).lock().get(&inode).copied()?;
         let since = self.millis(now).wrapping_sub(named.grew);
-        (u128::from(since) < GROWTH_TAKEN_IN.as_millis()).then_some(named.given)
+        let lately = u128::from(since) < GROWTH_TAKEN_IN.as_millis();
+        (lately && named.given != UNKNOWN).then_some(named.given)
     }
 
-    /// Whether a file that the kernel knows is longer for it with an answer by which it is `len` long.
+    /// Whether a file that the kernel knows may be longer for it with an answer by which it is `len` long.
     pub(super) fn grows_to(&self, inode: InodeId, len: u64) -> bool {
         let shard = self.shard(inode).lock();
-        shard.get(&inode).is_some_and(|named| named.given < len)
+        shard.get(&inode).is_some_and(|named| named.least < len)
     }
 
     /// The kernel is about to have an answer to what it `asked`, by which a file is `len` long. It may take it.
@@ -349,20 +390,52 @@ mod tests {
     }
 
     #[test]
+    fn a_notice_that_was_given_lately_may_have_crossed_what_comes_after_it() {
+        let crossing = Crossing::default();
+        assert!(!crossing.noticed_lately(FILE, Instant::now()));
+        crossing.notice(FILE);
+        assert!(crossing.noticed_lately(FILE, Instant::now()));
+        let later = Instant::now() + ASKED_IN;
+        assert!(!crossing.noticed_lately(FILE, later));
+    }
+
+    #[test]
     fn a_file_grows_from_a_length_that_the_kernel_was_told() {
         let crossing = Crossing::default();
         let now = Instant::now();
         crossing.names(FILE, now);
         assert!(!crossing.grows_to(FILE, 10), "it was told none");
-        crossing.gave_len(FILE, 10, Took::Yes);
+        let give = |len, took| {
+            crossing.answers_len(FILE, crossing.asked(), len);
+            crossing.gave_len(FILE, len, took);
+        };
+        give(10, Took::Yes);
         assert_eq!(crossing.grew_lately(FILE, now), None);
         assert!(crossing.grows_to(FILE, 11));
-        crossing.gave_len(FILE, 11, Took::Perhaps);
+        give(11, Took::Perhaps);
         assert_eq!(crossing.grew_lately(FILE, Instant::now()), Some(11));
-        crossing.gave_len(FILE, 5, Took::Perhaps);
-        assert_eq!(crossing.given_len(FILE), 11);
-        crossing.gave_len(FILE, 5, Took::Yes);
-        assert_eq!(crossing.given_len(FILE), 5);
+        assert_eq!(crossing.least_len(FILE), 10);
+        assert!(crossing.grows_to(FILE, 11), "it was passed over, perhaps");
+        give(11, Took::AtLeast);
+        assert!(!crossing.grows_to(FILE, 11));
+        give(5, Took::Yes);
+        assert_eq!(crossing.least_len(FILE), 5);
+    }
+
+    #[test]
+    fn a_length_that_a_newer_answer_has_cut_is_not_given_again() {
+        let crossing = Crossing::default();
+        crossing.names(FILE, Instant::now());
+        let give = |len, took| {
+            crossing.answers_len(FILE, crossing.asked(), len);
+            crossing.gave_len(FILE, len, took);
+        };
+        give(10, Took::Yes);
+        give(100, Took::AtLeast);
+        assert_eq!(crossing.grew_lately(FILE, Instant::now()), Some(100));
+        give(10, Took::Perhaps);
+        assert_eq!(crossing.grew_lately(FILE, Instant::now()), None);
+        assert!(crossing.grows_to(FILE, 50), "it may have taken that");
     }
 
     #[test]

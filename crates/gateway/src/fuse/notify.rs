@@ -24,7 +24,7 @@ pub(crate) struct Kernel {
     has_epochs: bool,
     /// Set once names had to be forgotten by a kernel that cannot: no name is given for keeps since.
     names_are_asked: AtomicBool,
-    crossing: Crossing,
+    crossing: Arc<Crossing>,
     pages: Mutex<Pages>,
 }
 
@@ -98,10 +98,13 @@ impl Session {
         answer: impl FnOnce() + Send + 'static,
     ) {
         let About { inode, asked, .. } = about;
-        let passed_over = self.kernel.crossing.is_passed_over(inode, asked);
-        let grows = self.kernel.waits_to_grow(&about) || self.kernel.keeps_less(&about);
-        if !passed_over && !grows {
-            self.kernel.gave(&about, Took::Yes);
+        let kernel = &self.kernel;
+        let least = kernel.crossing.least_len(inode);
+        let grows = kernel.grows_by(&about);
+        let waits = kernel.waits_to_grow(&about) || kernel.keeps_less(&about);
+        let lately = grows && kernel.crossing.noticed_lately(inode, Instant::now());
+        // A notice looks for what was given last after it was noted, and this the other way round.
+        if !waits && !lately && kernel.gave_unless_passed_over(&about) {
             return answer();
         }
         let session = Arc::clone(self);
@@ -110,16 +113,20 @@ impl Session {
             kernel.wait_to_grow(&about);
             if kernel.crossing.has_crossed(inode, asked) {
                 kernel.drop_pages(inode, 0);
-            } else if kernel.keeps_less(&about) {
-                kernel.drop_tail(inode);
+            } else if grows && kernel.crossing.short(inode) > 0 {
+                kernel.drop_pages(inode, least);
             }
-            if let Some(len) = about.len
-                && kernel.crossing.is_passed_over(inode, asked)
-            {
-                kernel.crossing.overtakes(inode);
-                grow(&kernel.device, inode, len);
+            match about.len {
+                // A newer answer has cut it.
+                Some(len) if kernel.told_len(inode) < len => {}
+                Some(len) if lately || !kernel.gave_unless_passed_over(&about) => {
+                    kernel.crossing.overtakes(inode);
+                    grow(&kernel.device, inode, len);
+                    kernel.crossing.delivered(inode);
+                    kernel.gave(&about, Took::AtLeast);
+                }
+                Some(_) | None => {}
             }
-            kernel.gave(&about, Took::Perhaps);
             answer();
         });
     }
@@ -132,17 +139,26 @@ impl Session {
     ) {
         let grows = self.kernel.waits_to_grow(&about) || self.kernel.keeps_less(&about);
         if !grows {
-            self.kernel.gave(&about, Took::Perhaps);
+            self.kernel.gave(&about, Took::AtLeast);
             return answer();
         }
         let session = Arc::clone(self);
         beside(move || {
-            session.kernel.wait_to_grow(&about);
-            session.kernel.drop_tail(about.inode);
-            session.kernel.gave(&about, Took::Perhaps);
+            let kernel = &session.kernel;
+            kernel.wait_to_grow(&about);
+            let least = kernel.crossing.least_len(about.inode);
+            kernel.drop_pages(about.inode, least);
+            kernel.gave(&about, Took::AtLeast);
             answer();
         });
     }
+}
+
+/// Whether the kernel is to have a length again that it was given lately, before a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Growth {
+    Kept,
+    Known,
 }
 
 /// A read that has fewer bytes than were asked for, until it is answered.
@@ -196,8 +212,14 @@ fn grow(device: &Device, inode: InodeId, len: u64) {
 /// Gives a notice that may have to wait for a page, and does not wait for long: that may be locked for a write that waits for
 /// another kernel. `None`: it is given later.
 fn soon<T: Send + 'static>(notice: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (begin, begun) = channel();
     let (done, given) = channel();
-    beside(move || _ = done.send(notice()));
+    beside(move || {
+        _ = begin.send(());
+        _ = done.send(notice());
+    });
+    // On a busy machine a thread may begin late, and what matters here is how long it waits for the page.
+    begun.recv().ok()?;
     given.recv_timeout(SOON).ok()
 }
 
@@ -223,7 +245,7 @@ impl Kernel {
             device,
             has_epochs,
             names_are_asked: AtomicBool::new(false),
-            crossing: Crossing::default(),
+            crossing: Arc::default(),
             pages: Mutex::default(),
         }
     }
@@ -280,9 +302,11 @@ impl Kernel {
         !self.waits_to_grow(&about) && !self.keeps_less(&about)
     }
 
-    /// The kernel is about to have a listing with a file.
-    pub(super) fn lists_len(&self, attr: &Attr) {
+    /// The kernel is about to have a listing that it `asked` for, with a file.
+    pub(super) fn lists_len(&self, attr: &Attr, asked: Asked) {
         if attr.kind == Kind::File {
+            // Once more: by then it may not have been named.
+            self.crossing.answers_len(attr.inode, asked, attr.size);
             let perhaps = Took::Perhaps;
             self.crossing.gave_len(attr.inode, attr.size, perhaps);
         }
@@ -331,8 +355,8 @@ impl Kernel {
     fn drop_pages(&self, inode: InodeId, from: u64) {
         let range = ByteRange::new(from, u64::MAX);
         let short = self.crossing.short(inode);
-        self.keep_growth(inode);
         self.crossing.overtakes(inode);
+        self.keep_growth(inode);
         let parts = self.pages.lock().drop_now(inode, range, None);
         for part in parts {
             if let Err(error) = self
@@ -342,6 +366,7 @@ impl Kernel {
                 warn!(%error, "kernel refused a notice about pages");
             }
         }
+        self.crossing.delivered(inode);
         self.crossing.dropped_short(inode, short);
     }
 
@@ -361,6 +386,16 @@ impl Kernel {
     fn grows_by(&self, about: &About) -> bool {
         let longer = |len| self.crossing.grows_to(about.inode, len);
         about.len.is_some_and(longer)
+    }
+
+    /// Notes the length of an answer that is about to be given. False: the kernel may pass over that.
+    fn gave_unless_passed_over(&self, about: &About) -> bool {
+        self.gave(about, Took::Perhaps);
+        let passed_over = self.crossing.is_passed_over(about.inode, about.asked);
+        if !passed_over {
+            self.gave(about, Took::Yes);
+        }
+        !passed_over
     }
 
     fn gave(&self, about: &About, took: Took) {
@@ -384,11 +419,6 @@ impl Kernel {
     /// Whether the kernel may keep a page that ends in zeros where the file goes on now.
     fn keeps_less(&self, about: &About) -> bool {
         self.grows_by(about) && self.crossing.short(about.inode) > 0
-    }
-
-    /// Drops the page that ends in zeros behind the end that the kernel knows.
-    fn drop_tail(&self, inode: InodeId) {
-        self.drop_pages(inode, self.crossing.given_len(inode));
     }
 
     /// A read for a thread is about to be answered with fewer bytes than were asked for; it is, when what this gives is dropped.
@@ -415,11 +445,17 @@ impl Kernel {
     /// A notice is about to be given. The kernel passes over an answer that it has not taken in: it is to have the length that
     /// it was given by that.
     fn keep_growth(&self, inode: InodeId) {
-        if let Some(len) = self.crossing.grew_lately(inode, Instant::now()) {
-            self.crossing.overtakes(inode);
-            let device = Arc::clone(&self.device);
-            _ = soon(move || grow(&device, inode, len));
+        if self.crossing.grew_lately(inode, Instant::now()).is_none() {
+            return;
         }
+        self.crossing.overtakes(inode);
+        let (device, crossing) = (Arc::clone(&self.device), Arc::clone(&self.crossing));
+        _ = soon(move || {
+            if let Some(len) = crossing.grew_lately(inode, Instant::now()) {
+                grow(&device, inode, len);
+                crossing.delivered(inode);
+            }
+        });
     }
 
     /// The kernel is about to ask for attributes, and to go on to read: before it drops what has other times it may take what the
@@ -429,11 +465,15 @@ impl Kernel {
         if short == 0 || self.pages.lock().is_writing(inode) {
             return;
         }
-        let from = self.crossing.given_len(inode);
+        let from = self.crossing.least_len(inode);
         let tail = inval(inode, ByteRange::new(from, u64::MAX));
-        let device = Arc::clone(&self.device);
+        let (device, crossing) = (Arc::clone(&self.device), Arc::clone(&self.crossing));
         self.crossing.overtakes(inode);
-        let told = soon(move || device.notify(notice::INVAL_INODE, tail.bytes()));
+        let told = soon(move || {
+            let told = device.notify(notice::INVAL_INODE, tail.bytes());
+            crossing.delivered(inode);
+            told
+        });
         match told {
             Some(Ok(_)) => self.crossing.dropped_short(inode, short),
             Some(Err(error)) => warn!(%error, "kernel refused a notice about a page"),
@@ -444,9 +484,14 @@ impl Kernel {
     /// Drops pages, but for those that are locked for other writes than `answering`: these are dropped when the writes have
     /// their answers.
     fn forget_pages(&self, inode: InodeId, range: ByteRange, answering: Option<u64>) {
+        // The write that is answered has locked the page of its end, and its length is told by its answer.
+        let growth = match answering {
+            Some(_) => Growth::Known,
+            None => Growth::Kept,
+        };
         let parts = self.pages.lock().drop_now(inode, range, answering);
         for part in parts {
-            self.invalidate(inode, &inval(inode, part), "data");
+            self.invalidate(inode, &inval(inode, part), "data", growth);
         }
     }
 
@@ -468,13 +513,15 @@ impl Kernel {
         }
     }
 
-    fn invalidate(&self, inode: InodeId, body: &Body, what: &'static str) {
-        self.keep_growth(inode);
+    fn invalidate(&self, inode: InodeId, body: &Body, what: &'static str, growth: Growth) {
         self.crossing.notice(inode);
+        if growth == Growth::Kept {
+            self.keep_growth(inode);
+        }
         let mut pause = AGAIN.0;
         loop {
             match self.device.notify(notice::INVAL_INODE, body.bytes()) {
-                Ok(Delivery::Taken) => return,
+                Ok(Delivery::Taken) => return self.crossing.delivered(inode),
                 Ok(Delivery::Gone) if self.crossing.is_on_its_way(inode, Instant::now()) => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(AGAIN.1);
@@ -516,7 +563,7 @@ impl KernelCache for Kernel {
     fn forget_attr(&self, inode: InodeId) {
         // A negative offset leaves the pages alone.
         let body = Body::inval_inode(node_of(inode), -1, 0);
-        self.invalidate(inode, &body, "attributes");
+        self.invalidate(inode, &body, "attributes", Growth::Kept);
         self.forget_tail(inode);
     }
 

@@ -18,7 +18,7 @@ const TAKEN_IN_MAX: Duration = Duration::from_millis(250);
 /// The same of one of which it cannot be told whether it runs.
 const TAKEN_IN: Duration = Duration::from_millis(10);
 /// Reads that are remembered.
-const READS: usize = 256;
+const READS: usize = 64;
 /// Requests whose threads are remembered.
 const ASKED: usize = 64;
 
@@ -64,8 +64,16 @@ pub(super) enum Doing {
     Sleeps,
     /// It runs, or is to run; it has run for so many nanoseconds.
     Runs(u64),
-    /// It waits for a page, or another lock or disk, or nobody can tell.
+    /// It waits for a page, or another lock or disk.
+    Waits,
     Unknown,
+}
+
+/// Whether it is a thread whose read was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Yes,
+    No,
 }
 
 /// Threads that are waited for.
@@ -92,8 +100,14 @@ impl ShortReads {
     /// A read for a thread is about to be answered at `now`.
     pub(super) fn begins(&self, inode: InodeId, thread: u32, now: Instant) {
         let mut reads = self.reads.lock();
-        while reads.len() >= READS || reads.front().is_some_and(|read| read.is_over(now)) {
+        while reads.front().is_some_and(|read| read.is_over(now)) {
             reads.pop_front();
+        }
+        if reads.len() >= READS {
+            let left = |read: &Short| matches!(read.state, State::Left(_));
+            let given = |read: &Short| matches!(read.state, State::Answered(_));
+            let least = reads.iter().position(left).or(reads.iter().position(given));
+            _ = reads.remove(least.unwrap_or(0));
         }
         let state = State::Owed;
         reads.push_back(Short {
@@ -165,7 +179,7 @@ impl ShortReads {
                 State::Owed if read.thread != but || but == 0 => return true,
                 State::Owed => {}
                 State::Answered(answered) => {
-                    threads.push((read.thread, answered));
+                    threads.push((read.thread, answered, Named::Yes));
                     last = Some(answered);
                 }
                 State::Left(answered) => last = Some(answered),
@@ -173,14 +187,14 @@ impl ShortReads {
         }
         if let Some(answered) = last {
             let beside = self.who_asked(inode, answered.asked).into_iter();
-            threads.extend(beside.map(|thread| (thread, answered)));
+            threads.extend(beside.map(|thread| (thread, answered, Named::No)));
         }
-        threads.retain(|(thread, _)| *thread != but || but == 0);
+        threads.retain(|(thread, ..)| *thread != but || but == 0);
         let mut waits = false;
-        for (thread, answered) in threads {
+        for (thread, answered, named) in threads {
             let since = now.saturating_duration_since(answered.at);
             // Each of them: it is looked at from now on.
-            waits |= !awaited.has_run(thread, since, &doing);
+            waits |= !awaited.has_run(thread, since, named, &doing);
         }
         waits
     }
@@ -228,11 +242,19 @@ impl Awaited {
     }
 
     /// Whether a thread has run since it was woken `since` ago, as far as can be told.
-    fn has_run(&mut self, thread: u32, since: Duration, doing: impl Fn(u32) -> Doing) -> bool {
-        match doing(thread) {
-            Doing::Sleeps => true,
-            Doing::Unknown => since >= TAKEN_IN,
-            Doing::Runs(now) => match self.ran.iter().find(|(of, _)| *of == thread) {
+    fn has_run(
+        &mut self,
+        thread: u32,
+        since: Duration,
+        named: Named,
+        doing: impl Fn(u32) -> Doing,
+    ) -> bool {
+        match (doing(thread), named) {
+            (Doing::Sleeps, _) => true,
+            // Who is woken is to run: another waits for something else, or for the one who is named.
+            (Doing::Waits, Named::No) => true,
+            (Doing::Waits, Named::Yes) | (Doing::Unknown, _) => since >= TAKEN_IN,
+            (Doing::Runs(now), _) => match self.ran.iter().find(|(of, _)| *of == thread) {
                 Some((_, first)) => now != *first || since >= TAKEN_IN_MAX,
                 None => {
                     self.ran.push((thread, now));
@@ -254,10 +276,10 @@ pub(super) fn doing(thread: u32) -> Doing {
         Err(error) if error.kind() == ErrorKind::NotFound && thread != 0 => return Doing::Sleeps,
         Err(_) => return Doing::Unknown,
     };
-    // A woken thread is one that runs at once: what waits for a page still was not woken by an answer.
     match (state_in(&stat), ran) {
         (Some("R"), Some(ran)) => Doing::Runs(ran),
-        (Some("R" | "D") | None, _) => Doing::Unknown,
+        (Some("R") | None, _) => Doing::Unknown,
+        (Some("D"), _) => Doing::Waits,
         (Some(_), _) => Doing::Sleeps,
     }
 }
@@ -346,6 +368,7 @@ mod tests {
         assert!(!looks.waits(SOON, only(TELLS)));
         looks.asks(OTHER, READER);
         assert!(looks.waits(SOON, only(BESIDE)), "another has gone on");
+        assert!(!looks.waits(SOON, |_| Doing::Waits), "for a lock");
         looks.asks(FILE, 15);
         assert!(!looks.waits(SOON, only(15)), "it asked after that");
         looks.asks(OTHER, BESIDE);

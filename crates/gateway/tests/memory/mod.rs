@@ -33,6 +33,7 @@ pub enum Rung {
 pub struct Seen {
     pub lookups: AtomicU64,
     pub getattrs: AtomicU64,
+    pub statfss: AtomicU64,
     pub reads: AtomicU64,
     pub fsyncs: AtomicU64,
     pub writes: AtomicU64,
@@ -55,6 +56,8 @@ pub struct MemoryFs {
     backed: AtomicBool,
     hold: Mutex<Option<&'static str>>,
     held: Mutex<Vec<Held>>,
+    /// `statfs` waits for it, and with it the thread that answers.
+    pub gate: Mutex<()>,
     pub seen: Seen,
 }
 
@@ -68,6 +71,7 @@ impl Default for MemoryFs {
             backed: AtomicBool::new(false),
             hold: Mutex::new(None),
             held: Mutex::default(),
+            gate: Mutex::default(),
             seen: Seen::default(),
         }
     }
@@ -469,6 +473,8 @@ impl FileSystem for MemoryFs {
     }
 
     fn statfs(&self, done: Done<Space>) {
+        bump(&self.seen.statfss);
+        drop(self.gate.lock());
         done(Ok(Space {
             block_len: 4096,
             blocks: 1 << 20,

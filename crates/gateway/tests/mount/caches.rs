@@ -322,6 +322,47 @@ fn a_read_whose_question_about_attributes_crosses_a_notice_shows_nothing_old() {
     }
 }
 
+/// The kernel notes how old its question is before anybody reads it.
+#[test]
+fn a_read_finds_the_new_end_when_a_notice_crosses_its_question_before_that_is_taken() {
+    let Some(rig) = Rig::with("threads=1") else {
+        return;
+    };
+    let path = rig.path("f");
+    fs::write(&path, b"old").unwrap();
+    let inode = rig.fs.inode("f");
+    let file = File::open(&path).unwrap();
+    let read = move || {
+        let mut bytes = vec![0; 9_000];
+        let len = file.read_at(&mut bytes, 0).unwrap();
+        bytes.truncate(len);
+        bytes
+    };
+    assert_eq!(read(), *b"old");
+    rig.fs
+        .change_elsewhere(|tree| tree.write(inode, 0, 3, b"er", LATER))
+        .unwrap();
+    cache(&rig).forget_attr(inode);
+    let gate = rig.fs.gate.lock();
+    let root = rig.root().to_owned();
+    let busy = thread::spawn(move || rustix::fs::statvfs(&root).map(drop));
+    let begun = &rig.fs.seen.statfss;
+    until("statfs", || begun.load(Ordering::SeqCst) == 1);
+    let (tell, told) = channel();
+    let reader = thread::spawn(move || {
+        tell.send(rustix::thread::gettid()).unwrap();
+        read()
+    });
+    let stat = format!("/proc/{}/stat", told.recv().unwrap().as_raw_nonzero());
+    until("the question", || {
+        fs::read_to_string(&stat).unwrap().contains(") S ")
+    });
+    cache(&rig).forget_attr(inode);
+    drop(gate);
+    assert_eq!(reader.join().unwrap(), b"older");
+    busy.join().unwrap().unwrap();
+}
+
 /// A page that ends in zeros, and an answer that tells of a longer file and is passed over since something else was answered.
 #[test]
 fn what_an_overtaken_answer_makes_longer_has_no_zeros_where_bytes_are() {

@@ -48,7 +48,13 @@ impl Call<'_> {
                 ..open_flags(flags)
             },
             Box::new(move |result| match result {
-                Ok(opened) => session.give_open(reply, inode, &opened),
+                Ok(opened) => {
+                    if flags & libc::O_TRUNC != 0 {
+                        // The kernel takes it for empty with the answer.
+                        session.kernel.tells_len(inode, 0);
+                    }
+                    session.give_open(reply, inode, &opened);
+                }
                 Err(error) => reply.error(error),
             }),
         );

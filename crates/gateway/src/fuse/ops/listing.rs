@@ -164,7 +164,7 @@ impl Session {
             self.kernel.forgets(inode, 1);
             return Pushed::NoRoom;
         }
-        self.kernel.lists_len(&found.attr);
+        self.kernel.lists_len(&found.attr, part.asked);
         Pushed::Named(inode)
     }
 }
