@@ -159,7 +159,7 @@ impl Crossing {
             len: 0,
             given: UNKNOWN,
             least: UNKNOWN,
-            grew: last.wrapping_sub(GROWTH_TAKEN_IN.as_millis() as u32),
+            grew: long_before(last),
             short: 0,
         };
         self.shard(inode)
@@ -245,9 +245,7 @@ impl Crossing {
             };
             if named.len < named.given {
                 // It was cut, by a newer answer: the kernel is not to have that length again.
-                named.grew = self
-                    .millis(Instant::now())
-                    .wrapping_sub(GROWTH_TAKEN_IN.as_millis() as u32);
+                named.grew = long_before(self.millis(Instant::now()));
             }
         }
     }
@@ -361,6 +359,11 @@ impl Crossing {
     fn shard(&self, inode: InodeId) -> &Mutex<HashMap<InodeId, Named>> {
         &self.named[mixed(inode) / PLACES % SHARDS]
     }
+}
+
+/// A moment of growth that has been taken in, in milliseconds.
+fn long_before(millis: u32) -> u32 {
+    millis.wrapping_sub(GROWTH_TAKEN_IN.as_millis() as u32)
 }
 
 /// Inodes of one container differ in their low bits, and containers in their high ones.

@@ -21,6 +21,7 @@ mod reply;
 mod session;
 mod short_reads;
 mod slice;
+mod threads;
 mod turns;
 mod waiting;
 mod watchdog;

@@ -4,6 +4,7 @@
 //! while it works: on one processor the one follows the other, on two each wakes the other's, which takes several
 //! times as long where processors are virtual. Only while requests come briskly and from one program.
 
+use super::threads::processor_of;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::debug;
 
@@ -92,31 +93,9 @@ impl Nearby {
     }
 }
 
-/// The processor that a thread ran on last.
-fn processor_of(thread: u32) -> Option<usize> {
-    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
-    processor_in(&stat)
-}
-
-/// The 39th field of `stat`; the second one, the name in parentheses, may hold anything.
-fn processor_in(stat: &str) -> Option<usize> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(36)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_processor_is_found_whatever_the_name() {
-        let numbers: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
-        let stat = format!("17 (a) R 9 (b) S {}", numbers.join(" "));
-        assert_eq!(processor_in(&stat), Some(39));
-        assert_eq!(processor_in("17 (a) R 1 2"), None);
-        let here = processor_of(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-        assert!(here.is_some());
-    }
 
     #[test]
     fn a_thread_follows_its_caller_and_is_free_again() {

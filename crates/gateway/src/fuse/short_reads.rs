@@ -6,10 +6,10 @@
 //! known that they asked for something of the file last, before the answer.
 
 use super::crossing::mixed;
+use super::threads::Doing;
 use parking_lot::Mutex;
 use perigee_types::InodeId;
 use std::collections::VecDeque;
-use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -57,18 +57,6 @@ struct Answered {
     asked: usize,
 }
 
-/// What a thread does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
-    /// It waits for what can be interrupted, which no page is, or it is gone.
-    Sleeps,
-    /// It runs, or is to run; it has run for so many nanoseconds.
-    Runs(u64),
-    /// It waits for a page, or another lock or disk.
-    Waits,
-    Unknown,
-}
-
 /// Whether it is a thread whose read was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Named {
@@ -100,9 +88,7 @@ impl ShortReads {
     /// A read for a thread is about to be answered at `now`.
     pub(super) fn begins(&self, inode: InodeId, thread: u32, now: Instant) {
         let mut reads = self.reads.lock();
-        while reads.front().is_some_and(|read| read.is_over(now)) {
-            reads.pop_front();
-        }
+        drop_over(&mut reads, now);
         if reads.len() >= READS {
             let left = |read: &Short| matches!(read.state, State::Left(_));
             let given = |read: &Short| matches!(read.state, State::Answered(_));
@@ -144,9 +130,7 @@ impl ShortReads {
         }
         let now = now();
         let mut reads = self.reads.lock();
-        while reads.front().is_some_and(|read| read.is_over(now)) {
-            reads.pop_front();
-        }
+        drop_over(&mut reads, now);
         self.count.store(reads.len(), Ordering::SeqCst);
         for read in reads.iter_mut().filter(|read| read.thread == thread) {
             if let State::Answered(answered) = read.state {
@@ -219,6 +203,13 @@ impl ShortReads {
     }
 }
 
+/// Drops the first reads, as far as nobody waits for them any more.
+fn drop_over(reads: &mut VecDeque<Short>, now: Instant) {
+    while reads.front().is_some_and(|read| read.is_over(now)) {
+        reads.pop_front();
+    }
+}
+
 fn asked(inode: InodeId, thread: u32) -> u64 {
     (mixed(inode) as u64) << 32 | u64::from(thread)
 }
@@ -263,31 +254,6 @@ impl Awaited {
             },
         }
     }
-}
-
-/// What a thread of this machine does now.
-pub(super) fn doing(thread: u32) -> Doing {
-    let read = |what| std::fs::read_to_string(format!("/proc/{thread}/{what}"));
-    // In this order: a thread that is woken in between has not run for longer then.
-    let scheduled = read("schedstat").ok();
-    let ran = scheduled.and_then(|fields| fields.split_ascii_whitespace().next()?.parse().ok());
-    let stat = match read("stat") {
-        Ok(stat) => stat,
-        Err(error) if error.kind() == ErrorKind::NotFound && thread != 0 => return Doing::Sleeps,
-        Err(_) => return Doing::Unknown,
-    };
-    match (state_in(&stat), ran) {
-        (Some("R"), Some(ran)) => Doing::Runs(ran),
-        (Some("R") | None, _) => Doing::Unknown,
-        (Some("D"), _) => Doing::Waits,
-        (Some(_), _) => Doing::Sleeps,
-    }
-}
-
-/// The third field of `stat`; the second one, the name in parentheses, may hold anything.
-fn state_in(stat: &str) -> Option<&str> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().next()
 }
 
 #[cfg(test)]
@@ -400,32 +366,5 @@ mod tests {
             reads.begins(InodeId(100 + number), READER, Instant::now());
         }
         assert_eq!(reads.reads.lock().len(), READS);
-    }
-
-    #[test]
-    fn a_thread_that_waits_for_a_channel_sleeps_and_one_that_works_runs() {
-        let (tell, told) = std::sync::mpsc::channel();
-        let (end, until) = std::sync::mpsc::channel::<()>();
-        let waits = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32)
-                .unwrap();
-            _ = until.recv();
-        });
-        let thread = told.recv().unwrap();
-        if doing(thread) == Doing::Unknown {
-            return eprintln!("skipped: this kernel does not tell how long a thread has run");
-        }
-        while doing(thread) != Doing::Sleeps {
-            std::thread::yield_now();
-        }
-        drop(end);
-        waits.join().unwrap();
-        assert_eq!(doing(thread), Doing::Sleeps, "it is gone");
-        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        let Doing::Runs(first) = doing(me) else {
-            panic!("this thread runs");
-        };
-        while doing(me) == Doing::Runs(first) {}
-        assert_eq!(state_in("17 (a) R 9 (b) S 1"), Some("S"));
     }
 }

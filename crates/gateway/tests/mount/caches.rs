@@ -32,6 +32,14 @@ fn cache(rig: &Rig) -> Arc<dyn KernelCache> {
     rig.mounted().kernel_cache()
 }
 
+/// What one read of three pages finds.
+fn read(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; 9_000];
+    let len = file.read_at(&mut bytes, 0).unwrap();
+    bytes.truncate(len);
+    bytes
+}
+
 /// Another host changes the mode of a file.
 fn chmod_elsewhere(rig: &Rig, inode: InodeId, mode: u32) {
     let set = SetAttr {
@@ -290,12 +298,6 @@ fn a_read_whose_question_about_attributes_crosses_a_notice_shows_nothing_old() {
     fs::write(&path, b"old").unwrap();
     let inode = rig.fs.inode("f");
     let file = Arc::new(File::open(&path).unwrap());
-    let read = |file: &File| {
-        let mut bytes = vec![0; 9_000];
-        let len = file.read_at(&mut bytes, 0).unwrap();
-        bytes.truncate(len);
-        bytes
-    };
     assert_eq!(read(&file), *b"old");
     // As long as before, longer, one byte into the next page, and shorter.
     for new in [&b"new"[..], b"longer", &[7; 4_097], b"s"] {
@@ -332,13 +334,7 @@ fn a_read_finds_the_new_end_when_a_notice_crosses_its_question_before_that_is_ta
     fs::write(&path, b"old").unwrap();
     let inode = rig.fs.inode("f");
     let file = File::open(&path).unwrap();
-    let read = move || {
-        let mut bytes = vec![0; 9_000];
-        let len = file.read_at(&mut bytes, 0).unwrap();
-        bytes.truncate(len);
-        bytes
-    };
-    assert_eq!(read(), *b"old");
+    assert_eq!(read(&file), *b"old");
     rig.fs
         .change_elsewhere(|tree| tree.write(inode, 0, 3, b"er", LATER))
         .unwrap();
@@ -351,7 +347,7 @@ fn a_read_finds_the_new_end_when_a_notice_crosses_its_question_before_that_is_ta
     let (tell, told) = channel();
     let reader = thread::spawn(move || {
         tell.send(rustix::thread::gettid()).unwrap();
-        read()
+        read(&file)
     });
     let stat = format!("/proc/{}/stat", told.recv().unwrap().as_raw_nonzero());
     until("the question", || {
@@ -371,12 +367,6 @@ fn what_an_overtaken_answer_makes_longer_has_no_zeros_where_bytes_are() {
     fs::write(&path, b"old").unwrap();
     let inode = rig.fs.inode("f");
     let file = Arc::new(File::open(&path).unwrap());
-    let read = |file: &File| {
-        let mut bytes = vec![0; 9_000];
-        let len = file.read_at(&mut bytes, 0).unwrap();
-        bytes.truncate(len);
-        bytes
-    };
     assert_eq!(read(&file), *b"old");
     let map = Map::new(&file, 4_096, false).unwrap();
     cache(&rig).forget_attr(inode);
