@@ -8,7 +8,8 @@
 //!
 //! The kernel notes how old its question is before this process has it, so a notice that was given lately may have crossed it,
 //! too. That matters where nobody who changes something waits for the notice: what it crossed may be the only word of a longer
-//! file. So an answer by which a file grows is then given for one that may be passed over.
+//! file. So an answer by which a file grows is then given for one that may be passed over. The same holds after answers to writes
+//! and changes of the kernel's own, which it counts with the notices.
 //!
 //! What it is told of a file's length is the end up to where it fills up what a read lacks: with zeros. It takes no shorter
 //! length from an answer that something newer has crossed. What the mount tells the kernel for the sake of one answer (a page is
@@ -47,7 +48,8 @@ pub(super) struct Crossing {
     noticed: Places,
     /// The last one for the sake of an answer.
     overtaken: Places,
-    /// When either was given last, in milliseconds since the mount, from 1.
+    /// When either was given last, or an answer to a write or a change, which may be crossed alike: in milliseconds since the
+    /// mount, from 1.
     lately: Places,
     /// When the kernel was told a length last.
     told: Places,
@@ -71,7 +73,7 @@ struct Named {
     /// The length that it has been told, or [`UNKNOWN`]. It may have passed over the answer: then it has none less than `least`.
     given: u64,
     least: u64,
-    /// When `given` was more than before, as `last`.
+    /// When that may have been more than before, as `last`.
     grew: u32,
     /// How many answers there were that left it a page that was filled up with zeros behind the end, and may be there.
     short: u32,
@@ -112,6 +114,14 @@ pub(super) enum Took {
     /// Unless it knows a longer one.
     AtLeast,
     Perhaps,
+}
+
+/// What a change is of whose answer the kernel takes a length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    OfLength,
+    /// The length with it may be older than one that was told since.
+    OfOthers,
 }
 
 #[derive(Debug, Default)]
@@ -207,7 +217,7 @@ impl Crossing {
         self.delivered(inode);
     }
 
-    /// A notice was given now.
+    /// A notice was given now, or what the kernel takes as one.
     pub(super) fn delivered(&self, inode: InodeId) {
         let since = Instant::now().saturating_duration_since(self.begun);
         self.lately.raise(inode, since.as_millis() as u64 + 1);
@@ -225,16 +235,20 @@ impl Crossing {
     }
 
     /// The kernel is about to be told that a file is `len` long, and takes that.
-    pub(super) fn tells_len(&self, inode: InodeId, len: u64) {
-        self.say_len(inode, |_| len);
+    pub(super) fn tells_len(&self, inode: InodeId, len: u64, word: Word) {
+        self.say_len(inode, |before| match word {
+            Word::OfLength => len,
+            Word::OfOthers => before.max(len),
+        });
         self.gave_len(inode, len, Took::Yes);
+        self.delivered(inode);
     }
 
     /// The kernel is given a length of a file.
     pub(super) fn gave_len(&self, inode: InodeId, len: u64, took: Took) {
         if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
             let known = named.given != UNKNOWN;
-            if known && named.given < len {
+            if known && named.least < len {
                 named.grew = self.millis(Instant::now());
             }
             let (given, least) = (named.given, named.least);
@@ -245,6 +259,7 @@ impl Crossing {
             };
             if named.len < named.given {
                 // It was cut, by a newer answer: the kernel is not to have that length again.
+                named.given = named.len;
                 named.grew = long_before(self.millis(Instant::now()));
             }
         }
@@ -288,9 +303,13 @@ impl Crossing {
     }
 
     /// A read for a thread is about to be answered at `now` with fewer bytes than were asked for.
-    pub(super) fn reads_short(&self, inode: InodeId, thread: u32, now: Instant) {
+    /// They end at `end`, and so may the file then for the kernel.
+    pub(super) fn reads_short(&self, inode: InodeId, thread: u32, end: u64, now: Instant) {
         if let Some(named) = self.shard(inode).lock().get_mut(&inode) {
             named.short = named.short.wrapping_add(1).max(1);
+            if named.least != UNKNOWN {
+                named.least = named.least.min(end);
+            }
         }
         self.short_reads.begins(inode, thread, now);
     }
@@ -313,6 +332,18 @@ impl Crossing {
     /// The kernel is about to be told that a write ended at `end`: the file is as long for it.
     pub(super) fn grows(&self, inode: InodeId, end: u64) {
         self.say_len(inode, |before| before.max(end));
+        self.delivered(inode);
+    }
+
+    /// It has the page of that end, and no page that ended in zeros before.
+    pub(super) fn has_page(&self, inode: InodeId, end: u64) {
+        if let Some(named) = self.shard(inode).lock().get_mut(&inode)
+            && named.given != UNKNOWN
+            && named.short == 0
+        {
+            named.given = named.given.max(end);
+            named.least = named.least.max(end);
+        }
     }
 
     /// How long the kernel was told that a file is; zero of one that it does not know.
@@ -439,6 +470,47 @@ mod tests {
         give(10, Took::Perhaps);
         assert_eq!(crossing.grew_lately(FILE, Instant::now()), None);
         assert!(crossing.grows_to(FILE, 50), "it may have taken that");
+        give(50, Took::AtLeast);
+        assert_eq!(crossing.grew_lately(FILE, Instant::now()), Some(50));
+    }
+
+    #[test]
+    fn a_write_of_the_kernels_own_may_cross_what_it_asks() {
+        let crossing = Crossing::default();
+        crossing.names(FILE, Instant::now());
+        crossing.gave_len(FILE, 50, Took::Yes);
+        crossing.grows(FILE, 20);
+        assert!(crossing.noticed_lately(FILE, Instant::now()));
+        crossing.grows(FILE, 60);
+        crossing.has_page(FILE, 60);
+        assert!(!crossing.grows_to(FILE, 60), "it is as long by that");
+        crossing.reads_short(FILE, 1, 60, Instant::now());
+        crossing.has_page(FILE, 70);
+        assert!(crossing.grows_to(FILE, 70), "an older page may be there");
+    }
+
+    #[test]
+    fn only_who_sets_a_length_cuts_what_the_kernel_was_told() {
+        let crossing = Crossing::default();
+        crossing.names(FILE, Instant::now());
+        crossing.answers_len(FILE, crossing.asked(), 100);
+        crossing.tells_len(FILE, 10, Word::OfOthers);
+        assert_eq!(crossing.told_len(FILE), 100, "told since");
+        assert!(crossing.grows_to(FILE, 100), "the kernel has the other");
+        crossing.tells_len(FILE, 10, Word::OfLength);
+        assert_eq!(crossing.told_len(FILE), 10);
+    }
+
+    #[test]
+    fn a_read_that_ends_early_may_cut_the_file_for_the_kernel() {
+        let crossing = Crossing::default();
+        let now = Instant::now();
+        crossing.names(FILE, now);
+        crossing.gave_len(FILE, 100, Took::Yes);
+        crossing.reads_short(FILE, 1, 100, now);
+        assert!(!crossing.grows_to(FILE, 100));
+        crossing.reads_short(FILE, 1, 10, now);
+        assert!(crossing.grows_to(FILE, 50));
     }
 
     #[test]

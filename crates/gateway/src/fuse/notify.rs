@@ -1,6 +1,6 @@
 //! What the kernel's caches of this mount must drop.
 
-use super::crossing::{Asked, AskedNames, Crossing, Took};
+use super::crossing::{Asked, AskedNames, Crossing, Took, Word};
 use super::device::{Delivery, Device};
 use super::pages::{Pages, Request, Way};
 use super::session::Session;
@@ -121,9 +121,7 @@ impl Session {
                 // A newer answer has cut it.
                 Some(len) if kernel.told_len(inode) < len => {}
                 Some(len) if lately || !kernel.gave_unless_passed_over(&about) => {
-                    kernel.crossing.overtakes(inode);
-                    grow(&kernel.device, inode, len);
-                    kernel.crossing.delivered(inode);
+                    kernel.grow(inode, move |_| Some(len));
                     kernel.gave(&about, Took::AtLeast);
                 }
                 Some(_) | None => {}
@@ -278,8 +276,8 @@ impl Kernel {
     }
 
     /// The kernel is about to be told that a file is `len` long.
-    pub(super) fn tells_len(&self, inode: InodeId, len: u64) {
-        self.crossing.tells_len(inode, len);
+    pub(super) fn tells_len(&self, inode: InodeId, len: u64, word: Word) {
+        self.crossing.tells_len(inode, len, word);
     }
 
     /// The kernel is about to have an answer to what it `asked`, by which a file is `len` long.
@@ -316,6 +314,11 @@ impl Kernel {
     /// The kernel is about to be told that a write ended at `end`: the file is as long for it.
     pub(super) fn grows(&self, inode: InodeId, end: u64) {
         self.crossing.grows(inode, end);
+    }
+
+    /// It has the page of that end.
+    pub(super) fn has_page(&self, inode: InodeId, end: u64) {
+        self.crossing.has_page(inode, end);
     }
 
     /// How long the kernel was told that a file is; zero of one that it does not know.
@@ -423,8 +426,15 @@ impl Kernel {
     }
 
     /// A read for a thread is about to be answered with fewer bytes than were asked for; it is, when what this gives is dropped.
-    pub(super) fn reads_short(self: &Arc<Self>, inode: InodeId, thread: u32) -> ReadingShort {
-        self.crossing.reads_short(inode, thread, Instant::now());
+    /// They end at `end`.
+    pub(super) fn reads_short(
+        self: &Arc<Self>,
+        inode: InodeId,
+        thread: u32,
+        end: u64,
+    ) -> ReadingShort {
+        let now = Instant::now();
+        self.crossing.reads_short(inode, thread, end, now);
         ReadingShort {
             kernel: Arc::clone(self),
             inode,
@@ -446,13 +456,18 @@ impl Kernel {
     /// A notice is about to be given. The kernel passes over an answer that it has not taken in: it is to have the length that
     /// it was given by that.
     fn keep_growth(&self, inode: InodeId) {
-        if self.crossing.grew_lately(inode, Instant::now()).is_none() {
-            return;
+        let lately = move |crossing: &Crossing| crossing.grew_lately(inode, Instant::now());
+        if lately(&self.crossing).is_some() {
+            self.grow(inode, lately);
         }
+    }
+
+    /// Makes a file as long for the kernel as `len` says, which has that before it has the page of the end: it is not waited for long.
+    fn grow(&self, inode: InodeId, len: impl FnOnce(&Crossing) -> Option<u64> + Send + 'static) {
         self.crossing.overtakes(inode);
         let (device, crossing) = (Arc::clone(&self.device), Arc::clone(&self.crossing));
         _ = soon(move || {
-            if let Some(len) = crossing.grew_lately(inode, Instant::now()) {
+            if let Some(len) = len(&crossing) {
                 grow(&device, inode, len);
                 crossing.delivered(inode);
             }

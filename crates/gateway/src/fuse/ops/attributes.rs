@@ -1,8 +1,9 @@
 //! Attributes, extended attributes and the space of the file system.
 
 use super::{Call, node_attr};
+use crate::fuse::crossing::Word;
 use crate::fuse::wire::{Body, NodeAttr, SetattrRequest, StatfsReply};
-use perigee_client::fs::{Done, Entry, SetAttr};
+use perigee_client::fs::{Entry, SetAttr};
 use perigee_meta::SetTime;
 use perigee_types::limits::NAME_LEN_MAX;
 use perigee_types::{Errno, WallTime};
@@ -49,16 +50,18 @@ impl Call<'_> {
     pub(super) fn setattr(self, request: &SetattrRequest) {
         let (fs, caller, inode) = (&self.session.fs, self.caller, self.inode);
         let handle = (request.valid & valid::HANDLE != 0).then_some(request.handle);
-        // The kernel takes these whatever it was told to forget since it asked.
-        let done = self.when_attr(|_| Duration::ZERO);
-        fs.setattr(caller, inode, set_attr(request), handle, done);
-    }
-
-    /// `ttl`: how long the kernel may keep them.
-    fn when_attr(self, ttl: fn(&Entry) -> Duration) -> Done<Entry> {
+        let word = match request.valid & valid::SIZE {
+            0 => Word::OfOthers,
+            _ => Word::OfLength,
+        };
         let (reply, session) = (self.reply, Arc::clone(self.session));
-        let answer = move |entry: Entry| Body::attr(ttl(&entry), &session.told(&entry.attr));
-        Box::new(move |result| reply.body_or_error(result.map(answer)))
+        // The kernel takes these whatever it was told to forget since it asked.
+        let answer =
+            move |entry: Entry| Body::attr(Duration::ZERO, &session.told(&entry.attr, word));
+        let done = Box::new(move |result: Result<Entry, Errno>| {
+            reply.body_or_error(result.map(answer));
+        });
+        fs.setattr(caller, inode, set_attr(request), handle, done);
     }
 
     pub(super) fn readlink(self) {

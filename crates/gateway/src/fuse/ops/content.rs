@@ -1,7 +1,7 @@
 //! Open files and their bytes.
 
 use super::Call;
-use crate::fuse::crossing::Asked;
+use crate::fuse::crossing::{Asked, Word};
 use crate::fuse::device::Delivery;
 use crate::fuse::notify::{ReadingShort, Writing, node_of};
 use crate::fuse::open_modes::Mode;
@@ -51,7 +51,7 @@ impl Call<'_> {
                 Ok(opened) => {
                     if flags & libc::O_TRUNC != 0 {
                         // The kernel takes it for empty with the answer.
-                        session.kernel.tells_len(inode, 0);
+                        session.kernel.tells_len(inode, 0, Word::OfLength);
                     }
                     session.give_open(reply, inode, &opened);
                 }
@@ -63,6 +63,10 @@ impl Call<'_> {
     pub(super) fn create(self, name: &[u8], flags: i32, mode: u32, umask: u32) {
         let session = Arc::clone(self.session);
         let (reply, asked) = (self.reply, self.asked);
+        let word = match flags & libc::O_TRUNC {
+            0 => Word::OfOthers,
+            _ => Word::OfLength,
+        };
         self.session.fs.create(
             self.caller,
             self.inode,
@@ -71,7 +75,7 @@ impl Call<'_> {
             umask,
             open_flags(flags),
             Box::new(move |result| match result {
-                Ok((entry, opened)) => session.give_created(reply, asked, &entry, &opened),
+                Ok((entry, opened)) => session.give_created(reply, asked, word, &entry, &opened),
                 Err(error) => reply.error(error),
             }),
         );
@@ -120,8 +124,10 @@ impl Call<'_> {
                 if let Ok(written) = result {
                     let end = offset.saturating_add(u64::from(written));
                     session.kernel.grows(inode, end);
-                    // Otherwise it has the page.
-                    about.len = (!cached).then_some(end);
+                    match way {
+                        Way::Cached => session.kernel.has_page(inode, end),
+                        Way::Direct => about.len = Some(end),
+                    }
                 }
                 let fs = Arc::clone(&session.fs);
                 let answer = move || match result {
@@ -247,10 +253,10 @@ impl Read {
                 let read = data.len() as u64;
                 if read < u64::from(len) {
                     // First: who tells of a longer file from now on waits for this.
-                    let short = || again.kernel.reads_short(inode, self.thread);
+                    let end = offset.saturating_add(read);
+                    let short = || again.kernel.reads_short(inode, self.thread, end);
                     self.short.get_or_insert_with(short);
-                    let ends_early = offset + read < again.kernel.told_len(inode);
-                    if ends_early && times > 1 {
+                    if end < again.kernel.told_len(inode) && times > 1 {
                         return self.answer(&again, reply, times - 1);
                     }
                 }
@@ -275,7 +281,7 @@ impl Session {
         }
     }
 
-    fn give_created(&self, reply: Reply, asked: Asked, entry: &Entry, opened: &Opened) {
+    fn give_created(&self, reply: Reply, asked: Asked, word: Word, entry: &Entry, opened: &Opened) {
         let inode = entry.attr.inode;
         let open = match self.place(inode, opened) {
             Ok(open) => open,
@@ -283,7 +289,7 @@ impl Session {
         };
         let name_ttl = self.kernel.name_ttl(entry.ttl);
         let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
-        let attr = self.told(&entry.attr);
+        let attr = self.told(&entry.attr, word);
         let body = Body::create(node_of(inode), ttl, name_ttl, &attr, open);
         if reply.body(&body) == Delivery::Gone {
             self.take_back(inode, opened.handle);

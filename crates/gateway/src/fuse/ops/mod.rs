@@ -8,7 +8,7 @@ mod listing;
 mod locks;
 mod names;
 
-use super::crossing::Asked;
+use super::crossing::{Asked, Word};
 use super::device::{Delivery, Device};
 use super::notify::{About, inode_of, node_of};
 use super::reply::Reply;
@@ -226,9 +226,9 @@ impl Session {
 
     /// Attributes as the kernel takes them, which it is about to be told, and takes whatever has crossed them. Of an inode that
     /// is named with them, after that.
-    fn told(&self, attr: &Attr) -> NodeAttr {
+    fn told(&self, attr: &Attr, word: Word) -> NodeAttr {
         if attr.kind == Kind::File {
-            self.kernel.tells_len(attr.inode, attr.size);
+            self.kernel.tells_len(attr.inode, attr.size, word);
         }
         node_attr(attr)
     }
