@@ -212,13 +212,13 @@ impl Export {
 
 impl Import {
     fn run(self) -> Result<Report, Failure> {
-        let layout = self.dir.open()?;
-        let _only = lock(&layout.dir)?;
+        let alone = self.dir.open_alone()?;
+        let layout = &alone.layout;
         let what = || format!("cannot read `{}`", self.file.display());
         let bundle = std::fs::read(&self.file).map_err(|error| Failure::new(what(), error))?;
         let listen = check_address(self.listen)?;
         let address = daemon::import_control(&layout.dir, listen, &bundle)?;
-        start_control(&layout, &mut Undo::default())?;
+        start_control(layout, &mut Undo::default())?;
         Report::either(self.json.json, &Imported { address }, || {
             format!("the record is served at {address}, too; nodes learn of it by themselves\n")
         })

@@ -36,9 +36,9 @@ struct Line {
 impl Down {
     /// Stops everything of the cluster that runs here.
     pub fn run(self) -> Result<Report, Failure> {
-        let layout = self.dir.open()?;
-        let _only = super::up::lock(&layout.dir)?;
-        let lines = stop_all(&layout)?;
+        let alone = self.dir.open_alone()?;
+        let layout = &alone.layout;
+        let lines = stop_all(layout)?;
         Report::either(self.json.json, &lines, || {
             lines
                 .iter()

@@ -52,11 +52,11 @@ struct TakenBack {
 impl TakeInventory {
     /// Takes it, or takes it back.
     pub fn run(self) -> Result<Report, Failure> {
-        let layout = self.dir.open()?;
-        let _only = super::up::lock(&layout.dir)?;
+        let alone = self.dir.open_alone()?;
+        let layout = &alone.layout;
         match &self.file {
-            Some(file) => take(&layout, file, &self.json),
-            None => take_back(&layout, &self.json),
+            Some(file) => take(layout, file, &self.json),
+            None => take_back(layout, &self.json),
         }
     }
 }

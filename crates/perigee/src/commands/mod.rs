@@ -33,6 +33,7 @@ use crate::layout::{Layout, default_dir};
 use crate::output::Report;
 use clap::{Args, Parser, Subcommand};
 use perigee_proto::admin::Failure;
+use std::fs::File;
 use std::path::PathBuf;
 
 /// A POSIX file system over the disks that your machines already have.
@@ -151,6 +152,23 @@ impl DirArg {
     pub fn open(&self) -> Result<Layout, Failure> {
         Layout::open(&self.path())
     }
+
+    /// The same, as it is while no other command starts or stops it.
+    pub fn open_alone(&self) -> Result<Alone, Failure> {
+        let before = self.open()?;
+        let lock = up::lock(&before.dir)?;
+        let layout = Layout::open(&before.dir)?;
+        Ok(Alone {
+            layout,
+            _lock: lock,
+        })
+    }
+}
+
+/// A cluster that no other command starts or stops for as long as this is kept.
+pub struct Alone {
+    pub layout: Layout,
+    _lock: File,
 }
 
 /// Which node is asked.

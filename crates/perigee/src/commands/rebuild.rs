@@ -98,8 +98,8 @@ struct Readmission {
 impl Rebuild {
     /// Makes it.
     pub fn run(self) -> Result<Report, Failure> {
-        let layout = self.dir.open()?;
-        let _only = super::up::lock(&layout.dir)?;
+        let alone = self.dir.open_alone()?;
+        let layout = &alone.layout;
         if layout.control().exists() {
             return Err(Failure::new(
                 format!("cannot make a control store in `{}`", layout.dir.display()),
@@ -120,12 +120,12 @@ impl Rebuild {
         for file in &self.files {
             inventories.extend(daemon::read_inventories(file)?);
         }
-        let listen = self.listen_address(&layout)?;
+        let listen = self.listen_address(layout)?;
         let inventories = Inventories::of(inventories);
         let lost = daemon::resolve(&self.lost, &inventories)?;
         let rebuilt = daemon::plan(&inventories, &lost)?;
-        let made = daemon::rebuild(&layout, listen, &rebuilt, &here)?;
-        let summary = Summary::of(layout.dir, made, &rebuilt, &inventories);
+        let made = daemon::rebuild(layout, listen, &rebuilt, &here)?;
+        let summary = Summary::of(layout.dir.clone(), made, &rebuilt, &inventories);
         let outcome = if summary.unserved.is_empty() {
             Outcome::Done
         } else {

@@ -25,6 +25,11 @@ use std::time::{Duration, Instant};
 const TOKEN_TIME: Duration = Duration::from_secs(600);
 /// How long `up` waits until the nodes see each other: as long as a sign of life lasts.
 const SEEN: Duration = Duration::from_secs(5);
+/// How long another command on the same directory is waited for. The lock of one that was killed stays
+/// with the process that it was about to start until that runs its own program.
+const LETS_GO: Duration = Duration::from_secs(2);
+/// How often it is looked at meanwhile.
+const LOOKS_AGAIN: Duration = Duration::from_millis(10);
 
 /// Start a cluster on this machine, or what of it is not running.
 ///
@@ -69,11 +74,14 @@ impl Up {
     /// Starts what is not running, and mounts.
     pub fn run(self) -> Result<Report, Failure> {
         let begun = Instant::now();
-        let layout = Layout::look(&self.dir.path())?;
+        let before = Layout::look(&self.dir.path())?;
+        self.wanted_nodes(&before)?;
+        self.mountpoint(&before)?;
+        make_private_dir(&before.dir)?;
+        let _only = lock(&before.dir)?;
+        let layout = Layout::look(&before.dir)?;
         let wanted = self.wanted_nodes(&layout)?;
         let mountpoint = self.mountpoint(&layout)?;
-        make_private_dir(&layout.dir)?;
-        let _only = lock(&layout.dir)?;
         let (layout, started) = bring_up(&layout, wanted)?;
         wait_until_seen(&layout, &started)?;
         if let Mountpoint::New(path) = &mountpoint {
@@ -182,17 +190,33 @@ impl Summary {
     }
 }
 
-/// Keeps two calls on one directory apart.
+/// Keeps two calls on one directory apart: waits for another one a moment. What was read of the
+/// directory before may be old by then.
+///
+/// Errors: another one has it for longer.
 pub fn lock(dir: &Path) -> Result<File, Failure> {
+    lock_within(dir, LETS_GO)
+}
+
+fn lock_within(dir: &Path, limit: Duration) -> Result<File, Failure> {
     let what = || format!("cannot use the directory `{}`", dir.display());
     let file = File::open(dir).map_err(|error| Failure::new(what(), error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Failure::new(
-            what(),
-            "another `perigee` command starts or stops it right now",
-        )),
-        Err(TryLockError::Error(error)) => Err(Failure::new(what(), error)),
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if began.elapsed() < limit => {
+                std::thread::sleep(LOOKS_AGAIN);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::new(
+                    what(),
+                    "another `perigee` command starts or stops it right now",
+                )
+                .hint("try again when that one has ended"));
+            }
+            Err(TryLockError::Error(error)) => return Err(Failure::new(what(), error)),
+        }
     }
 }
 
@@ -450,8 +474,23 @@ mod tests {
     fn two_commands_on_one_directory_do_not_meet() {
         let temp = tempfile::tempdir().unwrap();
         let held = lock(temp.path()).unwrap();
-        assert!(lock(temp.path()).is_err());
+        assert!(lock_within(temp.path(), Duration::ZERO).is_err());
         drop(held);
-        lock(temp.path()).unwrap();
+        lock_within(temp.path(), Duration::ZERO).unwrap();
+    }
+
+    /// A process that a killed command was about to start has its lock for as long.
+    #[test]
+    fn a_command_waits_a_moment_for_another() {
+        let temp = tempfile::tempdir().unwrap();
+        let held = lock(temp.path()).unwrap();
+        let copy = held.try_clone().unwrap();
+        drop(held);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| lock(temp.path()));
+            std::thread::sleep(2 * LOOKS_AGAIN);
+            drop(copy);
+            second.join().unwrap().unwrap();
+        });
     }
 }
