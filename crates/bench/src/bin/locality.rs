@@ -27,9 +27,12 @@ struct Cli {
     /// Rounds of the rows of two hosts that take turns
     #[arg(long, default_value_t = Settings::default().pairs, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pairs: u32,
-    /// MiB of each file
+    /// MiB of each file, but of those that are rewritten whole
     #[arg(long, default_value_t = Settings::default().file_bytes >> 20, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     size: u64,
+    /// MiB of each file that is rewritten whole
+    #[arg(long, default_value_t = Settings::default().rewrite_bytes >> 20, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    rewrite_size: u64,
     /// Seconds of each row that has no end of its own
     #[arg(long, default_value_t = Settings::default().time.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3_600))]
     secs: u64,
@@ -86,6 +89,7 @@ fn measure(cli: &Cli) -> Result<(), BenchError> {
         rounds: cli.rounds,
         pairs: cli.pairs,
         file_bytes: cli.size << 20,
+        rewrite_bytes: cli.rewrite_size << 20,
         time: Duration::from_secs(cli.secs),
     };
     let wanted = if cli.only.is_empty() {
@@ -119,8 +123,8 @@ fn measure(cli: &Cli) -> Result<(), BenchError> {
 /// How a person repeats this run.
 fn command(cli: &Cli) -> String {
     let mut shown = format!(
-        "scripts/bench-locality.sh --nodes {} --rtt {} --rounds {} --pairs {} --size {} --secs {}",
-        cli.nodes, cli.rtt, cli.rounds, cli.pairs, cli.size, cli.secs
+        "scripts/bench-locality.sh --nodes {} --rtt {} --rounds {} --pairs {} --size {} --rewrite-size {} --secs {}",
+        cli.nodes, cli.rtt, cli.rounds, cli.pairs, cli.size, cli.rewrite_size, cli.secs
     );
     if !cli.only.is_empty() {
         let names: Vec<&str> = cli.only.iter().map(|work| work.key()).collect();

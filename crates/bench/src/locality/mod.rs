@@ -42,8 +42,11 @@ pub struct Settings {
     pub rounds: u32,
     /// Rounds of the rows of two hosts that take turns: these are close, and want more.
     pub pairs: u32,
-    /// Bytes of each file.
+    /// Bytes of each file, but of those that are rewritten whole.
     pub file_bytes: u64,
+    /// Bytes of each file that is rewritten whole: as many as the machine has time for, since what they begin and end
+    /// with weighs less in long ones. The paper has 1 GB.
+    pub rewrite_bytes: u64,
     /// How long each row runs that has no end of its own.
     pub time: Duration,
 }
@@ -56,6 +59,7 @@ impl Default for Settings {
             rounds: 3,
             pairs: 5,
             file_bytes: 64 << 20,
+            rewrite_bytes: 256 << 20,
             time: Duration::from_secs(2),
         }
     }

@@ -53,10 +53,10 @@ fn rewrite(field: &mut Field, settings: &Settings, files: &[PathBuf]) -> Checked
     let seed = field.seed();
     field.measure(|_| {
         write_all(files, settings, seed)?;
-        let blocks = settings.file_bytes / BLOCK as u64;
+        let blocks = settings.rewrite_bytes / BLOCK as u64;
         Ok(Done {
             calls: blocks * files.len() as u64,
-            amount: (settings.file_bytes >> 20) as f64,
+            amount: (settings.rewrite_bytes >> 20) as f64,
         })
     })
 }
@@ -65,7 +65,7 @@ fn write_all(files: &[PathBuf], settings: &Settings, seed: u64) -> Checked {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (seed..)
             .zip(files)
-            .map(|(seed, path)| scope.spawn(move || write(path, settings.file_bytes, seed)))
+            .map(|(seed, path)| scope.spawn(move || write(path, settings.rewrite_bytes, seed)))
             .collect();
         threads.into_iter().try_for_each(joined)
     })
