@@ -32,7 +32,7 @@ pub enum Side {
     Concentrated,
     /// Nothing moves: the owner is elsewhere.
     Off,
-    /// Nothing moves, once more: what a difference of nothing looks like.
+    /// What others are compared with, once more: what a difference of nothing looks like.
     Control,
     /// What is owned elsewhere may move while it is measured.
     First,
@@ -112,7 +112,7 @@ const fn compare(
 const FASTER: Aim = Aim::AtLeast(1.0);
 
 /// In the order of the table.
-pub(super) const COMPARISONS: [Comparison; 24] = {
+pub(super) const COMPARISONS: [Comparison; 25] = {
     use Aim::{AtLeast, NoBytes, NotSlower, Nothing};
     use Side::{Adaptive, Again, Concentrated, Control, Cut, First, Linked, Off, Own};
     [
@@ -142,6 +142,13 @@ pub(super) const COMPARISONS: [Comparison; 24] = {
             Job::Rewrite,
             (Own, Concentrated),
             FASTER,
+            None,
+        ),
+        compare(
+            "rewrite_control",
+            Job::Rewrite,
+            (Control, Concentrated),
+            Nothing,
             None,
         ),
         compare(
@@ -325,7 +332,7 @@ impl Side {
         match self {
             Self::Concentrated => "concentrated",
             Self::Off => "migration=off",
-            Self::Control => "off, as control",
+            Self::Control => "control",
             Self::First => "adaptive, first",
             Self::Again => "adaptive, again",
             Self::Own => "made there",

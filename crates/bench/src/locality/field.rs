@@ -47,7 +47,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// What slices of one job came to together. Their values are in calls a second.
+    /// What slices of one job came to together. Their values are as many to a call a second as each other's.
     pub(super) fn whole(slices: &[Self]) -> Self {
         let calls: u64 = slices.iter().map(|slice| slice.calls).sum();
         let seconds = |slice: &Self| slice.calls as f64 / slice.value.max(f64::MIN_POSITIVE);

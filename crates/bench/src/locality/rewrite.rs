@@ -1,7 +1,7 @@
 //! The paper's Table 4: files that one node made are rewritten by it alone, and by all nodes, one each.
 
 use super::field::{Done, Field, Migration};
-use super::{Samples, Settings, Side};
+use super::{Sample, Samples, Settings, Side};
 use crate::content::Content;
 use perigee_testbed::{Call, CheckError, Checked};
 use std::fs::OpenOptions;
@@ -11,45 +11,85 @@ use std::path::{Path, PathBuf};
 /// As the paper has it.
 const BLOCK: usize = 128 << 10;
 
+/// Parts of one sample of the sides that should come to much the same: these are measured by turns. As many as there
+/// are sides, so that each comes once in each place.
+const SLICES: u32 = 4;
+
+/// Some of the nodes' files, each as its writer has it.
+struct Files {
+    side: Side,
+    paths: Vec<PathBuf>,
+    slices: Vec<Sample>,
+}
+
+impl Files {
+    const fn new(side: Side, paths: Vec<PathBuf>) -> Self {
+        Self {
+            side,
+            paths,
+            slices: Vec::new(),
+        }
+    }
+}
+
 pub(super) fn run(field: &mut Field, settings: &Settings) -> Checked<Samples> {
     let nodes: Vec<u32> = (1..=settings.nodes).collect();
-    let shared = field.directory(1)?;
-    field.set(&shared, Migration::Off)?;
-    let file = |node: u32| format!("{shared}/f{node}");
-    let from_first: Vec<_> = nodes.iter().map(|node| field.on(1, &file(*node))).collect();
-    let from_each: Vec<_> = nodes
-        .iter()
-        .map(|node| field.on(*node, &file(*node)))
-        .collect();
-    write_all(&from_first, settings, field.seed())?;
-    let mut samples = vec![
-        (Side::Concentrated, rewrite(field, settings, &from_first)?),
-        (Side::Off, rewrite(field, settings, &from_each)?),
+    let by_first = |field: &Field, directory: &str| -> Vec<PathBuf> {
+        let file = |node| field.on(1, &format!("{directory}/f{node}"));
+        nodes.iter().map(file).collect()
+    };
+    let by_each = |field: &Field, directory: &str| -> Vec<PathBuf> {
+        let file = |node: &u32| field.on(*node, &format!("{directory}/f{node}"));
+        nodes.iter().map(file).collect()
+    };
+    let (fixed, moved) = (field.directory(1)?, field.directory(1)?);
+    for directory in [&fixed, &moved] {
+        field.set(directory, Migration::Off)?;
+        write_all(&by_first(field, directory), settings, field.seed())?;
+    }
+    let elsewhere = by_each(field, &moved);
+    let mut samples = vec![(Side::Off, rewrite(field, settings, &elsewhere)?)];
+    let mut sides = vec![
+        Files::new(Side::Concentrated, by_first(field, &fixed)),
+        Files::new(Side::Control, by_first(field, &fixed)),
     ];
     if field.moves() {
-        field.set(&shared, Migration::Adaptive)?;
-        samples.push((Side::First, rewrite(field, settings, &from_each)?));
-        samples.push((Side::Again, rewrite(field, settings, &from_each)?));
+        field.set(&moved, Migration::Adaptive)?;
+        samples.push((Side::First, rewrite(field, settings, &elsewhere)?));
+        sides.push(Files::new(Side::Again, elsewhere));
     }
-    field.remove(&shared)?;
-    let own = nodes
-        .iter()
-        .map(|node| field.directory(*node))
-        .collect::<Checked<Vec<_>>>()?;
+    let own = nodes.iter().map(|node| field.directory(*node));
+    let own = own.collect::<Checked<Vec<_>>>()?;
     let own_files: Vec<_> = (1..)
         .zip(&own)
         .map(|(node, name)| field.on(node, name).join("f"))
         .collect();
     write_all(&own_files, settings, field.seed())?;
-    samples.push((Side::Own, rewrite(field, settings, &own_files)?));
-    for name in &own {
+    sides.push(Files::new(Side::Own, own_files));
+    by_turns(field, settings, &mut sides)?;
+    for side in sides {
+        samples.push((side.side, Sample::whole(&side.slices)));
+    }
+    for name in own.iter().chain([&fixed, &moved]) {
         field.remove(name)?;
     }
     Ok(samples)
 }
 
+/// Each side a part at a time, in an order that changes: what slows the machine down for some seconds must not decide.
+fn by_turns(field: &mut Field, settings: &Settings, sides: &mut [Files]) -> Checked {
+    for _ in 0..SLICES {
+        sides.rotate_left(1);
+        for files in &mut *sides {
+            let sample = rewrite(field, settings, &files.paths)?;
+            files.slices.push(sample);
+        }
+    }
+    Ok(())
+}
+
 /// What each writer reaches when there is one for each file, and all write at once.
-fn rewrite(field: &mut Field, settings: &Settings, files: &[PathBuf]) -> Checked<super::Sample> {
+fn rewrite(field: &mut Field, settings: &Settings, files: &[PathBuf]) -> Checked<Sample> {
     let seed = field.seed();
     field.measure(|_| {
         write_all(files, settings, seed)?;
