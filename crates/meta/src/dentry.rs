@@ -63,12 +63,18 @@ fn bucket(name: &[u8]) -> u64 {
     (hash >> 17) << SLOT_BITS
 }
 
-/// Looks for a name; and gives the first slot that is free in its bucket, if any.
-fn search(
-    draft: &mut Draft<'_>,
-    dir: InodeId,
-    name: &[u8],
-) -> Result<(Option<Found>, Option<u64>), Refusal> {
+/// What a directory has under a name.
+pub(crate) enum Entry {
+    There(Found),
+    Missing(Vacancy),
+}
+
+/// The name that was looked for is not there, and this is where it would be: good for one [`add`] of the same name by the
+/// same draft. Nothing when as many names share its hash as there is room for.
+pub(crate) struct Vacancy(Option<u64>);
+
+/// Looks for a name that is likely not there.
+pub(crate) fn search(draft: &mut Draft<'_>, dir: InodeId, name: &[u8]) -> Result<Entry, Refusal> {
     let start = bucket(name);
     let range = key::dentries(dir.index(), start, start + SLOTS);
     let mut free = start + SLOT_FIRST;
@@ -78,13 +84,15 @@ fn search(
         };
         let dentry = record::decode_dentry(dir.container(), &key, &value)?;
         if dentry.name == name {
-            return Ok((Some(Found::at(cookie, &dentry)), None));
+            return Ok(Entry::There(Found::at(cookie, &dentry)));
         }
         if cookie == free {
             free += 1;
         }
     }
-    Ok((None, (free < start + SLOTS).then_some(free)))
+    Ok(Entry::Missing(Vacancy(
+        (free < start + SLOTS).then_some(free),
+    )))
 }
 
 /// The entry of this name, which is likely there: a name whose hash no other name shares is found by its key alone.
@@ -101,30 +109,35 @@ pub(crate) fn find(
             return Ok(Some(Found::at(cookie, &dentry)));
         }
     }
-    Ok(search(draft, dir, name)?.0)
+    match search(draft, dir, name)? {
+        Entry::There(found) => Ok(Some(found)),
+        Entry::Missing(_) => Ok(None),
+    }
 }
 
-/// The entry of this name, which is likely not there.
-pub(crate) fn find_unlikely(
+/// Where a new name goes; EEXIST when it is there.
+pub(crate) fn vacancy(
     draft: &mut Draft<'_>,
     dir: InodeId,
     name: &[u8],
-) -> Result<Option<Found>, Refusal> {
-    Ok(search(draft, dir, name)?.0)
+) -> Result<Vacancy, Refusal> {
+    match search(draft, dir, name)? {
+        Entry::There(_) => Err(Errno::EEXIST.into()),
+        Entry::Missing(vacancy) => Ok(vacancy),
+    }
 }
 
-/// Adds an entry whose name is not there yet. EMLINK when one more subdirectory is too many.
+/// Adds an entry where [`search`] found that its name is not there. EMLINK when one more subdirectory is too many, ENOSPC
+/// when one more name of its hash is.
 pub(crate) fn add(
     draft: &mut Draft<'_>,
     dir: InodeId,
     name: &[u8],
+    vacancy: Vacancy,
     inode: InodeId,
     kind: Kind,
 ) -> Result<(), Refusal> {
-    let (None, slot) = search(draft, dir, name)? else {
-        return Err(Errno::EEXIST.into());
-    };
-    let cookie = slot.ok_or(Errno::ENOSPC)?;
+    let cookie = vacancy.0.ok_or(Errno::ENOSPC)?;
     store(draft, dir, cookie, name, inode, kind);
     changed(draft, dir, name, 1, subdirectory(kind))
 }

@@ -15,9 +15,7 @@ pub(crate) fn link(
 ) -> Result<Reply, Refusal> {
     dentry::check_name(new_name)?;
     draft.live_directory(new_parent)?;
-    if dentry::find_unlikely(draft, new_parent, new_name)?.is_some() {
-        return Err(Errno::EEXIST.into());
-    }
+    let vacancy = dentry::vacancy(draft, new_parent, new_name)?;
     let mut record = draft.inode(inode)?;
     if record.is_directory() {
         return Err(Errno::EPERM.into());
@@ -33,6 +31,6 @@ pub(crate) fn link(
     record.ctime = draft.now();
     record.parent = Some(new_parent);
     draft.set_inode(inode, record);
-    dentry::add(draft, new_parent, new_name, inode, record.kind)?;
+    dentry::add(draft, new_parent, new_name, vacancy, inode, record.kind)?;
     Ok(Reply::Entry(record.attr(inode)))
 }

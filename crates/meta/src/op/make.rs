@@ -1,6 +1,7 @@
 //! `create`, `mkdir`, `mknod`, `symlink`: a new inode and its first name.
 
 use crate::attr::{Kind, MODE_ALL, MODE_SETGID};
+use crate::dentry::Entry;
 use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::key::{Key, Lane};
@@ -44,9 +45,10 @@ pub(crate) fn make(
 ) -> Result<Reply, Refusal> {
     dentry::check_name(name)?;
     let dir = draft.live_directory(parent)?;
-    if let Some(found) = dentry::find_unlikely(draft, parent, name)? {
-        return existing(draft, parent, &found, make);
-    }
+    let vacancy = match dentry::search(draft, parent, name)? {
+        Entry::There(found) => return existing(draft, parent, &found, make),
+        Entry::Missing(vacancy) => vacancy,
+    };
     if let NewNode::Symlink(target) = make.node {
         check_target(target)?;
     }
@@ -100,7 +102,7 @@ pub(crate) fn make(
         }
     }
     draft.fill_inode(inode, record);
-    dentry::add(draft, parent, name, inode, kind)?;
+    dentry::add(draft, parent, name, vacancy, inode, kind)?;
     Ok(Reply::Created {
         attr: record.attr(inode),
         existed: false,

@@ -1,7 +1,7 @@
 //! `renameat2`: moving a name, over another one or in exchange with it.
 
 use crate::attr::Kind;
-use crate::dentry::{self, Found};
+use crate::dentry::{self, Entry, Found};
 use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::op::remove::drop_directory;
@@ -31,12 +31,12 @@ pub(crate) fn rename(
     draft.live_directory(from.dir)?;
     draft.live_directory(to.dir)?;
     let source = dentry::find(draft, from.dir, from.name)?.ok_or(Errno::ENOENT)?;
-    let target = dentry::find_unlikely(draft, to.dir, to.name)?;
+    let target = dentry::search(draft, to.dir, to.name)?;
     match (mode, target) {
-        (RenameMode::NoReplace, Some(_)) => Err(Errno::EEXIST.into()),
-        (RenameMode::Exchange, None) => Err(Errno::ENOENT.into()),
+        (RenameMode::NoReplace, Entry::There(_)) => Err(Errno::EEXIST.into()),
+        (RenameMode::Exchange, Entry::Missing(_)) => Err(Errno::ENOENT.into()),
         // Two names of one inode: POSIX wants both to stay.
-        (RenameMode::Replace | RenameMode::Exchange, Some(target))
+        (RenameMode::Replace | RenameMode::Exchange, Entry::There(target))
             if target.inode == source.inode =>
         {
             Ok(Reply::Renamed {
@@ -44,12 +44,15 @@ pub(crate) fn rename(
                 replaced: None,
             })
         }
-        (RenameMode::Exchange, Some(target)) => exchange(draft, from, to, &source, &target),
-        (RenameMode::Replace, Some(target)) => replace(draft, from, to, (&source, &target), by),
-        (RenameMode::Replace | RenameMode::NoReplace, None) => {
+        (RenameMode::Exchange, Entry::There(target)) => exchange(draft, from, to, &source, &target),
+        (RenameMode::Replace, Entry::There(target)) => {
+            replace(draft, from, to, (&source, &target), by)
+        }
+        (RenameMode::Replace | RenameMode::NoReplace, Entry::Missing(vacancy)) => {
             refuse_loop(draft, &source, from.dir, to.dir)?;
             dentry::remove(draft, from.dir, from.name, &source)?;
-            dentry::add(draft, to.dir, to.name, source.inode, source.kind)?;
+            let (inode, kind) = (source.inode, source.kind);
+            dentry::add(draft, to.dir, to.name, vacancy, inode, kind)?;
             moved(draft, &source, from.dir, to.dir)?;
             Ok(Reply::Renamed {
                 moved: source.inode,

@@ -266,9 +266,7 @@ pub(crate) fn undelete(
     if !may_add(&directory, cred) {
         return Err(Errno::EACCES.into());
     }
-    if dentry::find_unlikely(draft, place.dir, place.name)?.is_some() {
-        return Err(Errno::EEXIST.into());
-    }
+    let vacancy = dentry::vacancy(draft, place.dir, place.name)?;
     record.nlink = 1;
     record.ctime = draft.now();
     record.parent = Some(place.dir);
@@ -276,7 +274,8 @@ pub(crate) fn undelete(
     if !planted!(draft.context, BroughtBackStays) {
         draft.delete(id.inode.container(), id.key());
     }
-    dentry::add(draft, place.dir, place.name, id.inode, record.kind)?;
+    let (inode, kind) = (id.inode, record.kind);
+    dentry::add(draft, place.dir, place.name, vacancy, inode, kind)?;
     Ok(Reply::Entry(record.attr(id.inode)))
 }
 
