@@ -1,5 +1,6 @@
 //! Performs what the chain protocol decides, and keeps its time.
 
+use super::gather::{Due, LINGER};
 use super::{After, Container, Elsewhere, State, Unapplied, Waiter};
 use bytes::Bytes;
 use perigee_meta::Key;
@@ -15,9 +16,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::error;
-
-/// For how long records of programs on this node gather before they are sent, when nobody waits.
-const LINGER: Span = Span::from_millis(30);
 
 /// Committed effects gather until there are this many, or the linger is over.
 const APPLY_MAX: usize = 2_000;
@@ -159,6 +157,7 @@ impl Container {
     /// and the chain's own record.
     fn submit(self: &Arc<Self>, st: &mut State, mut batch: WriteBatch, persist: Option<PersistId>) {
         let submitted = st.applied.seq;
+        st.unapplied_since = None;
         // A directory's row changes with each of its names: the last of them is enough.
         let mut rows: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
         for unapplied in st
@@ -268,6 +267,9 @@ impl Container {
             });
         }
         st.extracted = st.extracted.max(through);
+        if st.applied.seq < st.extracted {
+            st.unapplied_since.get_or_insert(self.env.clock.now());
+        }
         self.apply_held(st, through);
         self.make_up(st, undone);
         self.recheck_damaged(st, &damaged);
@@ -294,6 +296,7 @@ impl Container {
         let kept = self.with_past_kept(st, now, batch)?;
         let batch = kept.as_ref().unwrap_or(batch);
         let payload: Bytes = perigee_proto::encode(batch);
+        let bytes = payload.len();
         let version = st
             .chain
             .propose(now, payload)
@@ -315,8 +318,7 @@ impl Container {
                 st.orphans.insert(InodeId::new(self.id, index));
             }
         }
-        if st.unsent_since.is_none() {
-            st.unsent_since = Some(now);
+        if st.gathering.add(now, bytes) == Due::Changed {
             self.wake.notify_one();
         }
         if urgent {
@@ -405,33 +407,38 @@ impl Container {
                 self.step_locked(&mut st, Input::Tick, &mut after);
             }
             let mut next = st.chain.next_wakeup();
-            if let Some(since) = st.unsent_since {
-                let due = st.urgent || since + LINGER <= now;
-                if due && st.persisting == 0 {
+            if let Some(due) = st.gathering.due() {
+                let is_due = st.urgent || due <= now;
+                if is_due && st.persisting == 0 {
                     self.record_due_writes(&mut st, now);
-                    st.unsent_since = None;
+                    st.gathering.clear();
                     st.urgent = false;
                     self.step_locked(&mut st, Input::Flush, &mut after);
-                } else if !due {
-                    next = next.min(since + LINGER);
+                } else if !is_due {
+                    next = next.min(due);
                 }
             } else if st.urgent {
                 // All is sent; the answers are on their way.
                 st.urgent = false;
             }
-            if st.unsent_since.is_none()
+            if st.gathering.is_empty()
                 && let Some(due) = st.dirty.next_due()
             {
-                // Writes wait for their record: at that time they are unsent.
+                // Writes wait for their record: at that time they are unsent, and the pump is here to see it.
                 if due <= now {
-                    st.unsent_since = Some(now);
+                    _ = st.gathering.begin(now);
                 }
                 next = next.min(due);
             }
-            if st.applied.seq < st.extracted && st.persisting == 0 {
-                let many = st.unapplied.len() >= APPLY_MAX;
-                if many || st.unsent_since.is_none() {
+            if let Some(since) = st.unapplied_since
+                && st.persisting == 0
+            {
+                // They go to the disk with the next records of the log, if any come.
+                let due = since + LINGER;
+                if st.unapplied.len() >= APPLY_MAX || due <= now {
                     self.submit(&mut st, WriteBatch::default(), None);
+                } else {
+                    next = next.min(due);
                 }
             }
             if now.since(st.swept) > SWEEP {

@@ -2,6 +2,7 @@
 
 use super::dirty::{self, Effect, Pending, RECORD_RANGES_MAX, Taken};
 use super::execute::Owed;
+use super::gather::Due;
 use super::view::{Foreign, owner_view};
 use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
@@ -498,8 +499,7 @@ impl Container {
     /// Sees to it that what was written to a file gets its record in time.
     pub(super) fn follow_writes(&self, st: &mut State, now: Tick, inode: InodeId) {
         if st.dirty.get(inode).is_some_and(|file| file.due() <= now) {
-            if st.unsent_since.is_none() {
-                st.unsent_since = Some(now);
+            if st.gathering.begin(now) == Due::Changed {
                 self.wake.notify_one();
             }
             if st.dirty.get(inode).is_some_and(dirty::Written::is_much) {

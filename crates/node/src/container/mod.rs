@@ -11,6 +11,7 @@ mod checkpoint;
 mod dirty;
 mod drive;
 mod execute;
+mod gather;
 mod gentle;
 mod heal;
 mod hold;
@@ -152,8 +153,8 @@ pub(crate) struct State {
     /// Chunks of files that belong to this one.
     unsent: hold::Unsent,
     dirty: Dirty,
-    /// When the oldest write without a record, or record not yet sent, came.
-    unsent_since: Option<Tick>,
+    /// Writes without a record, and records not yet sent.
+    gathering: gather::Gathering,
     /// Somebody waits for what is not yet sent.
     urgent: bool,
     commit_waiters: BTreeMap<Seq, Vec<Waiter>>,
@@ -161,6 +162,8 @@ pub(crate) struct State {
     persisting: u32,
     /// Committed, and not known to be in the key-value state on disk; ascending.
     unapplied: VecDeque<Unapplied>,
+    /// When the first of them came that is not on its way to the disk.
+    unapplied_since: Option<Tick>,
     /// Records that have been taken over into `unapplied`.
     extracted: Seq,
     /// Records that are in the key-value state, or on the way to it.

@@ -322,7 +322,7 @@ impl Container {
         st.data_last.clear();
         st.orphans.clear();
         st.forget_past();
-        st.unsent_since = None;
+        st.gathering.clear();
         st.own.clear();
         let (from, last) = (st.chain.committed().next(), st.chain.last().seq);
         st.distrusted_through = last;

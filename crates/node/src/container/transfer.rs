@@ -431,6 +431,7 @@ impl Container {
             st.extracted = base.seq;
             st.synced = base.seq;
             st.unapplied.clear();
+            st.unapplied_since = None;
             st.overlay.clear(base.seq);
             st.distrusted_through = base.seq;
             st.uncertain = Uncertain::default();
