@@ -196,13 +196,17 @@ fn give<Answer: FnOnce()>(owed: &Mutex<Option<(Answer, Writing)>>) {
 const WAIT: Duration = Duration::from_millis(10);
 
 /// Makes a file at least `len` bytes long for the kernel, which takes its length from bytes that it is given before it looks at
-/// them: these are none. Waits while the last page is read or written.
+/// them: these are none. The empty page that this leaves goes: a program that had the kernel read it would keep hold of it, also
+/// when another notice drops it before that program runs, and would take what it lacks of a still later end for zeros. Of a page that is
+/// not there the kernel reads ahead, and looks for it anew when it has come. Waits while the last page is read or written.
 fn grow(device: &Device, inode: InodeId, len: u64) {
     let Some(last) = len.checked_sub(1) else {
         return;
     };
-    let body = Body::store(node_of(inode), last, 1);
-    let told = device.notify_without_its_byte(notice::STORE, body.bytes());
+    let byte = Body::store(node_of(inode), last, 1);
+    let told = device.notify_without_its_byte(notice::STORE, byte.bytes());
+    let page = inval(inode, ByteRange::new(last, len));
+    let told = told.and_then(|_| device.notify(notice::INVAL_INODE, page.bytes()));
     if let Err(error) = told {
         warn!(%error, "kernel refused a notice about a file's length");
     }
