@@ -6,8 +6,10 @@ use perigee_testbed::checks::two_mounts::Pair;
 use perigee_testbed::leftover::Workspace;
 use perigee_testbed::{Cluster, program, tree as trees};
 use rustix::process::Signal;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 fn flush(directory: &Path) {
     let status = Command::new("sync")
@@ -126,4 +128,49 @@ fn a_move_at_home_leaves_what_is_mounted_below_alone() {
     std::fs::rename(here.join("from/f"), here.join("to/f")).unwrap();
     assert_eq!(std::fs::read_to_string(below.join("f")).unwrap(), "there");
     assert_eq!(std::fs::read_to_string(here.join("to/f")).unwrap(), "moves");
+}
+
+/// What a crash takes back has lost nothing: a file that was replaced goes from the disk after the record that says so is
+/// there, not before.
+#[test]
+fn a_file_that_was_replaced_just_before_a_crash_is_whole() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    // With one copy nobody else has what is gone here.
+    let mut cluster = Cluster::start(1).unwrap();
+    // One that lies among the keys, and one that is a file of the disk.
+    let lengths = [4 << 10, 64 << 10];
+    let (mut old, mut new) = (0, 0);
+    let mut directory = cluster.mount(1).unwrap();
+    for moment in [5, 25, 60, 100, 130] {
+        let place = |len: usize| directory.join(format!("f{len}"));
+        let put = |path: &Path, len: usize, byte: u8| {
+            let mut file = std::fs::File::create(path).unwrap();
+            file.write_all(&vec![byte; len]).unwrap();
+            file.sync_all().unwrap();
+        };
+        for len in lengths {
+            put(&place(len), len, 1);
+            put(&place(len).with_extension("new"), len, 2);
+        }
+        flush(&directory);
+        for len in lengths {
+            std::fs::rename(place(len).with_extension("new"), place(len)).unwrap();
+        }
+        // A moment, not a wait for something: whatever it is in the middle of is a case.
+        std::thread::sleep(Duration::from_millis(moment));
+        cluster.kill(1, Signal::KILL).unwrap();
+        cluster.up().unwrap();
+        directory = cluster.mount(1).unwrap();
+        for len in lengths {
+            let content = std::fs::read(directory.join(format!("f{len}"))).unwrap();
+            let first = content.first().copied();
+            assert_eq!(content, vec![first.unwrap_or(0); len], "after {moment} ms");
+            old += u32::from(first == Some(1));
+            new += u32::from(first == Some(2));
+        }
+    }
+    eprintln!("{old} old and {new} new files");
+    assert_eq!(old + new, 10);
 }

@@ -199,14 +199,18 @@ const WAIT: Duration = Duration::from_millis(10);
 /// them: these are none. The empty page that this leaves goes: a program that had the kernel read it would keep hold of it, also
 /// when another notice drops it before that program runs, and would take what it lacks of a still later end for zeros. Of a page that is
 /// not there the kernel reads ahead, and looks for it anew when it has come. Waits while the last page is read or written.
-fn grow(device: &Device, inode: InodeId, len: u64) {
+fn grow(device: &Device, crossing: &Crossing, inode: InodeId, len: u64) {
     let Some(last) = len.checked_sub(1) else {
         return;
     };
     let byte = Body::store(node_of(inode), last, 1);
     let told = device.notify_without_its_byte(notice::STORE, byte.bytes());
     let page = inval(inode, ByteRange::new(last, len));
-    let told = told.and_then(|_| device.notify(notice::INVAL_INODE, page.bytes()));
+    let told = told.and_then(|_| {
+        // It may have waited for the page for long.
+        crossing.overtakes(inode);
+        device.notify(notice::INVAL_INODE, page.bytes())
+    });
     if let Err(error) = told {
         warn!(%error, "kernel refused a notice about a file's length");
     }
@@ -472,7 +476,7 @@ impl Kernel {
         let (device, crossing) = (Arc::clone(&self.device), Arc::clone(&self.crossing));
         _ = soon(move || {
             if let Some(len) = len(&crossing) {
-                grow(&device, inode, len);
+                grow(&device, &crossing, inode, len);
                 crossing.delivered(inode);
             }
         });

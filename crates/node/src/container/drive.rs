@@ -1,9 +1,10 @@
 //! Performs what the chain protocol decides, and keeps its time.
 
-use super::gather::{Due, LINGER};
+use super::gather::{Due, LINGER, Weight};
 use super::{After, Container, Elsewhere, State, Unapplied, Waiter};
 use bytes::Bytes;
 use perigee_meta::Key;
+use perigee_meta::past::is_kept_file;
 use perigee_net::{Call, PeerName};
 use perigee_proto::Rpc;
 use perigee_proto::message::chain::Envelope;
@@ -296,7 +297,7 @@ impl Container {
         let kept = self.with_past_kept(st, now, batch)?;
         let batch = kept.as_ref().unwrap_or(batch);
         let payload: Bytes = perigee_proto::encode(batch);
-        let bytes = payload.len();
+        let weight = Weight::of(payload.len(), &batch.data);
         let version = st
             .chain
             .propose(now, payload)
@@ -318,7 +319,7 @@ impl Container {
                 st.orphans.insert(InodeId::new(self.id, index));
             }
         }
-        if st.gathering.add(now, bytes) == Due::Changed {
+        if st.gathering.add(now, weight) == Due::Changed {
             self.wake.notify_one();
         }
         if urgent {
@@ -427,6 +428,7 @@ impl Container {
                 // Writes wait for their record: at that time they are unsent, and the pump is here to see it.
                 if due <= now {
                     _ = st.gathering.begin(now);
+                    st.urgent |= st.dirty.due(now).into_iter().any(is_kept_file);
                 }
                 next = next.min(due);
             }

@@ -1,14 +1,17 @@
 //! When records that nobody waits for are sent: many together, since what a group costs on each member's disk hardly
 //! grows with it (names lie in the order of their hashes, so that a few hundred touch as many pages as a thousand).
 
-use perigee_types::{Span, Tick};
+use perigee_types::{DataCommand, Span, Tick};
 
 /// How long a record of a program on this node waits for others, when nobody waits for it.
 pub(super) const LINGER: Span = Span::from_millis(150);
 /// So many records wait for no more.
 const RECORDS: usize = 1_000;
-/// So many bytes of records do not, either.
+/// So many bytes of records do not, either,
 const BYTES: usize = 256 << 10;
+/// nor so many bytes of content that they tell of: members do not count these against their room before they have heard
+/// of them, and begin to fetch them then. A part of [`crate::room::MARGIN`].
+const CONTENT_BYTES: u64 = 4 << 20;
 
 /// Records that are not sent yet, and writes that have none yet.
 #[derive(Debug, Default)]
@@ -16,6 +19,29 @@ pub(super) struct Gathering {
     since: Option<Tick>,
     records: usize,
     bytes: usize,
+    content: u64,
+}
+
+/// What a record adds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weight {
+    /// Bytes of itself.
+    pub(super) bytes: usize,
+    /// Bytes of content that it tells of.
+    pub(super) content: u64,
+}
+
+impl Weight {
+    pub(super) fn of(bytes: usize, commands: &[DataCommand]) -> Self {
+        let content = commands.iter().map(|command| match command {
+            DataCommand::Written { range, .. } => range.len(),
+            _ => 0,
+        });
+        Self {
+            bytes,
+            content: content.fold(0, u64::saturating_add),
+        }
+    }
 }
 
 /// Whether the time at which the group is due has changed: who waits for that must be woken.
@@ -38,12 +64,13 @@ impl Gathering {
         }
     }
 
-    /// A record of so many bytes has to be sent.
-    pub(super) fn add(&mut self, now: Tick, bytes: usize) -> Due {
+    /// A record has to be sent.
+    pub(super) fn add(&mut self, now: Tick, weight: Weight) -> Due {
         let begun = self.begin(now);
         let was_full = self.is_full();
         self.records += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(weight.bytes);
+        self.content = self.content.saturating_add(weight.content);
         if self.is_full() && !was_full {
             return Due::Changed;
         }
@@ -51,7 +78,7 @@ impl Gathering {
     }
 
     const fn is_full(&self) -> bool {
-        self.records >= RECORDS || self.bytes >= BYTES
+        self.records >= RECORDS || self.bytes >= BYTES || self.content >= CONTENT_BYTES
     }
 
     /// Nothing waits.
@@ -83,18 +110,26 @@ mod tests {
 
     #[test]
     fn a_group_is_due_when_its_first_has_waited_or_it_is_large() {
+        let small = Weight {
+            bytes: 100,
+            content: 4096,
+        };
         let mut group = Gathering::default();
         assert_eq!(group.due(), None);
-        assert_eq!(group.add(BEGAN, 100), Due::Changed);
+        assert_eq!(group.add(BEGAN, small), Due::Changed);
         let later = BEGAN + Span::from_millis(20);
         assert_eq!(group.begin(later), Due::AsBefore);
         assert_eq!(group.due(), Some(BEGAN + LINGER));
-        let told = (0..RECORDS).map(|_| group.add(later, 100));
+        let told = (0..RECORDS).map(|_| group.add(later, small));
         assert_eq!(told.filter(|due| *due == Due::Changed).count(), 1);
         assert_eq!(group.due(), Some(BEGAN));
         group.clear();
         assert!(group.is_empty());
-        assert_eq!(group.add(later, BYTES), Due::Changed);
-        assert_eq!(group.due(), Some(later));
+        let (bytes, content) = (BYTES, CONTENT_BYTES);
+        for large in [Weight { bytes, ..small }, Weight { content, ..small }] {
+            group.clear();
+            assert_eq!(group.add(later, large), Due::Changed);
+            assert_eq!(group.due(), Some(later));
+        }
     }
 }

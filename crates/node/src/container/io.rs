@@ -208,7 +208,8 @@ impl Container {
         self.refill.notify_one();
     }
 
-    /// Carries out at the owner what an operation does to data objects, before it is ordered.
+    /// Carries out at the owner what an operation does to data objects, before it is ordered. What a removed file had stays until
+    /// that is committed ([`Self::obey`]): a crash before may take the removal back.
     pub(super) fn carry_out(&self, st: &mut State, batch: &Batch) -> Result<(), StoreError> {
         for command in &batch.data {
             match command {
@@ -236,7 +237,6 @@ impl Container {
                 DataCommand::Removed { inode } => {
                     self.forget_file(*inode);
                     st.leases.removed(*inode);
-                    self.env.remove_later(*inode);
                 }
             }
         }

@@ -148,7 +148,10 @@ impl Container {
         let mut undone = Vec::new();
         for command in commands {
             if origin == Origin::Own {
-                st.unsettled.insert(command.inode());
+                match command {
+                    DataCommand::Removed { inode } => self.remove(*inode),
+                    _ => _ = st.unsettled.insert(command.inode()),
+                }
                 continue;
             }
             if let Err(error) = self.obey_one(st, version, command, origin) {
@@ -161,6 +164,12 @@ impl Container {
             }
         }
         undone
+    }
+
+    /// A file is gone on every member: its content can go.
+    fn remove(&self, inode: InodeId) {
+        self.forget_file(inode);
+        self.env.remove_later(inode);
     }
 
     /// What records should have done to the data here, and did not, is another member's to give. They are committed.
@@ -191,8 +200,7 @@ impl Container {
     ) -> Result<(), StoreError> {
         let (inode, mut range) = touched(command);
         if let DataCommand::Removed { .. } = command {
-            self.forget_file(inode);
-            self.env.remove_later(inode);
+            self.remove(inode);
             return Ok(());
         }
         let file = self.file(inode)?;
