@@ -1,6 +1,6 @@
 //! Performs what the chain protocol decides, and keeps its time.
 
-use super::gather::{Due, LINGER, Weight};
+use super::gather::{Due, Weight};
 use super::{After, Container, Elsewhere, State, Unapplied, Waiter};
 use bytes::Bytes;
 use perigee_meta::Key;
@@ -158,7 +158,6 @@ impl Container {
     /// and the chain's own record.
     fn submit(self: &Arc<Self>, st: &mut State, mut batch: WriteBatch, persist: Option<PersistId>) {
         let submitted = st.applied.seq;
-        st.unapplied_since = None;
         // A directory's row changes with each of its names: the last of them is enough.
         let mut rows: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
         for unapplied in st
@@ -268,9 +267,6 @@ impl Container {
             });
         }
         st.extracted = st.extracted.max(through);
-        if st.applied.seq < st.extracted {
-            st.unapplied_since.get_or_insert(self.env.clock.now());
-        }
         self.apply_held(st, through);
         self.make_up(st, undone);
         self.recheck_damaged(st, &damaged);
@@ -432,15 +428,10 @@ impl Container {
                 }
                 next = next.min(due);
             }
-            if let Some(since) = st.unapplied_since
-                && st.persisting == 0
-            {
-                // They go to the disk with the next records of the log, if any come.
-                let due = since + LINGER;
-                if st.unapplied.len() >= APPLY_MAX || due <= now {
+            if st.applied.seq < st.extracted && st.persisting == 0 {
+                let many = st.unapplied.len() >= APPLY_MAX;
+                if many || st.gathering.is_empty() {
                     self.submit(&mut st, WriteBatch::default(), None);
-                } else {
-                    next = next.min(due);
                 }
             }
             if now.since(st.swept) > SWEEP {

@@ -4,7 +4,7 @@
 use perigee_types::{DataCommand, Span, Tick};
 
 /// How long a record of a program on this node waits for others, when nobody waits for it.
-pub(super) const LINGER: Span = Span::from_millis(150);
+const LINGER: Span = Span::from_millis(30);
 /// So many records wait for no more.
 const RECORDS: usize = 1_000;
 /// So many bytes of records do not, either,

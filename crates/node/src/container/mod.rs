@@ -162,8 +162,6 @@ pub(crate) struct State {
     persisting: u32,
     /// Committed, and not known to be in the key-value state on disk; ascending.
     unapplied: VecDeque<Unapplied>,
-    /// When the first of them came that is not on its way to the disk.
-    unapplied_since: Option<Tick>,
     /// Records that have been taken over into `unapplied`.
     extracted: Seq,
     /// Records that are in the key-value state, or on the way to it.

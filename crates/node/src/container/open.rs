@@ -93,7 +93,6 @@ impl Container {
             commit_waiters: BTreeMap::new(),
             persisting: 0,
             unapplied: VecDeque::new(),
-            unapplied_since: None,
             extracted: stored.applied.seq,
             applied: stored.applied,
             reigning: false,

@@ -431,7 +431,6 @@ impl Container {
             st.extracted = base.seq;
             st.synced = base.seq;
             st.unapplied.clear();
-            st.unapplied_since = None;
             st.overlay.clear(base.seq);
             st.distrusted_through = base.seq;
             st.uncertain = Uncertain::default();
