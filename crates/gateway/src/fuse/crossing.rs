@@ -35,7 +35,8 @@ const LISTING_TAKEN_IN: Duration = Duration::from_millis(20);
 const GROWTH_TAKEN_IN: Duration = Duration::from_secs(1);
 /// How soon after the kernel has noted its question this process has it.
 const ASKED_IN: Duration = Duration::from_secs(1);
-/// Two inodes that share a place make answers be given for no time without need, and nothing else.
+/// Two inodes that share a place make answers be given for no time without need, and a file that grows be told of with its last
+/// page dropped; nothing else.
 const PLACES: usize = 4_096;
 const SHARDS: usize = 16;
 
@@ -260,6 +261,7 @@ impl Crossing {
             if named.len < named.given {
                 // It was cut, by a newer answer: the kernel is not to have that length again.
                 named.given = named.len;
+                named.least = named.least.min(named.len);
                 named.grew = long_before(self.millis(Instant::now()));
             }
         }
@@ -469,6 +471,9 @@ mod tests {
         assert_eq!(crossing.grew_lately(FILE, Instant::now()), Some(100));
         give(10, Took::Perhaps);
         assert_eq!(crossing.grew_lately(FILE, Instant::now()), None);
+        crossing.gave_len(FILE, 100, Took::AtLeast);
+        assert_eq!(crossing.grew_lately(FILE, Instant::now()), None);
+        assert!(crossing.grows_to(FILE, 100), "it is not taken for given");
         assert!(crossing.grows_to(FILE, 50), "it may have taken that");
         give(50, Took::AtLeast);
         assert_eq!(crossing.grew_lately(FILE, Instant::now()), Some(50));
@@ -478,6 +483,7 @@ mod tests {
     fn a_write_of_the_kernels_own_may_cross_what_it_asks() {
         let crossing = Crossing::default();
         crossing.names(FILE, Instant::now());
+        crossing.answers_len(FILE, crossing.asked(), 50);
         crossing.gave_len(FILE, 50, Took::Yes);
         crossing.grows(FILE, 20);
         assert!(crossing.noticed_lately(FILE, Instant::now()));
@@ -506,6 +512,7 @@ mod tests {
         let crossing = Crossing::default();
         let now = Instant::now();
         crossing.names(FILE, now);
+        crossing.answers_len(FILE, crossing.asked(), 100);
         crossing.gave_len(FILE, 100, Took::Yes);
         crossing.reads_short(FILE, 1, 100, now);
         assert!(!crossing.grows_to(FILE, 100));

@@ -95,6 +95,7 @@ impl Nearby {
 
 #[cfg(test)]
 mod tests {
+    use super::super::threads::this_thread;
     use super::*;
 
     #[test]
@@ -103,7 +104,7 @@ mod tests {
         let Some(home) = nearby.home else {
             return eprintln!("skipped: one processor only");
         };
-        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let me = this_thread();
         for _ in 0..=ALIKE_MIN {
             nearby.asked_by(me);
             nearby.asked_by(0);

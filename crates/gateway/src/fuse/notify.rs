@@ -5,7 +5,7 @@ use super::device::{Delivery, Device};
 use super::pages::{Pages, Request, Way};
 use super::session::Session;
 use super::short_reads::Awaited;
-use super::threads::doing;
+use super::threads::{Doing, doing, this_thread};
 use super::wire::{self, Body, notice};
 use parking_lot::Mutex;
 use perigee_client::fs::{Attr, KernelCache, Kind};
@@ -13,7 +13,7 @@ use perigee_types::{ByteRange, InodeId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use tracing::warn;
 
@@ -102,7 +102,7 @@ impl Session {
         let kernel = &self.kernel;
         let least = kernel.crossing.least_len(inode);
         let grows = kernel.grows_by(&about);
-        let waits = kernel.waits_to_grow(&about) || kernel.keeps_less(&about);
+        let waits = grows && (kernel.waits_for_reads(&about) || kernel.crossing.short(inode) > 0);
         let lately = grows && kernel.crossing.noticed_lately(inode, Instant::now());
         // A notice looks for what was given last after it was noted, and this the other way round.
         if !waits && !lately && kernel.gave_unless_passed_over(&about) {
@@ -121,7 +121,9 @@ impl Session {
                 // A newer answer has cut it.
                 Some(len) if kernel.told_len(inode) < len => {}
                 Some(len) if lately || !kernel.gave_unless_passed_over(&about) => {
-                    kernel.grow(inode, move |_| Some(len));
+                    // It may be cut before that is told.
+                    let there = move |crossing: &Crossing| crossing.told_len(inode) >= len;
+                    kernel.grow(inode, move |crossing| there(crossing).then_some(len));
                     kernel.gave(&about, Took::AtLeast);
                 }
                 Some(_) | None => {}
@@ -204,6 +206,8 @@ fn grow(device: &Device, crossing: &Crossing, inode: InodeId, len: u64) {
         return;
     };
     let byte = Body::store(node_of(inode), last, 1);
+    // The thread may have begun late.
+    crossing.overtakes(inode);
     let told = device.notify_without_its_byte(notice::STORE, byte.bytes());
     let page = inval(inode, ByteRange::new(last, len));
     let told = told.and_then(|_| {
@@ -217,22 +221,31 @@ fn grow(device: &Device, crossing: &Crossing, inode: InodeId, len: u64) {
 }
 
 /// Gives a notice that may have to wait for a page, and does not wait for long: that may be locked for a write that waits for
-/// another kernel. `None`: it is given later.
+/// another kernel. `None`: it waits for that, and is given when it can be; or it could not be given, for want of a thread.
 fn soon<T: Send + 'static>(notice: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (begin, begun) = channel();
     let (done, given) = channel();
     beside(move || {
-        _ = begin.send(());
+        _ = begin.send(this_thread());
         _ = done.send(notice());
     });
-    // On a busy machine a thread may begin late, and what matters here is how long it waits for the page.
-    begun.recv().ok()?;
-    given.recv_timeout(SOON).ok()
+    // On a busy machine a thread may run late, and what matters here is how long it waits for the page.
+    let thread = begun.recv().ok()?;
+    let since = Instant::now();
+    loop {
+        match given.recv_timeout(SOON) {
+            Ok(told) => return Some(told),
+            Err(RecvTimeoutError::Timeout)
+                if matches!(doing(thread), Doing::Runs(_))
+                    && since.elapsed() < WAIT_TO_GROW_MAX => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 fn beside(work: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().spawn(work) {
-        warn!(%error, "no thread to drop pages beside a write");
+        warn!(%error, "no thread to give a notice beside a request");
     }
 }
 
@@ -386,7 +399,11 @@ impl Kernel {
     /// and takes what its page lacks for zeros. Whatever is read since the kernel was told has bytes up to there
     /// ([`Kernel::told_len`]).
     fn waits_to_grow(&self, about: &About) -> bool {
-        self.grows_by(about) && self.is_to_be_taken_in(about, &mut Awaited::since(Instant::now()))
+        self.grows_by(about) && self.waits_for_reads(about)
+    }
+
+    fn waits_for_reads(&self, about: &About) -> bool {
+        self.is_to_be_taken_in(about, &mut Awaited::since(Instant::now()))
     }
 
     fn is_to_be_taken_in(&self, about: &About, awaited: &mut Awaited) -> bool {
@@ -585,7 +602,7 @@ pub(crate) fn inode_of(node: u64) -> InodeId {
 
 impl KernelCache for Kernel {
     fn forget_attr(&self, inode: InodeId) {
-        // A negative offset leaves the pages alone.
+        // A negative offset leaves the pages alone; the last one goes where the file grew lately.
         let body = Body::inval_inode(node_of(inode), -1, 0);
         self.invalidate(inode, &body, "attributes", Growth::Kept);
         self.forget_tail(inode);

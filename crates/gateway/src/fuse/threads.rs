@@ -32,6 +32,11 @@ pub(super) fn doing(thread: u32) -> Doing {
     }
 }
 
+/// The one that asks.
+pub(super) fn this_thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
 /// The processor that a thread ran on last.
 pub(super) fn processor_of(thread: u32) -> Option<usize> {
     field(&read(thread, "stat").ok()?, PROCESSOR)?.parse().ok()
@@ -54,10 +59,6 @@ fn read(thread: u32, what: &str) -> std::io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn this_thread() -> u32 {
-        rustix::thread::gettid().as_raw_nonzero().get() as u32
-    }
 
     #[test]
     fn fields_are_found_whatever_the_name() {
