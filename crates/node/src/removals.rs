@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::error;
 
-/// Removals begin when none was asked for during so long: whoever removes a tree is not slowed by them.
+/// Removals begin when none was asked for during so long: those of a group of records are asked for together.
 const QUIET: Duration = Duration::from_millis(20);
 /// They begin at the latest when the first waited for so long,
 const LONGEST: Duration = Duration::from_secs(1);

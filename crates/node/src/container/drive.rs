@@ -4,7 +4,6 @@ use super::gather::{Due, Weight};
 use super::{After, Container, Elsewhere, State, Unapplied, Waiter};
 use bytes::Bytes;
 use perigee_meta::Key;
-use perigee_meta::past::is_kept_file;
 use perigee_net::{Call, PeerName};
 use perigee_proto::Rpc;
 use perigee_proto::message::chain::Envelope;
@@ -421,10 +420,9 @@ impl Container {
             if st.gathering.is_empty()
                 && let Some(due) = st.dirty.next_due()
             {
-                // Writes wait for their record: at that time they are unsent, and the pump is here to see it.
+                // Writes wait for their record: at that time they are unsent.
                 if due <= now {
                     _ = st.gathering.begin(now);
-                    st.urgent |= st.dirty.due(now).into_iter().any(is_kept_file);
                 }
                 next = next.min(due);
             }

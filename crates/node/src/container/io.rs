@@ -234,10 +234,7 @@ impl Container {
                     object.punch(*range)?;
                     self.note_own_change(st, &file);
                 }
-                DataCommand::Removed { inode } => {
-                    self.forget_file(*inode);
-                    st.leases.removed(*inode);
-                }
+                DataCommand::Removed { inode } => st.leases.removed(*inode),
             }
         }
         Ok(())

@@ -295,7 +295,7 @@ impl Container {
         let marked = self.file(inode).and_then(|file| {
             let _installing = super::install::hold_off(&file);
             let end = if range.end == u64::MAX {
-                // What is here may have been cut already, or be gone.
+                // What is here may have been cut already; of what was removed it goes later.
                 let stored = super::view::stored_len(&self.env.store, inode)?;
                 file.object.len()?.max(stored)
             } else {
