@@ -223,8 +223,9 @@ fn lock_within(dir: &Path, limit: Duration) -> Result<File, Failure> {
 /// Starts what exists and does not run: the control store if it is here, and every node.
 pub fn start_missing(layout: &Layout) -> Result<(), Failure> {
     let _only = lock(&layout.dir)?;
+    let layout = Layout::look(&layout.dir)?;
     let nodes = layout.nodes.len() as u32;
-    bring_up(layout, nodes).map(drop)
+    bring_up(&layout, nodes).map(drop)
 }
 
 /// Starts one node of this machine.
