@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 const BLOCK: usize = 128 << 10;
 
 /// Parts of one sample of the sides that should come to much the same: these are measured by turns. As many as there
-/// are sides, so that each comes once in each place.
-const SLICES: u32 = 4;
+/// are sides at most.
+const SLICES: usize = 4;
 
 /// Some of the nodes' files, each as its writer has it.
 struct Files {
@@ -76,16 +76,28 @@ pub(super) fn run(field: &mut Field, settings: &Settings) -> Checked<Samples> {
     Ok(samples)
 }
 
-/// Each side a part at a time, in an order that changes: what slows the machine down for some seconds must not decide.
+/// Each side a part at a time: what slows the machine down for some seconds must not decide, nor what a side leaves to the next.
 fn by_turns(field: &mut Field, settings: &Settings, sides: &mut [Files]) -> Checked {
-    for _ in 0..SLICES {
-        sides.rotate_left(1);
-        for files in &mut *sides {
+    for slice in 0..SLICES {
+        for side in order(slice, sides.len()) {
+            let Some(files) = sides.get_mut(side) else {
+                continue;
+            };
             let sample = rewrite(field, settings, &files.paths)?;
             files.slices.push(sample);
         }
     }
     Ok(())
+}
+
+/// The order of a slice: over as many slices as there are sides each comes once in each place, and, of an even number, once after
+/// each other one (Williams, 1949).
+fn order(slice: usize, sides: usize) -> Vec<usize> {
+    let place = |at: usize| match at % 2 {
+        0 => sides - at / 2,
+        _ => at.div_ceil(2),
+    };
+    (0..sides).map(|at| (place(at) + slice) % sides).collect()
 }
 
 /// What each writer reaches when there is one for each file, and all write at once.
@@ -132,4 +144,21 @@ pub(super) fn write(path: &Path, bytes: u64, seed: u64) -> Checked {
             .call(what)?;
     }
     file.sync_all().call(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_side_comes_once_in_each_place_and_once_after_each_other() {
+        let orders: Vec<_> = (0..SLICES).map(|slice| order(slice, SLICES)).collect();
+        let places = orders.iter().flat_map(|order| order.iter().enumerate());
+        let places: BTreeSet<_> = places.collect();
+        assert_eq!(places.len(), SLICES * SLICES);
+        let pairs = orders.iter().flat_map(|order| order.windows(2));
+        let pairs: BTreeSet<_> = pairs.collect();
+        assert_eq!(pairs.len(), SLICES * (SLICES - 1));
+    }
 }
