@@ -375,10 +375,16 @@ pub fn xattrs(inode: InodeIndex) -> KeyRange {
     under(tag::XATTR, inode.0)
 }
 
-/// Orphans from this index on.
+/// Orphans behind `after`, or all.
 #[must_use]
-pub fn orphans() -> KeyRange {
-    tagged(tag::ORPHAN)
+pub fn orphans(after: Option<InodeIndex>) -> KeyRange {
+    let (first, end) = tagged(tag::ORPHAN);
+    let from = match after.map(|index| index.0.checked_add(1)) {
+        None => first,
+        Some(Some(next)) => Key::Orphan(InodeIndex(next)).encode(),
+        Some(None) => end.clone(),
+    };
+    (from, end)
 }
 
 /// Lock tables of all inodes.

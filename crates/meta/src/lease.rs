@@ -421,6 +421,13 @@ impl Leases {
         held.map(|(inode, _)| *inode).collect()
     }
 
+    /// Whether sessions of other nodes may keep anything under a lease.
+    #[must_use]
+    pub fn are_kept_elsewhere(&self, now: Tick) -> bool {
+        let elsewhere = |grant: &Grant| grant.session.node() != self.me && grant.until > now;
+        self.grants.values().flatten().any(elsewhere)
+    }
+
     /// Drops what has ended by itself.
     pub fn sweep(&mut self, now: Tick) {
         self.grants.retain(|_, grants| {

@@ -190,6 +190,7 @@ fn all_ops(inode: InodeId) -> Vec<Op> {
         },
         Op::Orphans {
             container: inode.container(),
+            after: Some(inode.index()),
             limit: 10,
         },
         Op::Reap { inode },

@@ -61,7 +61,11 @@ fn it_keeps_what_it_is_and_what_is_made_in_it_is_there() {
     let late = fs.run(&make(old.inode, "late", NewNode::File, 0o644));
     assert_eq!(late, Err(Errno::ENOENT));
     let (container, limit) = (HERE, 9);
-    let orphans = fs.run(&Op::Orphans { container, limit });
+    let orphans = fs.run(&Op::Orphans {
+        container,
+        after: None,
+        limit,
+    });
     assert_eq!(orphans, Ok(Reply::Inodes(vec![old.inode])));
     fs.run(&Op::Reap { inode: old.inode }).expect("reaped");
     let index = old.inode.index();

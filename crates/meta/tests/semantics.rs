@@ -8,7 +8,7 @@ use perigee_meta::{
     Allocate, Credential, NewNode, Op, RenameMode, Reply, SetAttr, SetTime, Setting, Touched,
 };
 use perigee_types::limits::{FILE_LEN_MAX, LINK_MAX};
-use perigee_types::{ByteRange, DataCommand, Errno, InodeId};
+use perigee_types::{ByteRange, DataCommand, Errno, InodeId, InodeIndex};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -97,6 +97,40 @@ fn the_umask_limits_the_mode_and_a_setgid_directory_passes_its_group_on() {
 }
 
 #[test]
+fn all_orphans_are_found_a_few_at_a_time() {
+    let mut fs = Fs::new();
+    let mut all = Vec::new();
+    for number in 0..7 {
+        let name = number.to_string();
+        all.push(fs.file(ROOT, &name));
+        fs.run(&unlink(ROOT, &name)).expect("there");
+    }
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let next = fs.run(&Op::Orphans {
+            container: HERE,
+            after,
+            limit: 2,
+        });
+        let Ok(Reply::Inodes(inodes)) = next else {
+            panic!("{next:?}");
+        };
+        assert!(inodes.len() <= 2);
+        let Some(last) = inodes.last() else { break };
+        after = Some(last.index());
+        found.extend(inodes);
+    }
+    all.sort_unstable();
+    assert_eq!(found, all);
+    let none = fs.run(&Op::Orphans {
+        container: HERE,
+        after: Some(InodeIndex(u64::MAX)),
+        limit: 2,
+    });
+    assert_eq!(none, Ok(Reply::Inodes(Vec::new())));
+}
+
+#[test]
 fn an_unlinked_file_stays_until_it_is_reaped() {
     let mut fs = Fs::new();
     let file = fs.file(ROOT, "f");
@@ -114,6 +148,7 @@ fn an_unlinked_file_stays_until_it_is_reaped() {
     assert_eq!(fs.run(&link), Err(Errno::ENOENT));
     let orphans = Op::Orphans {
         container: HERE,
+        after: None,
         limit: 10,
     };
     assert_eq!(fs.run(&orphans), Ok(Reply::Inodes(vec![file])));

@@ -10,7 +10,11 @@ use perigee_types::{ContainerId, Errno, InodeId, StripeWidth};
 
 fn orphans(fs: &mut Fs, container: ContainerId) -> Vec<InodeId> {
     let limit = 100;
-    match fs.run(&Op::Orphans { container, limit }) {
+    match fs.run(&Op::Orphans {
+        container,
+        after: None,
+        limit,
+    }) {
         Ok(Reply::Inodes(inodes)) => inodes,
         other => panic!("{other:?}"),
     }

@@ -32,7 +32,11 @@ fn trash(fs: &mut Fs, container: ContainerId) -> Vec<Trashed> {
 
 fn orphans(fs: &mut Fs) -> Vec<InodeId> {
     let (container, limit) = (HERE, 100);
-    match fs.run(&Op::Orphans { container, limit }) {
+    match fs.run(&Op::Orphans {
+        container,
+        after: None,
+        limit,
+    }) {
         Ok(Reply::Inodes(inodes)) => inodes,
         other => panic!("{other:?}"),
     }

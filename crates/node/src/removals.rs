@@ -26,9 +26,22 @@ struct Queue {
     /// When the last one was asked for.
     last: Option<Instant>,
     running: bool,
+    /// How many were ever asked for, and are done.
+    asked: u64,
+    done: u64,
 }
 
 impl Removals {
+    /// How many were ever asked for.
+    pub(crate) fn asked(&self) -> u64 {
+        self.0.lock().asked
+    }
+
+    /// Whether so many of those that were ever asked for are on their way to the disk, before whatever is given to it next.
+    pub(crate) fn are_done(&self, asked: u64) -> bool {
+        self.0.lock().done >= asked
+    }
+
     fn next(&self) -> Option<InodeId> {
         let mut queue = self.0.lock();
         let next = queue.inodes.pop_front();
@@ -55,6 +68,7 @@ impl Env {
     pub(crate) fn remove_later(self: &Arc<Self>, inode: InodeId) {
         let mut queue = self.removals.0.lock();
         queue.inodes.push_back(inode);
+        queue.asked += 1;
         queue.last = Some(Instant::now());
         if std::mem::replace(&mut queue.running, true) {
             return;
@@ -72,6 +86,7 @@ impl Env {
             if let Err(error) = self.store.remove_object(inode) {
                 error!(%inode, %error, "the object of a removed inode stays");
             }
+            self.removals.0.lock().done += 1;
         }
     }
 }

@@ -368,6 +368,12 @@ async fn sessions(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         let fate = crate::sessions::call_lock(env, request.session, request.id).await?;
         return reply::<session::CallLock>(&session::LockCalled { fate });
     }
+    if method == session::OpenIn::METHOD {
+        let request: session::OpenIn = decode(body)?;
+        let open = env.sessions.open_in(request.container).into_iter();
+        let inodes = open.take(request.most as usize).collect();
+        return reply::<session::OpenIn>(&session::Open { inodes });
+    }
     let request: session::StillOpen = decode(body)?;
     let inodes = env.sessions.open_among(&request.inodes);
     reply::<session::StillOpen>(&session::Open { inodes })
@@ -507,6 +513,7 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         }
         session::Revoke::METHOD
         | session::StillOpen::METHOD
+        | session::OpenIn::METHOD
         | session::LockTurn::METHOD
         | session::CallLock::METHOD
         | session::AskSessions::METHOD

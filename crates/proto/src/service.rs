@@ -76,6 +76,7 @@ services! {
     0x0213 open_sessions(session::AskSessions) -> session::OpenSessions, Control, Same;
     0x0214 call_holder(hold::CallHolder) -> hold::HolderReport, Control, Same;
     0x0215 call_lock(session::CallLock) -> session::LockCalled, Control, Same;
+    0x0216 open_in(session::OpenIn) -> session::Open, Meta, Same;
     // between the members of a chain; `chain` is a cast, its payload the encoded message
     0x0220 chain(chain::Envelope) -> (), Control, Never;
     0x0221 fetch(data::Fetch) -> data::Fetched, Background, Same;

@@ -4,7 +4,7 @@
 use perigee_testbed::{Cluster, program, wait};
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -103,6 +103,50 @@ fn ownership_follows_the_host_that_works() {
     assert!(longest < PAUSE_MAX, "{longest:?}");
     assert_eq!(owner(&mut cluster, &here.join("tree")).1, 2);
     assert_eq!(names(&here.join("tree")), names(&there.join("tree")));
+}
+
+#[test]
+fn a_file_that_is_open_where_its_owner_was_outlives_its_name() {
+    const FILES: u32 = 6;
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let (dir, far) = (here.join("tree"), there.join("tree"));
+    fs::create_dir(&dir).unwrap();
+    let name = |number: u32| format!("open-{number}");
+    let mut files: Vec<File> = Vec::new();
+    for number in 0..FILES {
+        let (read, write) = (true, true);
+        let mut options = File::options();
+        options.read(read).write(write).create_new(true);
+        files.push(options.open(dir.join(name(number))).unwrap());
+    }
+    for file in &files {
+        file.write_all_at(b"written before", 0).unwrap();
+    }
+    // Who ordered the names before knew that somebody has the files open; who does now must find out.
+    work_until_owned(&mut cluster, &far, "second", 2);
+    for number in 0..FILES {
+        let path = far.join(name(number));
+        match number % 2 {
+            0 => fs::remove_file(path).unwrap(),
+            _ => {
+                let other = far.join("other");
+                fs::write(&other, "another").unwrap();
+                fs::rename(other, path).unwrap();
+            }
+        }
+    }
+    for (number, file) in files.iter().enumerate() {
+        assert_eq!(file.metadata().unwrap().nlink(), 0, "file {number}");
+        file.write_all_at(b" it went", 14).unwrap();
+        file.sync_all().unwrap();
+        let mut text = [0; 22];
+        file.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!(&text, b"written before it went", "file {number}");
+    }
 }
 
 #[test]

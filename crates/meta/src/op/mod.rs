@@ -33,7 +33,8 @@ use crate::lock::{FileLock, Holder, LockKind, Patience, Token, WaitId};
 use crate::stripe::Cuts;
 use crate::view::View;
 use perigee_types::{
-    Batch, ByteRange, ContainerId, InodeId, SessionId, SnapshotId, StripeWidth, WallTime,
+    Batch, ByteRange, ContainerId, InodeId, InodeIndex, SessionId, SnapshotId, StripeWidth,
+    WallTime,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -296,6 +297,8 @@ pub enum Op {
     /// [`Reply::Inodes`].
     Orphans {
         container: ContainerId,
+        /// Those behind it; `None`: from the first.
+        after: Option<InodeIndex>,
         limit: usize,
     },
     /// Removes an inode for good when it has no name; does nothing when it has one or is gone.
@@ -665,7 +668,11 @@ fn dispatch(op: &Op, draft: &mut Draft<'_>) -> Result<Reply, Refusal> {
             cover,
             locks,
         } => lock::end_cover(draft, *inode, *session, *cover, locks),
-        Op::Orphans { container, limit } => remove::orphans(draft, *container, *limit),
+        Op::Orphans {
+            container,
+            after,
+            limit,
+        } => remove::orphans(draft, *container, *after, *limit),
         Op::Reap { inode } => remove::reap(draft, *inode),
         Op::SetPolicy { inode, policy } => policy::set(draft, *inode, policy),
         Op::GetPolicy { inode } => policy::get(draft, *inode),

@@ -8,7 +8,7 @@ use crate::key::{self, Key};
 use crate::op::rename::Place;
 use crate::op::{Reply, trash};
 use crate::record;
-use perigee_types::{ContainerId, DataCommand, Errno, InodeId};
+use perigee_types::{ContainerId, DataCommand, Errno, InodeId, InodeIndex};
 
 /// Extended attributes that one scan of a reaping takes.
 const XATTRS_PER_SCAN: usize = 1024;
@@ -114,10 +114,11 @@ pub(crate) fn mark_orphan(draft: &mut Draft<'_>, inode: InodeId) {
 pub(crate) fn orphans(
     draft: &mut Draft<'_>,
     container: ContainerId,
+    after: Option<InodeIndex>,
     limit: usize,
 ) -> Result<Reply, Refusal> {
     let mut inodes = Vec::new();
-    for (key, _) in draft.scan(container, &key::orphans(), limit)? {
+    for (key, _) in draft.scan(container, &key::orphans(after), limit)? {
         let Some(Key::Orphan(index)) = Key::decode(&key) else {
             return Err(record::corrupt(container, &key, "not the key of an orphan"));
         };

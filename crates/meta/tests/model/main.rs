@@ -501,6 +501,7 @@ impl World {
             .flat_map(|container| {
                 let op = Op::Orphans {
                     container,
+                    after: None,
                     limit: 1000,
                 };
                 match self.run(&op, None).expect("listed").reply {

@@ -184,7 +184,7 @@ impl Container {
             committed: st.chain.committed(),
             base: st.chain.base(),
             applied,
-            data_done: st.synced,
+            data_done: st.data_done,
         };
         batch.put(Space::Local(self.id), HARD, &perigee_proto::encode(&stored));
         // It says of the records before it that they are on the disk.

@@ -299,7 +299,7 @@ impl Container {
         let now = self.env.clock.now();
         let (epoch, until) = Self::reign(st, now)?;
         if !local {
-            st.foreign.insert(request.session);
+            st.visitors.came();
         }
         let mutates = changes(&request.operation);
         // Also of a repeat: leases of the reign in which it ran first may not be over.

@@ -346,7 +346,7 @@ impl Container {
                 return Err(Elsewhere::NotReady.into());
             }
             if !local {
-                st.foreign.insert(request.session);
+                st.visitors.came();
                 if st.transactions.holds_inode(inode) {
                     return Err(Elsewhere::NotReady.into());
                 }
@@ -682,7 +682,7 @@ impl Container {
         if grant {
             let now = self.env.clock.now();
             let mut st = self.state.lock();
-            st.foreign.insert(session);
+            st.visitors.came();
             let (_, until) = Self::reign(&st, now)?;
             // A write since then would have found no lease to take back; a node that is no member is not told what its
             // copy lacks.

@@ -38,6 +38,7 @@ mod trash;
 mod uncertain;
 mod unseen;
 mod view;
+mod visitors;
 
 use crate::env::Env;
 use crate::heat::Heat;
@@ -51,12 +52,13 @@ use perigee_replica::{Chain, Role};
 use perigee_replica::{FetchId, Pull, Work};
 use perigee_store::{Object, WriteBatch};
 use perigee_types::{
-    Batch, ContainerId, Epoch, Errno, InodeId, NodeId, Seq, SessionId, SnapshotId, Tick, Version,
+    Batch, ContainerId, Epoch, Errno, InodeId, NodeId, Seq, SnapshotId, Tick, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
+use visitors::Visitors;
 
 pub(crate) use execute::{Request, Told, changes};
 pub(crate) use heal::Damage;
@@ -178,8 +180,10 @@ pub(crate) struct State {
     data_last: BTreeMap<InodeId, Seq>,
     /// Up to which record all data has been on the disk of every other member of its time.
     data_elsewhere: Seq,
-    /// Sessions of other nodes that have worked here in this reign.
-    foreign: BTreeSet<SessionId>,
+    /// Whether programs of other hosts may have something of it open.
+    visitors: Visitors,
+    /// How far the last look at `orphans` came.
+    reaped_through: Option<InodeId>,
     /// Operations of other nodes' sessions whose answers are kept for repeats.
     answers: Answers,
     /// Transactions over several containers that this one has a part in.
@@ -204,6 +208,8 @@ pub(crate) struct State {
     unsettled: BTreeSet<InodeId>,
     /// What committed records up to here did to the data is on disk, or marked there as missing.
     synced: Seq,
+    /// The same, and the files that they removed are gone from it: a restart looks at what is behind this record.
+    data_done: Seq,
     /// When leases were last swept.
     swept: Tick,
     /// Files with blocks here that are not what was written.

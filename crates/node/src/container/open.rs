@@ -2,6 +2,7 @@
 
 use super::drive::{Stored, VIEW};
 use super::transfer::RECEIVING;
+use super::visitors::Visitors;
 use super::{After, Container, Dirty, Leases, Overlay, State, transfer};
 use crate::env::Env;
 use parking_lot::{Mutex, RwLock};
@@ -101,7 +102,7 @@ impl Container {
             changes_from,
             data_last: BTreeMap::new(),
             data_elsewhere: Seq::ZERO,
-            foreign: BTreeSet::new(),
+            visitors: Visitors::default(),
             answers: Answers::default(),
             mark: None,
             work: perigee_replica::Work::default(),
@@ -124,12 +125,14 @@ impl Container {
             held: BTreeMap::new(),
             unsettled: BTreeSet::new(),
             synced: stored.data_done,
+            data_done: stored.data_done,
             swept: now,
             damaged: BTreeMap::new(),
             lost_unsynced: BTreeSet::new(),
             complete: stored.complete,
             receiving: false,
             orphans: BTreeSet::new(),
+            reaped_through: None,
             spared: BTreeSet::new(),
             checkpoints: perigee_meta::past::Checkpoints::default(),
             keeping: perigee_meta::past::Keeping::default(),

@@ -64,6 +64,12 @@ pub(super) struct Unsynced {
     pub(super) why: Failed,
 }
 
+/// Records of which everything is on this node's disk once so many removals are done.
+struct Removing {
+    through: Seq,
+    asked: u64,
+}
+
 /// Whom to ask for what is missing here.
 #[derive(Debug, Clone)]
 enum Sources {
@@ -541,6 +547,8 @@ impl Container {
     /// Puts what came in since the last time on the disk, and tells the chain how far the data is.
     pub(crate) async fn settle_loop(self: Arc<Self>) {
         let mut reported = Seq::ZERO;
+        // Records whose removals are awaited: after a crash nobody else would take those files away.
+        let mut removing: Option<Removing> = None;
         loop {
             let pause = {
                 let st = self.state.lock();
@@ -555,9 +563,14 @@ impl Container {
                 let mut st = self.state.lock();
                 let committed = st.chain.committed();
                 let through = st.pull.complete_through(committed);
-                if through <= reported && st.extracted <= st.synced {
+                if through <= reported && st.extracted <= st.data_done {
                     continue;
                 }
+                let asked = self.env.removals.asked();
+                removing.get_or_insert(Removing {
+                    through: st.extracted,
+                    asked,
+                });
                 (through, st.extracted, std::mem::take(&mut st.unsettled))
             };
             match self.settle_all(&inodes).await {
@@ -565,7 +578,14 @@ impl Container {
                     reported = through;
                     self.state.lock().synced = extracted;
                     self.step(Input::DataThrough(through));
-                    self.step(Input::Synced(extracted));
+                    let removed =
+                        |removing: &mut Removing| self.env.removals.are_done(removing.asked);
+                    if let Some(Removing { through, .. }) = removing.take_if(removed) {
+                        let mut st = self.state.lock();
+                        st.data_done = st.data_done.max(through);
+                        drop(st);
+                        self.step(Input::Synced(through));
+                    }
                 }
                 Err(unsynced) => self.state.lock().unsettled.extend(unsynced.files),
             }

@@ -249,6 +249,10 @@ impl Container {
             }
         }
         st.leases.clear();
+        st.visitors.forget();
+        if st.chain.last().seq == Seq::ZERO {
+            st.visitors.begin_empty();
+        }
         self.restore_locks(st);
         self.restore_transactions(st);
         self.take_over_rows(st);
@@ -318,7 +322,7 @@ impl Container {
         st.reset_overlay();
         st.leases.clear();
         st.lock_queue.clear();
-        st.foreign.clear();
+        st.visitors.forget();
         st.data_last.clear();
         st.orphans.clear();
         st.forget_past();

@@ -430,6 +430,7 @@ impl Container {
             st.applied = base;
             st.extracted = base.seq;
             st.synced = base.seq;
+            st.data_done = base.seq;
             st.unapplied.clear();
             st.overlay.clear(base.seq);
             st.distrusted_through = base.seq;

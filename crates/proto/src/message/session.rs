@@ -127,9 +127,18 @@ pub struct StillOpen {
     pub inodes: Vec<InodeId>,
 }
 
+/// Which inodes of a container do the mounts of this node hold open?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenIn {
+    /// The container.
+    pub container: ContainerId,
+    /// No more of them are told.
+    pub most: u32,
+}
+
 /// Those that are open, or being opened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// A part of the inodes asked for.
+    /// A part of the inodes asked for, or of the container.
     pub inodes: Vec<InodeId>,
 }

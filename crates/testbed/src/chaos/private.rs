@@ -32,7 +32,9 @@ const CHANGE_MAX: u64 = 20_000;
 const UNSYNCED_MAX: usize = 6;
 const BLOCK: usize = 4_096;
 /// Steps of the trail.
-const TRAIL: usize = 12;
+const TRAIL: usize = 16;
+/// Contents that are kept from before the last fsync.
+const EARLIER: usize = 24;
 
 /// The contents since the last fsync, that one first.
 type Moments = Vec<Vec<u8>>;
@@ -79,7 +81,16 @@ impl fmt::Display for Whose {
 
 /// The book of all private files.
 #[derive(Debug, Default)]
-pub struct PrivateFiles(Mutex<BTreeMap<Whose, Moments>>);
+pub struct PrivateFiles(Mutex<BTreeMap<Whose, Page>>);
+
+/// What the book has of a file.
+#[derive(Debug, Default)]
+struct Page {
+    moments: Moments,
+    /// Contents before the last fsync, the latest last, and what was done last: for whoever has to explain what was found.
+    earlier: VecDeque<Vec<u8>>,
+    trail: VecDeque<Step>,
+}
 
 /// A program's own view of a file.
 #[derive(Debug, Default)]
@@ -87,15 +98,14 @@ pub(super) struct Private {
     content: Vec<u8>,
     /// The strikes on the node when the content was last certain.
     certain_at: Option<u64>,
-    /// What was done last, for whoever has to explain what was found.
-    trail: VecDeque<Step>,
 }
 
 /// One step of the trail, with the bytes that the file has after it.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Recovered { len: usize },
-    Changed { change: Change, len: usize },
+    Begun { change: Change },
+    Changed { len: usize },
     Synced,
 }
 
@@ -103,7 +113,8 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Recovered { len } => write!(f, "found with {len}"),
-            Self::Changed { change, len } => write!(f, "{change:?} to {len}"),
+            Self::Begun { change } => write!(f, "{change:?}"),
+            Self::Changed { len } => write!(f, "has {len}"),
             Self::Synced => write!(f, "fsync"),
         }
     }
@@ -120,13 +131,70 @@ enum Change {
     Copy { from: u64, to: u64, len: u64 },
 }
 
-impl Private {
+impl Page {
     fn remember(&mut self, step: Step) {
         if self.trail.len() == TRAIL {
             self.trail.pop_front();
         }
         self.trail.push_back(step);
     }
+
+    fn becomes(&mut self, content: Vec<u8>) {
+        self.earlier
+            .append(&mut std::mem::take(&mut self.moments).into());
+        let spare = self.earlier.len().saturating_sub(EARLIER);
+        self.earlier.drain(..spare);
+        self.moments.push(content);
+    }
+
+    fn trail(&self) -> String {
+        let trail: Vec<String> = self.trail.iter().map(Step::to_string).collect();
+        trail.join(", ")
+    }
+
+    /// What the blocks that were found are made of: which bytes of each are those of which content.
+    fn traced(&self, found: &[u8]) -> String {
+        let known = self.earlier.iter().map(|content| ("before", content));
+        let known = known.chain(self.moments.iter().map(|content| ("moment", content)));
+        let known: Vec<(&str, &Vec<u8>)> = known.collect();
+        let mut said = Vec::new();
+        for (number, block) in found.chunks(BLOCK).enumerate() {
+            let at = number * BLOCK;
+            if explain_block(&self.moments, at, block) {
+                continue;
+            }
+            said.push(format!("{at}: {}", made_of(&known, at, block)));
+        }
+        said.join("; ")
+    }
+}
+
+/// The longest pieces of a block, from its beginning on, that are those of some content.
+fn made_of(known: &[(&str, &Vec<u8>)], at: usize, block: &[u8]) -> String {
+    let byte = |content: &Vec<u8>, offset: usize| content.get(at + offset).copied().unwrap_or(0);
+    let mut pieces = Vec::new();
+    let mut from = 0;
+    while from < block.len() {
+        let same = |content: &Vec<u8>| {
+            let rest = from..block.len();
+            rest.take_while(|offset| block[*offset] == byte(content, *offset))
+                .count()
+        };
+        let best = known.iter().enumerate();
+        let best = best.map(|(number, (what, content))| (same(content), number, *what));
+        let (len, number, what) = best.max().unwrap_or((0, 0, "nothing"));
+        let ends = from + len.max(1);
+        pieces.push(match len {
+            0 => format!("{from}..{ends} of none"),
+            _ => format!("{from}..{ends} of {what} {number}/{}", known.len()),
+        });
+        from = ends;
+        if pieces.len() == TRAIL {
+            pieces.push("...".to_owned());
+            break;
+        }
+    }
+    pieces.join(" ")
 }
 
 /// Where a file is.
@@ -152,7 +220,7 @@ fn content_of(file: &File, shape: Shape) -> io::Result<Vec<u8>> {
 }
 
 impl PrivateFiles {
-    fn book(&self) -> MutexGuard<'_, BTreeMap<Whose, Moments>> {
+    fn book(&self) -> MutexGuard<'_, BTreeMap<Whose, Page>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -168,23 +236,38 @@ impl PrivateFiles {
                 file.sync_all()
             });
             made.call(|| format!("make {}", path.display()))?;
-            self.book().insert(whose, vec![Vec::new()]);
+            self.book().entry(whose).or_default().becomes(Vec::new());
         }
         Ok(())
     }
 
     fn moments(&self, whose: Whose) -> Moments {
-        self.book().get(&whose).cloned().unwrap_or_default()
+        let book = self.book();
+        book.get(&whose)
+            .map_or_else(Vec::new, |page| page.moments.clone())
+    }
+
+    fn remember(&self, whose: Whose, step: Step) {
+        self.book().entry(whose).or_default().remember(step);
+    }
+
+    fn trail(&self, whose: Whose) -> String {
+        self.book()
+            .get(&whose)
+            .map_or_else(String::new, Page::trail)
     }
 
     /// It is about to become this.
-    fn begin(&self, whose: Whose, content: Vec<u8>) {
-        self.book().entry(whose).or_default().push(content);
+    fn begin(&self, whose: Whose, change: Change, content: Vec<u8>) {
+        let mut book = self.book();
+        let page = book.entry(whose).or_default();
+        page.moments.push(content);
+        page.remember(Step::Begun { change });
     }
 
     /// It is this, on every disk.
     fn synced(&self, whose: Whose, content: Vec<u8>) {
-        self.book().insert(whose, vec![content]);
+        self.book().entry(whose).or_default().becomes(content);
     }
 
     /// Looks every file up through one mount, and gives how many have content that was synced.
@@ -198,11 +281,13 @@ impl PrivateFiles {
             let path = below(mount, whose);
             let found = File::open(&path).and_then(|file| content_of(&file, whose.shape));
             let found = found.call(|| format!("read {}", path.display()))?;
-            match explain(&before, &found) {
-                Ok(()) => {}
-                // Its program went on meanwhile.
-                Err(_) if self.moments(whose) != before => {}
-                Err(error) => return Err(error.during(&whose.to_string())),
+            if let Err(error) = explain(&before, &found) {
+                let book = self.book();
+                // Otherwise its program went on meanwhile.
+                if let Some(page) = book.get(&whose).filter(|page| page.moments == before) {
+                    let trail = format!("{}; before: {}", page.traced(&found), page.trail());
+                    return Err(error.during(&whose.to_string()).followed_by(&trail));
+                }
             }
             count += usize::from(before.first().is_some_and(|synced| !synced.is_empty()));
         }
@@ -221,17 +306,21 @@ fn explain(moments: &Moments, found: &[u8]) -> Checked {
     );
     for (number, block) in found.chunks(BLOCK).enumerate() {
         let at = number * BLOCK;
-        let was = |moment: &Vec<u8>| {
-            let part = moment.get(at..).unwrap_or_default();
-            let part = &part[..part.len().min(block.len())];
-            block.starts_with(part) && block[part.len()..].iter().all(|byte| *byte == 0)
-        };
         ensure!(
-            moments.iter().any(was),
+            explain_block(moments, at, block),
             "the block at {at} is that of no moment since the last fsync"
         );
     }
     Ok(())
+}
+
+fn explain_block(moments: &Moments, at: usize, block: &[u8]) -> bool {
+    let was = |moment: &Vec<u8>| {
+        let part = moment.get(at..).unwrap_or_default();
+        let part = &part[..part.len().min(block.len())];
+        block.starts_with(part) && block[part.len()..].iter().all(|byte| *byte == 0)
+    };
+    moments.iter().any(was)
 }
 
 fn bytes(seed: u64, len: u64) -> Vec<u8> {
@@ -412,8 +501,9 @@ impl Worker<'_> {
         let mut after = self.private(shape).content.clone();
         let change = self.draw_change(after.len() as u64);
         change.apply(&mut after);
-        self.ledger.private.begin(self.whose(shape), after.clone());
-        let path = below(self.root, self.whose(shape));
+        let whose = self.whose(shape);
+        self.ledger.private.begin(whose, change, after.clone());
+        let path = below(self.root, whose);
         let what = match change {
             Change::Write { .. } => "write of a private file",
             Change::Store { .. } => "store into a map of a private file",
@@ -432,7 +522,7 @@ impl Worker<'_> {
         }
         let len = after.len();
         self.private(shape).content = after;
-        self.private(shape).remember(Step::Changed { change, len });
+        self.ledger.private.remember(whose, Step::Changed { len });
         Ok(())
     }
 
@@ -484,9 +574,8 @@ impl Worker<'_> {
         }
         let at = found.iter().zip(&content).position(|(is, was)| is != was);
         let (_, again) = self.read_private(shape)?;
-        let trail = self.private(shape).trail.iter().map(Step::to_string);
-        let trail: Vec<String> = trail.collect();
         let whose = self.whose(shape);
+        let trail = self.ledger.private.trail(whose);
         Err(Failed::Wrong(CheckError::violated(format!(
             "{whose} has {} bytes instead of {}, and first differs at {at:?}; read again it has {} and is {}; \
              before: {}",
@@ -494,7 +583,7 @@ impl Worker<'_> {
             content.len(),
             again.len(),
             if again == content { "right" } else { "wrong" },
-            trail.join(", ")
+            trail
         ))))
     }
 
@@ -503,7 +592,9 @@ impl Worker<'_> {
         self.call("fsync of a private file", || File::open(&path)?.sync_all())?;
         let content = self.private(shape).content.clone();
         self.ledger.private.synced(self.whose(shape), content);
-        self.private(shape).remember(Step::Synced);
+        self.ledger
+            .private
+            .remember(self.whose(shape), Step::Synced);
         Ok(())
     }
 
@@ -522,7 +613,7 @@ impl Worker<'_> {
             private.content = found;
             private.certain_at = Some(strikes);
             let len = again.len();
-            private.remember(Step::Recovered { len });
+            self.ledger.private.remember(whose, Step::Recovered { len });
         }
         Ok(())
     }
@@ -563,6 +654,21 @@ mod tests {
         let mut empty = new.clone();
         empty.resize(longer.len(), 0);
         explain(&vec![new, longer], &empty).unwrap();
+    }
+
+    #[test]
+    fn what_a_block_is_made_of_is_told() {
+        let mut page = Page::default();
+        page.becomes(vec![1; BLOCK]);
+        page.becomes(vec![2; BLOCK]);
+        page.moments.push(vec![3; BLOCK]);
+        let mut found = vec![3; BLOCK];
+        found[..100].fill(1);
+        found[4_000] = 9;
+        assert!(explain(&page.moments, &found).is_err());
+        let said = page.traced(&found);
+        let expected = "0: 0..100 of before 0/3 100..4000 of moment 2/3 4000..4001 of none 4001..4096 of moment 2/3";
+        assert_eq!(said, expected);
     }
 
     #[test]
