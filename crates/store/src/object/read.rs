@@ -12,6 +12,11 @@ use perigee_types::ByteRange;
 use perigee_types::limits::BLOCK_LEN;
 use std::io;
 
+/// The part of `range` before an object's end.
+fn within(range: ByteRange, len: u64) -> ByteRange {
+    ByteRange::new(range.start.min(len), range.end.min(len))
+}
+
 impl Object {
     /// Reads into `buf`; how many bytes, fewer only at the object's end.
     ///
@@ -19,23 +24,28 @@ impl Object {
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize, StoreError> {
         let asked = ByteRange::with_len(offset, buf.len() as u64);
         let body = self.body_with_sums(asked)?;
-        let len = self.current_len(&body)?;
-        let range = ByteRange::new(offset.min(len), asked.end.min(len));
-        if range.is_empty() {
-            return Ok(0);
-        }
-        self.check_valid(&body, range)?;
+        let range = within(asked, self.current_len(&body)?);
         // `range` lies in `asked`, so its length fits.
         let buf = &mut buf[..range.len() as usize];
-        match self.open_file(&body)? {
+        self.read_in(&body, range, buf)?;
+        Ok(buf.len())
+    }
+
+    /// Fills `buf` with `range`, which ends where the object ends or before.
+    fn read_in(&self, body: &Body, range: ByteRange, buf: &mut [u8]) -> Result<(), StoreError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.check_valid(body, range)?;
+        match self.open_file(body)? {
             None => buf.fill(0),
             // Stored small bytes were checked when they were loaded.
             Some(file) if body.writers == Writers::Outside || body.backing == Backing::Small => {
-                read_padded(&*file, offset, buf).map_err(|e| self.io("read", &e))?;
+                read_padded(&*file, range.start, buf).map_err(|e| self.io("read", &e))?;
             }
-            Some(file) => self.read_verified(&body, &*file, range, buf)?,
+            Some(file) => self.read_verified(body, &*file, range, buf)?,
         }
-        Ok(buf.len())
+        Ok(())
     }
 
     /// Errors: `Invalid` when a part of `range` must be fetched first.
@@ -68,11 +78,12 @@ impl Object {
 
     /// [`Object::read`] into a buffer of its own.
     pub fn read_bytes(&self, offset: u64, len: usize) -> Result<Bytes, StoreError> {
-        let left = self.len()?.saturating_sub(offset);
-        let len = usize::try_from(left).map_or(len, |left| left.min(len));
-        let mut buf = vec![0; len];
-        let got = self.read(offset, &mut buf)?;
-        buf.truncate(got);
+        let asked = ByteRange::with_len(offset, len as u64);
+        let body = self.body_with_sums(asked)?;
+        // Of one moment with the bytes: what is cut at an older end would pass for zeros behind it.
+        let range = within(asked, self.current_len(&body)?);
+        let mut buf = vec![0; range.len() as usize];
+        self.read_in(&body, range, &mut buf)?;
         Ok(Bytes::from(buf))
     }
 

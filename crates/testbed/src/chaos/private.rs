@@ -13,7 +13,7 @@ use rustix::fs::FallocateFlags;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -213,10 +213,28 @@ fn content_of(file: &File, shape: Shape) -> io::Result<Vec<u8>> {
         let what = format!("{end} bytes, fewer than before its content");
         return Err(io::Error::new(ErrorKind::InvalidData, what));
     }
-    file.seek(SeekFrom::Start(shape.begin()))?;
-    let mut content = Vec::new();
-    file.read_to_end(&mut content)?;
-    Ok(content)
+    whole_blocks(|buffer, at| {
+        loop {
+            match file.read_at(buffer, shape.begin() + at) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
+    })
+}
+
+/// Reads to the end, so that no block is put together from two calls: a file may grow between them, and both are right.
+fn whole_blocks(mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> io::Result<Vec<u8>> {
+    let mut content = vec![0; LEN_MAX as usize + BLOCK];
+    let mut len = 0;
+    loop {
+        let more = read(&mut content[len..], len as u64)?;
+        len += more;
+        if more == 0 || len % BLOCK != 0 {
+            content.truncate(len);
+            return Ok(content);
+        }
+    }
 }
 
 impl PrivateFiles {
@@ -654,6 +672,26 @@ mod tests {
         let mut empty = new.clone();
         empty.resize(longer.len(), 0);
         explain(&vec![new, longer], &empty).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_grows_while_it_is_read_has_no_block_of_two_moments() {
+        let old = vec![1; BLOCK + 100];
+        let new = vec![2; 3 * BLOCK];
+        let moments = vec![old.clone(), new.clone()];
+        for calls_before in 0..3 {
+            let mut calls = 0;
+            // As the file system does: as much as there is at this moment, up to a few blocks.
+            let found = whole_blocks(|buffer, at| {
+                let content = if calls < calls_before { &old } else { &new };
+                calls += 1;
+                let rest = content.get(at as usize..).unwrap_or_default();
+                let len = rest.len().min(buffer.len()).min(2 * BLOCK);
+                buffer[..len].copy_from_slice(&rest[..len]);
+                Ok(len)
+            });
+            explain(&moments, &found.unwrap()).unwrap();
+        }
     }
 
     #[test]
