@@ -211,6 +211,20 @@ impl Session {
         self.execute(op, Box::new(move |result| done(result.map(|_| ()))));
     }
 
+    /// For a change of a file's content: where it fails, a part of it may be in effect, as the growth of a striped file whose
+    /// new bytes found no room. What the kernel has of the file is then not what others see, and it asks again.
+    pub(crate) fn asked_again<T: 'static>(&self, inode: InodeId, done: Done<T>) -> Done<T> {
+        let me = self.me.clone();
+        Box::new(move |result| {
+            if result.is_err()
+                && let Some(me) = me.upgrade()
+            {
+                me.revoke_attributes(&[Touched::Attr(inode)]);
+            }
+            done(result);
+        })
+    }
+
     pub(crate) fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
         self.handles.get(number).ok_or(Errno::EBADF)
     }

@@ -65,6 +65,7 @@ impl FileSystem for Session {
             set,
             cred: credential(caller),
         };
+        let done = self.asked_again(inode, done);
         self.execute(op, Box::new(move |result| done(expect_attr(result))));
     }
 
@@ -258,6 +259,7 @@ impl FileSystem for Session {
         }
         let len = data.len() as u32;
         let me = self.me.clone();
+        let done = self.asked_again(inode, done);
         self.backend.write(
             self.id,
             inode,
@@ -339,7 +341,10 @@ impl FileSystem for Session {
         }
         match self.handle(handle) {
             Ok(handle) if !handle.flags.write => done(Err(Errno::EBADF)),
-            Ok(_) => self.execute_done(Op::Allocate { inode, range, how }, done),
+            Ok(_) => {
+                let done = self.asked_again(inode, done);
+                self.execute_done(Op::Allocate { inode, range, how }, done);
+            }
             Err(errno) => done(Err(errno)),
         }
     }
@@ -361,6 +366,7 @@ impl FileSystem for Session {
         if target.2.saturating_add(len) > FILE_LEN_MAX {
             return done(Err(Errno::EFBIG));
         }
+        let done = self.asked_again(target.0, done);
         // Bounded, so that no single call takes long; the program asks again for the rest.
         let left = len.min(64 << 20);
         Copy {

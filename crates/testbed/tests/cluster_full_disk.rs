@@ -4,7 +4,7 @@
 use perigee_testbed::{Cluster, disk, pattern, wait};
 use rustix::fs::XattrFlags;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,9 @@ const SMALL: usize = 160;
 const WATCHDOG: Duration = Duration::from_secs(300);
 /// Nothing may take longer than this: a hang is no answer.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// Longer than a file's attributes may not be kept after hosts have changed it.
+const SETTLED: Duration = Duration::from_millis(700);
 
 fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::StorageFull
@@ -163,4 +166,74 @@ fn a_new_members_copies_have_the_holes_of_the_others() {
     });
     let now = cluster.chains().unwrap().remove(0);
     assert!(now.contains(&comes) && !now.contains(&leaves), "{now:?}");
+}
+
+/// A striped file is longer before its new bytes have a place, and stays so where they find none: for its own host, too.
+#[test]
+fn a_file_whose_new_bytes_find_no_room_ends_at_one_place_for_all_hosts() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: mounting a small disk needs root");
+    }
+    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-3"), SMALL as u64);
+    let mut cluster = Cluster::start_prepared(3, WATCHDOG, small_disk).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let wide = here.join("wide");
+    fs::create_dir(&wide).unwrap();
+    let path = wide.to_string_lossy();
+    let set = cluster.command(&["policy", "set", &path, "stripes=2"]);
+    assert!(set.unwrap().status.success());
+    let content = vec![5; MIB];
+    // In the second column.
+    let end = 65 * MIB as u64;
+    let names = ["write-here", "copy-here", "write-there", "copy-there"];
+    for name in names {
+        let file = File::create(wide.join(name)).unwrap();
+        file.write_all_at(&content, end - MIB as u64).unwrap();
+        file.sync_all().unwrap();
+    }
+    disk::fill(&cluster.dir().join("node-3/foreign")).unwrap();
+    for name in names {
+        let (own, other) = match name.ends_with("here") {
+            true => (&here, &there),
+            false => (&there, &here),
+        };
+        let path = own.join("wide").join(name);
+        let began = Instant::now();
+        let mut end = end;
+        loop {
+            // Its kernel keeps what it knows of the file, once nobody has changed that for a moment.
+            let settled = Instant::now();
+            while settled.elapsed() < SETTLED {
+                let mut file = File::open(&path).unwrap();
+                file.read_exact_at(&mut [0; MIB], end - MIB as u64).unwrap();
+                file.sync_all().unwrap();
+                assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), end);
+            }
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            let changed = match name.starts_with("copy") {
+                true => copy(&file, end),
+                false => file.write_all_at(&content, end),
+            };
+            match changed {
+                Ok(()) => end += MIB as u64,
+                Err(error) => break assert!(is_full(&error), "{error}"),
+            }
+            assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+        }
+        let shown = File::open(&path).unwrap().seek(SeekFrom::End(0)).unwrap();
+        let others = fs::metadata(other.join("wide").join(name)).unwrap().len();
+        assert_eq!(shown, others, "{name}");
+        assert!(shown > end, "{name} is longer by now: {shown}");
+    }
+}
+
+/// Copies the last MiB of a file behind it.
+fn copy(file: &File, end: u64) -> io::Result<()> {
+    let (mut from, mut to) = (end - MIB as u64, end);
+    while from < end {
+        let left = (end - from) as usize;
+        let copied = rustix::fs::copy_file_range(file, Some(&mut from), file, Some(&mut to), left)?;
+        assert!(copied > 0);
+    }
+    Ok(())
 }
