@@ -2,13 +2,13 @@
 # bench-peers.sh [OPTIONS of perigee-bench]: the same rows on a Perigee mount, on the local disk, on a FUSE file system
 # that does nothing, and on each peer that is installed (`scripts/peers/NAME.sh install`), by turns. Prints tables,
 # writes bench/results/peers_ROW.json and docs/peers.svg. Needs root; about 25 minutes for five rounds.
-#   PEERS (gluster moosefs sshfs)   ROUNDS (5)   SIZE (256, MiB)   SECS (5)   FILES (5000)
+#   PEERS (gluster moosefs cephfs sshfs)   ROUNDS (5)   SIZE (256, MiB)   SECS (5)   FILES (5000)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 cargo build --release --quiet -p perigee -p perigee-bench
 binaries=${CARGO_TARGET_DIR:-target}/release
 
-read -ra peers <<<"${PEERS:-gluster moosefs sshfs}"
+read -ra peers <<<"${PEERS:-gluster moosefs cephfs sshfs}"
 PEER_ROOT=$(mktemp --directory --tmpdir perigee-peers-XXXXXX)
 export PEER_ROOT
 started=()

@@ -11,6 +11,7 @@ is_installed() { command -v ceph ceph-mon ceph-mgr ceph-mds ceph-osd ceph-fuse m
 install_it() { packages ceph-mon ceph-mgr ceph-mds ceph-osd ceph-common ceph-fuse; }
 
 configuration=$store/ceph.conf
+monitor="[v2:$(address 1):3300,v1:$(address 1):6789]"
 asks() { on 1 timeout 20 ceph --conf "$configuration" "$@"; }
 says() { asks "$@" 2>>"$store/log" | grep --quiet "$says"; }
 
@@ -18,7 +19,7 @@ configure() {
     local fsid=$1 role
     {
         printf '[global]\n'
-        printf '%s = %s\n' fsid "$fsid" mon_host "$(address 1)" mon_initial_members first keyring /dev/null
+        printf '%s = %s\n' fsid "$fsid" mon_host "$monitor" mon_initial_members first keyring /dev/null
         for role in cluster service client; do echo "auth_${role}_required = none"; done
         printf '%s = %s\n' osd_pool_default_size 3 osd_pool_default_min_size 2 osd_pool_default_pg_autoscale_mode off \
             osd_crush_update_on_start false osd_memory_target 1G log_file "$store/\$name.log" \
@@ -34,7 +35,7 @@ monitor_up() {
     fsid=$(</proc/sys/kernel/random/uuid)
     configure "$fsid"
     mkdir -p "$store"/{mon,mgr,mds}
-    monmaptool --create --fsid "$fsid" --add first "$(address 1)" "$store/monmap" >>"$store/log"
+    monmaptool --create --fsid "$fsid" --addv first "$monitor" "$store/monmap" >>"$store/log"
     on 1 ceph-mon --conf "$configuration" --mkfs --id first --monmap "$store/monmap" >>"$store/log" 2>&1
     start_on 1 "$store/log" ceph-mon --conf "$configuration" --id first --foreground
     await 30 asks mon stat
