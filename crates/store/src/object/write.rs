@@ -216,7 +216,9 @@ impl Object {
             None => Ok(Sharing::Impossible),
         };
         let written = match shared {
-            Ok(Sharing::Impossible) => write_content(&*file, range.start, data, reuse),
+            Ok(Sharing::Impossible) => {
+                write_from_the_end(&*file, body.len, range.start, data, reuse)
+            }
             shared => shared.map(|_| ()),
         };
         if let Err(error) = written {
@@ -349,6 +351,26 @@ impl Object {
             }
         }
     }
+}
+
+/// Writes the blocks behind that of a file's end first: where there is no room for them, nothing is replaced. Otherwise the
+/// block of the end could have new bytes before the end and, once it is cut there again, none behind it. That block itself
+/// is written in one piece, so that a crash leaves it old or new.
+fn write_from_the_end(
+    file: &dyn DiskFile,
+    end: u64,
+    offset: u64,
+    data: &[u8],
+    reuse: Reuse,
+) -> io::Result<()> {
+    let behind = end.next_multiple_of(BLOCK_LEN);
+    let head = usize::try_from(behind.saturating_sub(offset)).unwrap_or(data.len());
+    let (head, rest) = data.split_at(head.min(data.len()));
+    if offset < end && !rest.is_empty() {
+        write_content(file, behind, rest, reuse)?;
+        return write_content(file, offset, head, reuse);
+    }
+    write_content(file, offset, data, reuse)
 }
 
 /// What a block has beside what is written into it.

@@ -269,6 +269,17 @@ impl PrivateFiles {
         self.book().entry(whose).or_default().remember(step);
     }
 
+    /// What is known of content that was found.
+    fn told_of(&self, whose: Whose, found: &[u8]) -> String {
+        let book = self.book();
+        let told = |page: &Page| {
+            let lengths: Vec<usize> = page.moments.iter().map(Vec::len).collect();
+            let (len, traced, trail) = (found.len(), page.traced(found), page.trail());
+            format!("{len} bytes of {lengths:?}; {traced}; before: {trail}")
+        };
+        book.get(&whose).map_or_else(String::new, told)
+    }
+
     fn trail(&self, whose: Whose) -> String {
         self.book()
             .get(&whose)
@@ -621,8 +632,19 @@ impl Worker<'_> {
         let (file, found) = self.read_private(shape)?;
         let whose = self.whose(shape);
         let moments = self.ledger.private.moments(whose);
-        explain(&moments, &found)
-            .map_err(|error| Failed::Wrong(error.during(&format!("{whose} after a strike"))))?;
+        if let Err(error) = explain(&moments, &found) {
+            let (_, again) = self.read_private(shape)?;
+            let private = &self.ledger.private;
+            let wrong = error.during(&format!("{whose} after a strike"));
+            let first = private.told_of(whose, &found);
+            return Err(Failed::Wrong(match again == found {
+                true => wrong.followed_by(&first),
+                false => {
+                    let then = private.told_of(whose, &again);
+                    wrong.followed_by(&format!("{first}; read again: {then}"))
+                }
+            }));
+        }
         self.call("fsync of a private file", || file.sync_all())?;
         let (_, again) = self.read_private(shape)?;
         if again == found {
