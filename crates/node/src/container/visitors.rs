@@ -73,6 +73,7 @@ impl Visitors {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
     use super::*;
 
