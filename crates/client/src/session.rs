@@ -211,8 +211,8 @@ impl Session {
         self.execute(op, Box::new(move |result| done(result.map(|_| ()))));
     }
 
-    /// For a change of a file's content: where it fails, a part of it may be in effect, as the growth of a striped file whose
-    /// new bytes found no room. What the kernel has of the file is then not what others see, and it asks again.
+    /// For a change of a file: where it fails, a part of it may be in effect, as the growth of a striped file whose new bytes
+    /// found no room. What the kernel has of the file is then not what others see, and it asks again.
     pub(crate) fn asked_again<T: 'static>(&self, inode: InodeId, done: Done<T>) -> Done<T> {
         let me = self.me.clone();
         Box::new(move |result| {

@@ -259,7 +259,6 @@ impl FileSystem for Session {
         }
         let len = data.len() as u32;
         let me = self.me.clone();
-        let done = self.asked_again(inode, done);
         self.backend.write(
             self.id,
             inode,
@@ -267,14 +266,12 @@ impl FileSystem for Session {
             data,
             kill_privileges,
             Box::new(move |result| {
-                done(result.map(|range| {
-                    if range.start != offset
-                        && let Some(me) = me.upgrade()
-                    {
-                        me.revoke(&[Touched::Attr(inode)]);
-                    }
-                    len
-                }));
+                // It went elsewhere than the kernel takes it to have gone; one that failed may have made the file longer.
+                let unknown = result.as_ref().map_or(true, |range| range.start != offset);
+                if unknown && let Some(me) = me.upgrade() {
+                    me.revoke_attributes(&[Touched::Attr(inode)]);
+                }
+                done(result.map(|_| len));
             }),
         );
     }
