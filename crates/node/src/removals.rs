@@ -44,6 +44,8 @@ impl Removals {
 
     fn next(&self) -> Option<InodeId> {
         let mut queue = self.0.lock();
+        // Whoever asks for the next one is done with those before.
+        queue.done = queue.asked - queue.inodes.len() as u64;
         let next = queue.inodes.pop_front();
         queue.running = next.is_some();
         next
@@ -86,7 +88,6 @@ impl Env {
             if let Err(error) = self.store.remove_object(inode) {
                 error!(%inode, %error, "the object of a removed inode stays");
             }
-            self.removals.0.lock().done += 1;
         }
     }
 }

@@ -268,6 +268,9 @@ impl Container {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
+            if self.is_backed_up(&st) {
+                return Err(Elsewhere::NotReady);
+            }
             if st.transactions.holds_inode(inode) {
                 return Ok(());
             }
