@@ -12,11 +12,6 @@ use perigee_types::ByteRange;
 use perigee_types::limits::BLOCK_LEN;
 use std::io;
 
-/// The part of `range` before an object's end.
-fn within(range: ByteRange, len: u64) -> ByteRange {
-    ByteRange::new(range.start.min(len), range.end.min(len))
-}
-
 impl Object {
     /// Reads into `buf`; how many bytes, fewer only at the object's end.
     ///
@@ -24,7 +19,8 @@ impl Object {
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize, StoreError> {
         let asked = ByteRange::with_len(offset, buf.len() as u64);
         let body = self.body_with_sums(asked)?;
-        let range = within(asked, self.current_len(&body)?);
+        let here = ByteRange::new(0, self.current_len(&body)?);
+        let range = asked.intersect(here).unwrap_or_default();
         // `range` lies in `asked`, so its length fits.
         let buf = &mut buf[..range.len() as usize];
         self.read_in(&body, range, buf)?;
@@ -81,7 +77,8 @@ impl Object {
         let asked = ByteRange::with_len(offset, len as u64);
         let body = self.body_with_sums(asked)?;
         // Of one moment with the bytes: what is cut at an older end would pass for zeros behind it.
-        let range = within(asked, self.current_len(&body)?);
+        let here = ByteRange::new(0, self.current_len(&body)?);
+        let range = asked.intersect(here).unwrap_or_default();
         let mut buf = vec![0; range.len() as usize];
         self.read_in(&body, range, &mut buf)?;
         Ok(Bytes::from(buf))
