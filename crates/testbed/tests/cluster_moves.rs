@@ -116,16 +116,12 @@ fn a_file_that_is_open_where_its_owner_was_outlives_its_name() {
     let (dir, far) = (here.join("tree"), there.join("tree"));
     fs::create_dir(&dir).unwrap();
     let name = |number: u32| format!("open-{number}");
-    let mut files: Vec<File> = Vec::new();
-    for number in 0..FILES {
-        let (read, write) = (true, true);
-        let mut options = File::options();
-        options.read(read).write(write).create_new(true);
-        files.push(options.open(dir.join(name(number))).unwrap());
-    }
-    for file in &files {
+    let make = |number: u32| {
+        let file = File::create_new(dir.join(name(number))).unwrap();
         file.write_all_at(b"written before", 0).unwrap();
-    }
+        file
+    };
+    let files: Vec<File> = (0..FILES).map(make).collect();
     // Who ordered the names before knew that somebody has the files open; who does now must find out.
     work_until_owned(&mut cluster, &far, "second", 2);
     for number in 0..FILES {
