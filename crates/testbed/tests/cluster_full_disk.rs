@@ -135,16 +135,21 @@ fn a_new_members_copies_have_the_holes_of_the_others() {
         .unwrap();
     }
     // Somebody comes who has a copy of another container already, and its owner asks how much room is left there.
-    let chains = cluster.chains().unwrap();
-    let members = chains[0].clone();
+    let members = cluster.chains().unwrap()[0].clone();
     let comes = (1..=4).find(|node| !members.contains(node)).unwrap();
-    let asks = chains[1..]
-        .iter()
-        .find(|chain| members[1..].contains(&chain[0]) && chain.contains(&comes));
-    let asks = asks.unwrap()[0];
-    let leaves = *members[1..].iter().find(|node| **node != asks).unwrap();
-    let home = cluster.mount(asks).unwrap().join("home");
-    fs::create_dir(&home).unwrap();
+    let (asks, leaves) = (members[1], members[2]);
+    let there = cluster.mount(asks).unwrap();
+    let mut homes = (0..8).map(|number| there.join(format!("home-{number}")));
+    let home = homes.find(|home| {
+        fs::create_dir(home).unwrap();
+        let path = home.to_string_lossy();
+        let set = cluster.command(&["policy", "set", &path, "copies=3"]);
+        assert!(set.unwrap().status.success());
+        cluster.settle().unwrap();
+        let newest = cluster.chains().unwrap().pop().unwrap();
+        newest[0] == asks && newest.contains(&comes)
+    });
+    let home = home.unwrap();
     let growing = File::create(home.join("growing")).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
