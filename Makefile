@@ -15,7 +15,7 @@ KINDS ?=
 RUNS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt bench bench-locality bench-merging bench-peers bench-crowd suites sim chaos fuzz install clean
+.PHONY: help setup build demo test lint fmt bench bench-locality bench-merging bench-peers bench-remote bench-crowd suites sim chaos fuzz install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ bench-merging: build ## Measure small files over links of 1 ms, with messages me
 bench-peers: build ## Measure beside the disk, a FUSE file system that does nothing, and installed peers; ARGS
 	@scripts/setup.sh bench
 	@scripts/bench-peers.sh $(ARGS)
+
+bench-remote: build ## Measure a large file on another host beside one TLS stream; ARGS
+	@scripts/setup.sh test
+	@scripts/bench-remote.sh $(ARGS)
 
 bench-crowd: build ## Measure a directory of a million files, and the memory that they need; ARGS
 	@scripts/setup.sh test

@@ -5,7 +5,7 @@
 //! that peers reach (`bench/peers.json`).
 //!
 //! What it costs that owners are on other hosts, and what it brings that ownership moves, is measured beside that: [`locality`]; and what it brings that messages leave
-//! together: [`merging`]. A directory of a million files, and the memory for them: [`crowd`].
+//! together: [`merging`]. A large file on another host, beside a TLS stream: [`remote`]. A directory of a million files, and the memory for them: [`crowd`].
 //!
 //! Peers that are installed are measured in the same run, and a FUSE file system that does nothing: [`side_by_side`], [`bare`].
 //!
@@ -20,6 +20,7 @@ pub mod locality;
 pub mod merging;
 pub mod peers;
 pub mod picture;
+pub mod remote;
 pub mod report;
 pub mod round;
 pub mod row;

@@ -1,0 +1,246 @@
+//! A large file that lies on another host, read and written in pieces of 1 MiB, beside one TLS stream over the same link.
+//!
+//! All processes are on one machine, and the link is its loopback: nothing but processors and memory limits either side.
+
+mod report;
+mod stream;
+
+pub use report::{store, table};
+pub use stream::serve;
+
+use crate::content::Content;
+use crate::target::{Figure, Target};
+use perigee_testbed::{Call, Checked, Cluster, ensure};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use stream::{Stream, Way};
+
+/// A benchmark that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(3_600);
+const NODES: u32 = 3;
+const CLIENT: u32 = 1;
+const SERVER: u32 = 2;
+const MIB: usize = 1 << 20;
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// MiB of the file.
+    pub mib: u64,
+    /// Rounds; each measures every row once.
+    pub rounds: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mib: 512,
+            rounds: 5,
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Row {
+    /// A TLS stream from the other process.
+    StreamDown,
+    /// A file that another host has, which none of the reader's caches knows.
+    Read,
+    /// A TLS stream to the other process.
+    StreamUp,
+    /// A new file on another host, until its last byte is there.
+    Write,
+    /// The same with an `fsync`.
+    WriteSynced,
+}
+
+impl Row {
+    /// In the order of the table.
+    pub const ALL: [Self; 5] = [
+        Self::StreamDown,
+        Self::Read,
+        Self::StreamUp,
+        Self::Write,
+        Self::WriteSynced,
+    ];
+
+    /// Its name for people.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::StreamDown => "one TLS stream, received",
+            Self::Read => "seq read 1 MiB, far",
+            Self::StreamUp => "one TLS stream, sent",
+            Self::Write => "seq write 1 MiB, far",
+            Self::WriteSynced => "seq write 1 MiB + fsync, far",
+        }
+    }
+
+    /// Its name in files.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::StreamDown => "stream_down",
+            Self::Read => "seq_read",
+            Self::StreamUp => "stream_up",
+            Self::Write => "seq_write",
+            Self::WriteSynced => "seq_write_fsync",
+        }
+    }
+
+    /// The stream that goes the same way.
+    #[must_use]
+    pub const fn beside(self) -> Self {
+        match self {
+            Self::StreamDown | Self::Read => Self::StreamDown,
+            Self::StreamUp | Self::Write | Self::WriteSynced => Self::StreamUp,
+        }
+    }
+}
+
+/// All figures, in MiB a second, by round.
+pub type Series = BTreeMap<Row, Vec<Figure>>;
+
+/// Runs all; `program` is this one, and `tell` hears of each round before it begins.
+///
+/// Errors: the first call that fails, or content that is not what was written.
+pub fn run(settings: &Settings, program: &Path, mut tell: impl FnMut(&str)) -> Checked<Series> {
+    let mut cluster = Cluster::start_within(NODES, LIMIT)?;
+    let (near, far) = (cluster.mount(SERVER)?, cluster.mount(CLIENT)?);
+    let directory = near.join("d");
+    fs::create_dir(&directory).call(|| format!("mkdir {}", directory.display()))?;
+    let place = directory.to_string_lossy().into_owned();
+    let set = cluster.command(&["policy", "set", &place, "copies=1", "migration=off"])?;
+    ensure!(set.status.success(), "policy: {}", set.stderr);
+    let owner = cluster.owner(&directory)?;
+    ensure!(owner == SERVER, "node {owner} owns {place}");
+    cluster.settle()?;
+    let target = |daemons| Target {
+        label: "perigee".to_owned(),
+        directory: far.clone(),
+        one_copy: None,
+        daemons,
+    };
+    let mut stream = Stream::start(program)?;
+    let mut field = Field {
+        near: directory,
+        far: far.join("d"),
+        mib: settings.mib,
+        mount: target(cluster.pids()),
+        bare: target(vec![stream.pid()]),
+        content: Content::new(3),
+        made: 0,
+    };
+    let mut series = Series::new();
+    for round in 1..=settings.rounds {
+        tell(&format!("round {round} of {}", settings.rounds));
+        for row in Row::ALL {
+            let figure = field.measure(&mut stream, row);
+            let figure = figure.map_err(|error| error.during(row.title()))?;
+            series.entry(row).or_default().push(figure);
+        }
+    }
+    Ok(series)
+}
+
+struct Field {
+    near: PathBuf,
+    far: PathBuf,
+    mib: u64,
+    mount: Target,
+    bare: Target,
+    content: Content,
+    made: u32,
+}
+
+impl Field {
+    fn measure(&mut self, stream: &mut Stream, row: Row) -> Checked<Figure> {
+        match row {
+            Row::StreamDown => self.pass(stream, Way::Down),
+            Row::StreamUp => self.pass(stream, Way::Up),
+            Row::Read => self.read(),
+            Row::Write => self.write(false),
+            Row::WriteSynced => self.write(true),
+        }
+    }
+
+    fn pass(&self, stream: &mut Stream, way: Way) -> Checked<Figure> {
+        self.mount.settle();
+        let meter = self.bare.meter();
+        stream.pass(way, self.mib * MIB as u64)?;
+        Ok(meter.stop().rate(self.mib as f64, self.mib))
+    }
+
+    /// A name that no kernel has seen.
+    fn name(&mut self) -> String {
+        self.made += 1;
+        format!("f{}", self.made)
+    }
+
+    /// Makes a file, and says which piece of content is where.
+    fn make(&mut self, path: &Path) -> Checked<(File, Vec<usize>)> {
+        let what = || format!("write {}", path.display());
+        let mut file = File::create_new(path).call(what)?;
+        let mut places = Vec::new();
+        for _ in 0..self.mib {
+            let (place, bytes) = self.content.next_with_place(MIB);
+            file.write_all(bytes).call(what)?;
+            places.push(place);
+        }
+        Ok((file, places))
+    }
+
+    fn read(&mut self) -> Checked<Figure> {
+        let name = self.name();
+        let (near, far) = (self.near.join(&name), self.far.join(&name));
+        let (file, places) = self.make(&near)?;
+        file.sync_all()
+            .call(|| format!("sync {}", near.display()))?;
+        drop(file);
+        self.mount.settle();
+        let what = || format!("read {}", far.display());
+        let mut piece = vec![0; MIB];
+        let meter = self.mount.meter();
+        let mut file = File::open(&far).call(what)?;
+        for _ in 0..self.mib {
+            file.read_exact(&mut piece).call(what)?;
+        }
+        let figure = meter.stop().rate(self.mib as f64, self.mib);
+        self.check(&far, &places)?;
+        fs::remove_file(&near).call(|| format!("remove {}", near.display()))?;
+        Ok(figure)
+    }
+
+    fn write(&mut self, synced: bool) -> Checked<Figure> {
+        let name = self.name();
+        let (near, far) = (self.near.join(&name), self.far.join(&name));
+        let mount = self.mount.clone();
+        mount.settle();
+        let meter = mount.meter();
+        let (file, places) = self.make(&far)?;
+        if synced {
+            file.sync_all().call(|| format!("sync {}", far.display()))?;
+        }
+        drop(file);
+        let figure = meter.stop().rate(self.mib as f64, self.mib);
+        self.check(&near, &places)?;
+        fs::remove_file(&near).call(|| format!("remove {}", near.display()))?;
+        Ok(figure)
+    }
+
+    fn check(&self, path: &Path, places: &[usize]) -> Checked {
+        let what = || format!("read {}", path.display());
+        let mut file = File::open(path).call(what)?;
+        let mut piece = vec![0; MIB];
+        for (number, place) in places.iter().enumerate() {
+            file.read_exact(&mut piece).call(what)?;
+            let right = piece == self.content.at(*place, MIB);
+            ensure!(right, "{}: other bytes in MiB {number}", path.display());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! The table for people, and one file of results for each row.
+
+use super::{Row, Series, Settings};
+use crate::BenchError;
+use crate::report::{failed, machine, number, round, write_file};
+use crate::round::median;
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::Path;
+
+/// A row beside the stream that goes the same way.
+#[derive(Debug, Serialize)]
+struct Measured {
+    mib_per_second: f64,
+    rounds: Vec<f64>,
+    /// The median of each round's ratio.
+    of_one_stream: f64,
+    cpu_us_per_mib: f64,
+}
+
+fn measured(series: &Series, row: Row) -> Option<Measured> {
+    let (own, beside) = (series.get(&row)?, series.get(&row.beside())?);
+    let middle = median(own)?;
+    let mut ratios: Vec<f64> = own
+        .iter()
+        .zip(beside)
+        .map(|(own, beside)| own.value / beside.value)
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    Some(Measured {
+        mib_per_second: round(middle.value),
+        rounds: own.iter().map(|figure| round(figure.value)).collect(),
+        of_one_stream: round(ratios.get(ratios.len() / 2).copied()?),
+        cpu_us_per_mib: round(middle.cpu.as_secs_f64() * 1e6),
+    })
+}
+
+/// One line for each row.
+#[must_use]
+pub fn table(series: &Series) -> String {
+    let mut text = format!(
+        "{:30} {:>8} {:>9} {:>11}\n",
+        "", "MiB/s", "/stream", "CPU us/MiB"
+    );
+    for row in Row::ALL {
+        if let Some(found) = measured(series, row) {
+            // Writing to a string cannot fail.
+            _ = writeln!(
+                text,
+                "{:30} {:>8} {:>9.2} {:>11}",
+                row.title(),
+                number(found.mib_per_second),
+                found.of_one_stream,
+                number(found.cpu_us_per_mib)
+            );
+        }
+    }
+    text += "/stream: the median of each round's ratio to one TLS stream the same way.\n";
+    text
+}
+
+#[derive(Serialize)]
+struct Stored<'a> {
+    name: String,
+    what: &'static str,
+    #[serde(flatten)]
+    measured: Measured,
+    file_mib: u64,
+    command: &'a str,
+    machine: &'a str,
+}
+
+/// Writes `remote_ROW.json` for each row.
+///
+/// Errors: `Results`.
+pub fn store(
+    settings: &Settings,
+    series: &Series,
+    folder: &Path,
+    command: &str,
+) -> Result<(), BenchError> {
+    std::fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
+    let machine = machine();
+    for row in Row::ALL {
+        let Some(measured) = measured(series, row) else {
+            continue;
+        };
+        let stored = Stored {
+            name: format!("remote_{}", row.key()),
+            what: row.title(),
+            measured,
+            file_mib: settings.mib,
+            command,
+            machine: &machine,
+        };
+        write_file(folder, &stored.name, &stored)?;
+    }
+    Ok(())
+}
