@@ -94,11 +94,15 @@ pub(crate) fn join_config(
     Ok(Arc::new(config))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is given to `map_err`")]
+pub(crate) fn mismatch(error: Error) -> IdentityError {
+    IdentityError::Mismatch {
+        detail: error.to_string(),
+    }
+}
+
 /// Whether certificate, key and authority belong together.
 pub(crate) fn check_fit(identity: &Identity) -> Result<(), IdentityError> {
-    let mismatch = |error: Error| IdentityError::Mismatch {
-        detail: error.to_string(),
-    };
     client_config(identity).map_err(mismatch)?;
     let verifier = member_verifier(identity.authority(), crypto::provider()).map_err(mismatch)?;
     let dns = identity.name().dns(identity.cluster()).unwrap_or_default();

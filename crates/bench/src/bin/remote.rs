@@ -23,17 +23,17 @@ struct Cli {
     /// Write one file for each row there
     #[arg(long)]
     results: Option<PathBuf>,
-    /// Be the other end of the stream
+    /// Be the other end of the stream, with the identity there
     #[arg(long, hide = true)]
-    serve_stream: bool,
+    serve_stream: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if cli.serve_stream {
-        return ended(remote::serve().map_err(BenchError::from));
-    }
-    ended(measure(&cli))
+    ended(match &cli.serve_stream {
+        Some(identity) => remote::serve(identity).map_err(BenchError::from),
+        None => measure(&cli),
+    })
 }
 
 fn program() -> Checked<PathBuf> {

@@ -125,7 +125,8 @@ pub fn run(settings: &Settings, program: &Path, mut tell: impl FnMut(&str)) -> C
         one_copy: None,
         daemons,
     };
-    let mut stream = Stream::start(program)?;
+    let identity = |node| cluster.dir().join(format!("node-{node}/identity"));
+    let mut stream = Stream::start(program, &identity(CLIENT), &identity(SERVER))?;
     let mut field = Field {
         near: directory,
         far: far.join("d"),

@@ -1,28 +1,19 @@
 //! One TLS stream between two processes: what the network and the encryption allow where nothing else is done.
 //!
-//! The cipher, the protocol's version and the length of a record are those of the daemons' connections; one end sends from
-//! memory, the other throws away what comes.
+//! TLS is the daemons' own, with the identities of two of them; one end sends from memory, the other throws away what comes.
 
+use perigee_net::Identity;
 use perigee_testbed::{Call, CheckError, Checked};
-use rcgen::{CertificateParams, KeyPair};
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::ring::{cipher_suite, default_provider};
-use rustls::version::TLS13;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
-use rustls::{ConnectionCommon, SideData, StreamOwned};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, ConnectionCommon, ServerConnection, SideData, StreamOwned};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 
 /// Bytes of one write, and of one read.
 const PIECE: usize = 1 << 20;
-/// As in the daemons: with its header and its tag a record is 16 KiB.
-const RECORD_LEN: usize = (16 << 10) - 1 - 16;
-const NAME: &str = "stream.invalid";
 
 /// Which way the bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,47 +25,30 @@ pub(super) enum Way {
     Down = 2,
 }
 
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(CryptoProvider {
-        cipher_suites: vec![cipher_suite::TLS13_AES_128_GCM_SHA256],
-        ..default_provider()
-    })
-}
-
 fn tls(error: impl std::fmt::Display) -> CheckError {
     CheckError::violated(format!("the TLS stream failed: {error}"))
 }
 
-/// The other end, until standard input ends: prints its port and its certificate, and does what it is asked over one
-/// connection.
+/// The other end, with the identity of a directory, until standard input ends: prints its port, and does what it is asked
+/// over one connection.
 ///
 /// Errors: the system's, or a connection that breaks.
-pub fn serve() -> Checked {
+pub fn serve(identity: &Path) -> Checked {
     std::thread::spawn(|| {
         // Whoever started this process keeps its input open for as long as it lives.
         _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         std::process::exit(0);
     });
-    let key = KeyPair::generate().map_err(tls)?;
-    let params = CertificateParams::new(vec![NAME.to_owned()]).map_err(tls)?;
-    let certificate = params.self_signed(&key).map_err(tls)?;
-    let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(tls)?;
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&TLS13])
-        .map_err(tls)?
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key)
-        .map_err(tls)?;
-    config.max_fragment_size = Some(RECORD_LEN);
+    let config = Identity::load(identity).and_then(|own| own.tls_server());
+    let config = config.map_err(tls)?;
     let what = || "serve the TLS stream".to_owned();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).call(what)?;
     let port = listener.local_addr().call(what)?.port();
-    let der: Vec<String> = certificate.der().iter().map(u8::to_string).collect();
     let mut out = std::io::stdout();
-    writeln!(out, "{port} {}", der.join(",")).call(what)?;
+    writeln!(out, "{port}").call(what)?;
     out.flush().call(what)?;
     let (socket, _) = listener.accept().call(what)?;
-    let connection = ServerConnection::new(Arc::new(config)).map_err(tls)?;
+    let connection = ServerConnection::new(config).map_err(tls)?;
     let mut stream = ready(connection, socket)?;
     loop {
         let mut request = [0; 9];
@@ -92,7 +66,7 @@ pub fn serve() -> Checked {
     }
 }
 
-fn ready<C, S>(connection: C, socket: TcpStream) -> Checked<StreamOwned<C, TcpStream>>
+fn ready<C, S>(mut connection: C, socket: TcpStream) -> Checked<StreamOwned<C, TcpStream>>
 where
     C: DerefMut + Deref<Target = ConnectionCommon<S>>,
     S: SideData,
@@ -100,7 +74,6 @@ where
     socket
         .set_nodelay(true)
         .call(|| "set up the TLS stream".to_owned())?;
-    let mut connection = connection;
     connection.set_buffer_limit(Some(PIECE));
     Ok(StreamOwned::new(connection, socket))
 }
@@ -140,16 +113,17 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Starts `program`, which is to call [`serve`] when its one argument is `--serve-stream`.
-    pub(super) fn start(program: &Path) -> Checked<Self> {
-        let what = || "start the other end of the TLS stream".to_owned();
+    /// Starts `program`, which is to call [`serve`] with the directory that follows `--serve-stream`: that of the member
+    /// `there`. `here`: the directory of another one's identity.
+    pub(super) fn start(program: &Path, here: &Path, there: &Path) -> Checked<Self> {
         let mut child = Command::new(program)
             .arg("--serve-stream")
+            .arg(there)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .call(what)?;
-        match Self::connect(&mut child) {
+            .call(|| "start the other end of the TLS stream".to_owned())?;
+        match Self::connect(&mut child, here, there) {
             Ok(connection) => Ok(Self { child, connection }),
             Err(error) => {
                 end(&mut child);
@@ -158,26 +132,21 @@ impl Stream {
         }
     }
 
-    fn connect(child: &mut Child) -> Checked<StreamOwned<ClientConnection, TcpStream>> {
+    fn connect(
+        child: &mut Child,
+        here: &Path,
+        there: &Path,
+    ) -> Checked<StreamOwned<ClientConnection, TcpStream>> {
         let out = child.stdout.take().ok_or_else(|| tls("it says nothing"))?;
-        let mut line = String::new();
+        let mut port = String::new();
         let what = || "connect the TLS stream".to_owned();
-        BufReader::new(out).read_line(&mut line).call(what)?;
-        let (port, der) = line.trim().split_once(' ').ok_or_else(|| tls(&line))?;
-        let port: u16 = port.parse().map_err(tls)?;
-        let der: Result<Vec<u8>, _> = der.split(',').map(str::parse).collect();
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from(der.map_err(tls)?))
-            .map_err(tls)?;
-        let mut config = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])
-            .map_err(tls)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.max_fragment_size = Some(RECORD_LEN);
-        let name = ServerName::try_from(NAME).map_err(tls)?;
-        let connection = ClientConnection::new(Arc::new(config), name).map_err(tls)?;
+        BufReader::new(out).read_line(&mut port).call(what)?;
+        let port: u16 = port.trim().parse().map_err(tls)?;
+        let config = Identity::load(here).and_then(|own| own.tls_client());
+        let peer = Identity::load(there).map_err(tls)?;
+        let name = peer.name().dns(peer.cluster()).unwrap_or_default();
+        let name = ServerName::try_from(name).map_err(tls)?;
+        let connection = ClientConnection::new(config.map_err(tls)?, name).map_err(tls)?;
         let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).call(what)?;
         ready(connection, socket)
     }

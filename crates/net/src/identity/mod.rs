@@ -16,10 +16,12 @@ pub use name::{ClusterId, NotAClusterId, PeerName};
 pub use pending::PendingKey;
 pub use token::{JoinToken, SecretHash, TokenError};
 
+use rustls::{ClientConfig, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use webpki::EndEntityCert;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -222,6 +224,22 @@ impl Identity {
         };
         crate::tls::check_fit(&identity)?;
         Ok(identity)
+    }
+
+    /// How a listener of this member does TLS, for who measures what that alone costs.
+    ///
+    /// # Errors
+    /// The parts do not fit each other.
+    pub fn tls_server(&self) -> Result<Arc<ServerConfig>, IdentityError> {
+        crate::tls::server_config(self).map_err(crate::tls::mismatch)
+    }
+
+    /// The same of who connects to one.
+    ///
+    /// # Errors
+    /// The parts do not fit each other.
+    pub fn tls_client(&self) -> Result<Arc<ClientConfig>, IdentityError> {
+        crate::tls::client_config(self).map_err(crate::tls::mismatch)
     }
 
     /// The cluster.
