@@ -48,17 +48,25 @@ pub fn run(
     Ok(series)
 }
 
+/// The median of plain numbers; 0 of none.
+#[must_use]
+pub fn middle(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    // Two in the middle of an even number; the same one twice of an odd one.
+    let at = |place: usize| values.get(place).copied().unwrap_or_default();
+    f64::midpoint(at(values.len().saturating_sub(1) / 2), at(values.len() / 2))
+}
+
 /// The median of values, and of CPU times, each by itself; `None` of none.
 #[must_use]
 pub fn median(figures: &[Figure]) -> Option<Median> {
-    let mut values: Vec<f64> = figures.iter().map(|figure| figure.value).collect();
+    let values: Vec<f64> = figures.iter().map(|figure| figure.value).collect();
     let mut cpus: Vec<Duration> = figures.iter().map(|figure| figure.cpu).collect();
-    values.sort_by(f64::total_cmp);
     cpus.sort_unstable();
-    // Two in the middle of an even number; the same one twice of an odd one.
-    let (low, high) = (values.len().checked_sub(1)? / 2, values.len() / 2);
+    let (low, high) = (cpus.len().checked_sub(1)? / 2, cpus.len() / 2);
     Some(Median {
-        value: f64::midpoint(*values.get(low)?, *values.get(high)?),
+        value: middle(&values),
         cpu: (*cpus.get(low)? + *cpus.get(high)?) / 2,
     })
 }

@@ -4,6 +4,7 @@ use super::case::{Aim, COMPARISONS, Comparison};
 use super::{Case, Job, Moved, Outcome, Sample, Side};
 use crate::BenchError;
 use crate::report::{failed, machine, number, round, write_file};
+use crate::round::middle;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -82,7 +83,7 @@ impl Compared {
 
     /// The median of the ratios of each round: what made a round slow was there for both sides.
     fn ratio(&self) -> f64 {
-        median(&self.ratios)
+        middle(&self.ratios)
     }
 
     /// Whether it is what it should be; none where it is shown for its own sake.
@@ -116,26 +117,18 @@ fn measured(job: Job, what: &'static str, samples: &[Sample]) -> Measured {
     let of = |value: &dyn Fn(&Sample) -> f64| -> Vec<f64> { samples.iter().map(value).collect() };
     let per_call = |value: &dyn Fn(&Sample) -> f64| {
         let each = of(&|sample| value(sample) / sample.calls.max(1) as f64);
-        round(median(&each))
+        round(middle(&each))
     };
     Measured {
         what,
-        median: round(median(&of(&|sample| sample.value))),
+        median: round(middle(&of(&|sample| sample.value))),
         unit: job.unit(),
         rounds: of(&|sample| round(sample.value)),
         calls: samples.iter().map(|sample| sample.calls).sum(),
         messages_per_call: per_call(&|sample| sample.messages as f64),
         bytes_per_call: per_call(&|sample| sample.traffic.bytes as f64),
-        cpu_us_per_call: round(median(&of(&|sample| sample.cpu.as_secs_f64() * 1e6))),
+        cpu_us_per_call: round(middle(&of(&|sample| sample.cpu.as_secs_f64() * 1e6))),
     }
-}
-
-/// 0 of none.
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let at = |place: usize| values.get(place).copied().unwrap_or_default();
-    f64::midpoint(at(values.len().saturating_sub(1) / 2), at(values.len() / 2))
 }
 
 fn compared(outcome: &Outcome) -> Vec<Compared> {

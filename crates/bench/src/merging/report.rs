@@ -3,19 +3,11 @@
 use super::{Job, Outcome, Sample, Settings};
 use crate::BenchError;
 use crate::report::{failed, machine, number, round, write_file};
+use crate::round::middle;
 use perigee_net::Merging;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
-    match (values.get(low), values.get(high)) {
-        (Some(low), Some(high)) => f64::midpoint(*low, *high),
-        _ => f64::NAN,
-    }
-}
 
 fn rates(samples: &[Sample]) -> Vec<f64> {
     samples.iter().map(|sample| sample.rate).collect()
@@ -54,7 +46,7 @@ fn ways(settings: &Settings, outcome: &Outcome, job: Job) -> Vec<Way> {
             all(|sample| sample.sent.writes),
         );
         let beside = off.into_iter().flatten().zip(samples);
-        let ratios = beside.map(|(off, sample)| sample.rate / off.rate).collect();
+        let ratios: Vec<f64> = beside.map(|(off, sample)| sample.rate / off.rate).collect();
         let cpus = samples.iter().map(|sample| sample.cpu.as_secs_f64() * 1e6);
         let mut queue: Vec<u64> = (0..12)
             .map(|class| samples.iter().map(|sample| sample.sent.queue[class]).sum())
@@ -64,10 +56,10 @@ fn ways(settings: &Settings, outcome: &Outcome, job: Job) -> Vec<Way> {
         }
         Way {
             merging: settings.ways[*way].to_string(),
-            files_per_second: round(median(rates(samples))),
+            files_per_second: round(middle(&rates(samples))),
             rounds: rates(samples).into_iter().map(round).collect(),
-            times_off: round(median(ratios)),
-            cpu_us_per_file: round(median(cpus.collect())),
+            times_off: round(middle(&ratios)),
+            cpu_us_per_file: round(middle(&cpus.collect::<Vec<f64>>())),
             messages_per_file: round(messages / (files * samples.len()) as f64),
             messages_per_write: round(messages / writes.max(1.0)),
             merged_share: round(all(|sample| sample.sent.merged) / messages.max(1.0)),

@@ -3,7 +3,7 @@
 use super::{Row, Series, Settings};
 use crate::BenchError;
 use crate::report::{failed, machine, number, round, write_file};
-use crate::round::median;
+use crate::round::{median, middle};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
@@ -20,18 +20,16 @@ struct Measured {
 
 fn measured(series: &Series, row: Row) -> Option<Measured> {
     let (own, beside) = (series.get(&row)?, series.get(&row.beside())?);
-    let middle = median(own)?;
-    let mut ratios: Vec<f64> = own
-        .iter()
-        .zip(beside)
+    let pairs = own.iter().zip(beside);
+    let ratios: Vec<f64> = pairs
         .map(|(own, beside)| own.value / beside.value)
         .collect();
-    ratios.sort_by(f64::total_cmp);
+    let both = median(own)?;
     Some(Measured {
-        mib_per_second: round(middle.value),
+        mib_per_second: round(both.value),
         rounds: own.iter().map(|figure| round(figure.value)).collect(),
-        of_one_stream: round(ratios.get(ratios.len() / 2).copied()?),
-        cpu_us_per_mib: round(middle.cpu.as_secs_f64() * 1e6),
+        of_one_stream: round(middle(&ratios)),
+        cpu_us_per_mib: round(both.cpu.as_secs_f64() * 1e6),
     })
 }
 
