@@ -399,6 +399,18 @@ pub fn holds() -> KeyRange {
     tagged(tag::HOLD)
 }
 
+/// Whose table of locks a stored key is, for who looks at all keys that change.
+#[must_use]
+pub fn is_lock_table(key: &[u8]) -> Option<InodeIndex> {
+    if key.first() != Some(&tag::LOCKS) {
+        return None;
+    }
+    match Key::decode(key) {
+        Some(Key::Locks(index)) => Some(index),
+        _ => None,
+    }
+}
+
 /// Whether a stored key is that of a checkpoint, for who looks at all keys that change.
 #[must_use]
 pub fn is_checkpoint(key: &[u8]) -> bool {

@@ -42,6 +42,13 @@ struct Grant {
     forgotten: bool,
 }
 
+impl Grant {
+    /// Whether a change of `session` has to wait for it.
+    fn is_in_the_way(&self, now: Tick, session: SessionId) -> bool {
+        self.until > now && !self.forgotten && self.session != session
+    }
+}
+
 /// A session that must forget before a change is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
@@ -233,7 +240,7 @@ impl Leases {
     pub fn is_kept(&self, now: Tick, session: SessionId, touched: &[Touched]) -> bool {
         let granted = |change| self.grants.get(&leased_by(change)).into_iter().flatten();
         let mut granted = touched.iter().flat_map(granted);
-        granted.any(|grant| self.is_in_the_way(now, session, grant))
+        granted.any(|grant| grant.is_in_the_way(now, session))
     }
 
     /// Whose leases must end before a change of `session` is ordered: each is to be told, and then [`Self::revoked`] for
@@ -246,11 +253,6 @@ impl Leases {
         holders(all)
     }
 
-    fn is_in_the_way(&self, now: Tick, session: SessionId, grant: &Grant) -> bool {
-        let stands = grant.until > now && !grant.forgotten;
-        stands && grant.session != session
-    }
-
     fn recall_leases(
         &mut self,
         now: Tick,
@@ -260,16 +262,11 @@ impl Leases {
     ) {
         let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
         for inode in inodes {
-            let mut grants = self.grants.remove(&inode).unwrap_or_default();
-            for grant in &mut grants {
-                if self.is_in_the_way(now, session, grant) {
-                    grant.recalls += 1;
-                    let until = all.entry(grant.session).or_insert(grant.until);
-                    *until = grant.until.max(*until);
-                }
-            }
-            if !grants.is_empty() {
-                self.grants.insert(inode, grants);
+            let grants = self.grants.get_mut(&inode).into_iter().flatten();
+            for grant in grants.filter(|grant| grant.is_in_the_way(now, session)) {
+                grant.recalls += 1;
+                let until = all.entry(grant.session).or_insert(grant.until);
+                *until = grant.until.max(*until);
             }
         }
     }
@@ -331,15 +328,11 @@ impl Leases {
     }
 
     /// Every session that may keep something of `inode`.
-    #[must_use]
-    pub fn holders(&self, now: Tick, inode: InodeId) -> Vec<SessionId> {
+    pub fn holders(&self, now: Tick, inode: InodeId) -> impl Iterator<Item = SessionId> + '_ {
         let granted = self.grants.get(&inode).into_iter().flatten();
-        let granted = granted.filter(|grant| grant.until > now);
+        let granted = granted.filter(move |grant| grant.until > now);
         let readers = self.readers.get(&inode).into_iter().flatten();
-        granted
-            .map(|grant| grant.session)
-            .chain(readers.copied())
-            .collect()
+        granted.map(|grant| grant.session).chain(readers.copied())
     }
 
     /// `session` of another node is given content of `inode`.
@@ -512,7 +505,7 @@ mod tests {
         leases.grant(Tick(0), inode(), session(3), Tick(TERM.0));
         leases.note_reader(inode(), session(2));
         leases.session_is_gone(session(2));
-        assert_eq!(leases.holders(Tick(1), inode()), [session(3)]);
+        assert!(leases.holders(Tick(1), inode()).eq([session(3)]));
         assert_eq!(in_the_way(&mut leases, 1, session(4)), [session(3)]);
     }
 

@@ -45,7 +45,7 @@ pub use op::{
     Allocate, Context, Credential, Leftovers, ListEntry, LockSessions, Nearest, NewNode, Op,
     Origin, Outcome, RenameMode, Reply, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Setting, Snapshot,
     SnapshotPart, Touched, TrashId, Trashed, WriteAt, execute, held_locks, is_snapshot_name,
-    lock_sessions, nearest_setting, settings_named,
+    lock_sessions, nearest_setting, remove_with_name, settings_named,
 };
 pub use overlay::Overlay;
 pub use owner_view::{Foreign, OwnerView};

@@ -12,6 +12,7 @@ use crate::planted;
 use bytes::Bytes;
 use perigee_types::{Batch, Seq};
 use std::cell::RefCell;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Debug)]
@@ -34,11 +35,17 @@ pub struct Overlay {
 /// Rows of each generation of [`Recent`]: with keys and values as they are, up to 10 MiB.
 const RECENT_MAX: usize = 1 << 15;
 
+#[expect(
+    clippy::disallowed_types,
+    reason = "rows are asked for by their keys alone: in which order they lie decides nothing"
+)]
+type Rows = std::collections::HashMap<Vec<u8>, Bytes>;
+
 /// Committed rows, in two generations: what is asked for moves to the young one, and the old one goes when that is full.
 #[derive(Debug, Default)]
 struct Recent {
-    young: BTreeMap<Vec<u8>, Bytes>,
-    old: BTreeMap<Vec<u8>, Bytes>,
+    young: Rows,
+    old: Rows,
 }
 
 impl Recent {
@@ -78,14 +85,15 @@ impl Overlay {
         let mut keys = Vec::with_capacity(batch.mutations.len());
         let recent = self.recent.get_mut();
         for mutation in &batch.mutations {
-            if !planted!(self, RecentNotForgotten) {
-                recent.remove(&mutation.key);
-            }
             let value = mutation
                 .value
                 .as_ref()
                 .map(|value| Bytes::copy_from_slice(value));
-            self.rows.insert(mutation.key.clone(), Row { value, seq });
+            let before = self.rows.insert(mutation.key.clone(), Row { value, seq });
+            // What has a row here is not among the recent ones.
+            if before.is_none() && !planted!(self, RecentNotForgotten) {
+                recent.remove(&mutation.key);
+            }
             keys.push(mutation.key.clone());
         }
         self.records.push_back((seq, keys));
@@ -99,11 +107,6 @@ impl Overlay {
         }
     }
 
-    /// The same, of a member that nobody reads from.
-    pub fn forget_through(&mut self, seq: Seq) {
-        self.take_through(seq);
-    }
-
     /// Takes out the rows whose last change was in a record up to `seq`; gives those with a value.
     fn take_through(&mut self, seq: Seq) -> Vec<(Vec<u8>, Bytes)> {
         let mut taken = Vec::new();
@@ -112,11 +115,11 @@ impl Overlay {
                 break;
             };
             for key in keys {
-                if self.rows.get(&key).is_none_or(|row| row.seq != record) {
-                    continue;
-                }
-                if let Some(value) = self.rows.remove(&key).and_then(|row| row.value) {
-                    taken.push((key, value));
+                if let Entry::Occupied(row) = self.rows.entry(key)
+                    && row.get().seq == record
+                {
+                    let (key, row) = row.remove_entry();
+                    taken.extend(row.value.map(|value| (key, value)));
                 }
             }
         }

@@ -185,37 +185,3 @@ impl<B: Base> View for OwnerView<'_, B> {
         Ok(rows)
     }
 }
-
-/// A view with the effects of one more batch laid over it.
-pub struct Stacked<'a, 'b, B: Base> {
-    /// Whose batch it is.
-    pub id: ContainerId,
-    /// Its effects.
-    pub over: &'a Overlay,
-    /// What lies below.
-    pub below: OwnerView<'b, B>,
-}
-
-impl<B: Base> View for Stacked<'_, '_, B> {
-    fn get(&mut self, container: ContainerId, key: &[u8]) -> Result<Option<Bytes>, Missing> {
-        match self.over.get(key) {
-            Some((value, _)) if container == self.id => Ok(value),
-            _ => self.below.get(container, key),
-        }
-    }
-
-    fn scan(
-        &mut self,
-        container: ContainerId,
-        from: &[u8],
-        to: &[u8],
-        limit: usize,
-    ) -> Result<Vec<(Bytes, Bytes)>, Missing> {
-        if container != self.id {
-            return self.below.scan(container, from, to, limit);
-        }
-        let ask = limit.saturating_add(self.over.deletions(from, to));
-        let rows = self.below.scan(container, from, to, ask)?;
-        Ok(self.over.merge(from, to, limit, rows).0)
-    }
-}

@@ -2,10 +2,11 @@
 
 mod fixture;
 
-use fixture::{Fs, HERE, ROOT, THERE, USER, at, make, rename, unlink};
+use fixture::{Fs, HERE, ROOT, THERE, USER, at, lock, make, rename, session, unlink};
 use perigee_meta::xattr::{XATTR_CREATE, XATTR_REPLACE};
 use perigee_meta::{
-    Allocate, Credential, NewNode, Op, RenameMode, Reply, SetAttr, SetTime, Setting, Touched,
+    Allocate, Credential, LockKind, NewNode, Op, Patience, RenameMode, Reply, SetAttr, SetTime,
+    Setting, Touched, remove_with_name,
 };
 use perigee_types::limits::{FILE_LEN_MAX, LINK_MAX};
 use perigee_types::{ByteRange, DataCommand, Errno, InodeId, InodeIndex};
@@ -657,4 +658,69 @@ fn a_file_has_the_policies_of_the_directory_where_it_got_its_last_name() {
     })
     .expect("linked");
     assert_eq!(from(&mut fs, linked), b);
+}
+
+/// Makes what the name `n` of the root is of.
+fn one_of(fs: &mut Fs, what: &str) -> InodeId {
+    let node = match what {
+        "symlink" => NewNode::Symlink(b"there".to_vec()),
+        "fifo" => NewNode::Fifo,
+        _ => NewNode::File,
+    };
+    let inode = fs.make(ROOT, "n", node, 0o644).inode;
+    match what {
+        "attributes" => fs.setxattr(inode, b"user.a", b"1", 0).expect("set"),
+        "another name" => {
+            let link = Op::Link {
+                inode,
+                new_parent: ROOT,
+                new_name: b"other".to_vec(),
+                cred: USER,
+            };
+            fs.run(&link).expect("linked");
+        }
+        "locks" => {
+            let lock = Op::SetLock {
+                inode,
+                session: session(1),
+                lock: lock(LockKind::Posix, 1, 0, 9, Some(true)),
+                patience: Patience::Refuse,
+            };
+            fs.run(&lock).expect("locked");
+        }
+        "kept" => fs.keep_until = Some(at(1_000)),
+        _ => {}
+    }
+    inode
+}
+
+#[test]
+fn what_goes_with_its_name_leaves_what_the_reaper_leaves() {
+    let all = [
+        ("file", true),
+        ("symlink", true),
+        ("fifo", true),
+        ("locks", true),
+        ("attributes", false),
+        ("another name", false),
+        ("kept", false),
+    ];
+    for (what, goes) in all {
+        let mut fs = Fs::new();
+        let inode = one_of(&mut fs, what);
+        let mut by_reaper = fs.clone();
+        let unlinked = by_reaper.outcome(&unlink(ROOT, "n")).expect("there");
+        let mut batch = unlinked.batches[&HERE].clone();
+        let before = batch.clone();
+        let went = remove_with_name(&mut batch, inode, what == "locks").expect("sound");
+        assert_eq!(went, goes, "{what}");
+        if !went {
+            assert_eq!(batch, before, "{what}");
+            continue;
+        }
+        let reaped = by_reaper.outcome(&Op::Reap { inode }).expect("reaped");
+        fs.view.apply(HERE, &batch);
+        assert_eq!(fs.view.states, by_reaper.view.states, "{what}");
+        assert_eq!(batch.data, reaped.batches[&HERE].data, "{what}");
+    }
 }

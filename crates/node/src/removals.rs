@@ -1,7 +1,8 @@
-//! Objects that nobody can reach any more: taken off the disk in the background, one after another.
+//! Objects that nobody can reach any more: taken off the disk in the background, many at a time.
 
 use crate::env::Env;
 use parking_lot::Mutex;
+use perigee_store::Unremoved;
 use perigee_types::InodeId;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ const QUIET: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
 /// or when so many wait.
 const MANY: usize = 10_000;
+/// So many go at once.
+const TOGETHER: usize = 64;
 
 /// What is to be removed, and whether somebody is at it.
 #[derive(Debug, Default)]
@@ -42,13 +45,14 @@ impl Removals {
         self.0.lock().done >= asked
     }
 
-    fn next(&self) -> Option<InodeId> {
+    /// The next ones; none if there are none.
+    fn next(&self) -> Vec<InodeId> {
         let mut queue = self.0.lock();
-        // Whoever asks for the next one is done with those before.
+        // Whoever asks for the next ones is done with those before.
         queue.done = queue.asked - queue.inodes.len() as u64;
-        let next = queue.inodes.pop_front();
-        queue.running = next.is_some();
-        next
+        let some = queue.inodes.len().min(TOGETHER);
+        queue.running = some > 0;
+        queue.inodes.drain(..some).collect()
     }
 
     /// Waits until what is there is better removed now.
@@ -84,9 +88,13 @@ impl Env {
     }
 
     fn remove_all(&self) {
-        while let Some(inode) = self.removals.next() {
-            if let Err(error) = self.store.remove_object(inode) {
-                error!(%inode, %error, "the object of a removed inode stays");
+        loop {
+            let inodes = self.removals.next();
+            if inodes.is_empty() {
+                return;
+            }
+            for Unremoved { inode, why } in self.store.remove_objects(&inodes) {
+                error!(%inode, error = %why, "the object of a removed inode stays");
             }
         }
     }

@@ -19,7 +19,7 @@
 //! - Another host is shown, and an fsync acknowledges, only what is committed and whose bytes every node of
 //!   [`Chain::counted`] has synced, and never while this node is [`Role::Reconciling`]. A member answers such a request only to the owner of its own epoch.
 //! - The newest [`LogWrite::view`] outlives the control store: with it a new one can be made ([`rebuild`]).
-//! - Bytes leave a node as of [`Chain::content_version`], and are installed when [`Chain::holds`] says `Yes`.
+//! - Bytes leave a node as of [`Chain::content_version_of`] their object, and are installed when [`Chain::holds`] says `Yes`.
 //! - A new owner logs what it falls back on. That it asks each member first loses less; no law needs it.
 //! - A fetched state is installed only while [`Chain::accepts_state`] says so, when its turn among the writes comes.
 #![forbid(unsafe_code)]

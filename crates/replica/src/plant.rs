@@ -30,6 +30,7 @@ perigee_types::plants! {
     StateDiscardsAcked = "an installed state replaces records that were acknowledged";
     StateDiscardsData = "a late call for the state empties a joiner that may be listed for what it had";
     ContentTooOld = "bytes that include an owner's newest writes are given out as of the last commit";
+    NewestNotCounted = "bytes of an object are given out as of the last commit, whatever its own newest record is";
     CommitsForgotten = "a restarted node serves bytes of later records than it knows to be committed";
     EmptyStorageTrusted = "a node that joins counts as complete from its first promise";
     HolesMadeAgain = "a restarted node makes the holes of its log again, over what was written after them";

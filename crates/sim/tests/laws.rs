@@ -162,6 +162,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::StateDiscardsAcked, 763),
     (Plant::StateDiscardsData, 69),
     (Plant::ContentTooOld, 79),
+    (Plant::NewestNotCounted, 3),
     (Plant::CommitsForgotten, 1),
     (Plant::EmptyStorageTrusted, 227),
     (Plant::HolesMadeAgain, 30),

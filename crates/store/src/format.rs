@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The newest format that this binary reads, and the one that it writes.
-pub(crate) const FORMAT: u32 = 3;
+pub(crate) const FORMAT: u32 = 4;
 const MAGIC: &str = "perigee store";
 
 /// Where everything is.
@@ -279,7 +279,7 @@ mod tests {
         let error = parse_format(Path::new("/x"), text).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`/x` has format 9, this binary knows up to 3"
+            "`/x` has format 9, this binary knows up to 4"
         );
     }
 

@@ -32,6 +32,15 @@ pub(crate) struct Objects {
     open_files_max: usize,
 }
 
+/// An object whose removal failed.
+#[derive(Debug)]
+pub struct Unremoved {
+    /// Which.
+    pub inode: InodeId,
+    /// Why. Where it is the backing file that stays, the object is gone all the same.
+    pub why: StoreError,
+}
+
 #[derive(Debug, Default)]
 struct Leaving {
     inodes: Mutex<HashSet<InodeId>>,
@@ -74,10 +83,11 @@ impl Objects {
     /// The handle of an inode, recovered or not. One whose removal is not on disk yet is removed:
     /// waiting for that here would hang a callback of the committer.
     pub(crate) fn get_any(&self, inode: InodeId) -> Result<Arc<Object>, StoreError> {
+        let mut shard = self.shard(inode).lock();
+        // Looked at under the lock under which a handle goes: one of what leaves is not made anew.
         if self.leaving.has(inode) {
             return Err(StoreError::Removed { inode });
         }
-        let mut shard = self.shard(inode).lock();
         if let Some(object) = shard.get(&inode) {
             object.mark_used();
             return Ok(Arc::clone(object));
@@ -135,26 +145,44 @@ impl Objects {
             .store(!left.is_empty(), Ordering::Release);
     }
 
-    /// Removes an object's file now, and its keys with the next commit.
-    pub(crate) fn remove(&self, inode: InodeId) -> Result<(), StoreError> {
-        let object = match self.get_any(inode) {
-            Err(StoreError::Removed { .. }) => return Ok(()),
-            found => found?,
-        };
-        let unrecovered = self.any_unrecovered.load(Ordering::Acquire)
-            && self.unrecovered.lock().contains_key(&inode);
-        let (retired, gone) = object.retire(unrecovered);
-        self.set_recovered(inode);
-        self.shard(inode).lock().remove(&inode);
+    /// Removes the objects' files now, and their keys with the next commit. Gives what stays.
+    pub(crate) fn remove(&self, inodes: &[InodeId]) -> Vec<Unremoved> {
+        let mut stays = Vec::new();
+        // In the order of their keys: neighbours go as one range, and turns are taken as `sync_together` takes them.
+        let mut removed: BTreeMap<InodeId, Arc<Object>> = BTreeMap::new();
+        for &inode in inodes {
+            match self.get_any(inode) {
+                Ok(object) => _ = removed.insert(inode, object),
+                Err(StoreError::Removed { .. }) => {}
+                Err(why) => stays.push(Unremoved { inode, why }),
+            }
+        }
         let mut batch = WriteBatch::new();
-        let (from, to) = (key::object_start(inode), key::object_end(inode));
-        batch.delete_range_tagged(inode.container(), Tag::Objects, &from, Some(&to));
-        self.leaving.add(inode);
+        let mut turns = Vec::with_capacity(removed.len());
+        self.leaving.add(removed.keys().copied());
+        for (&inode, object) in &removed {
+            let unrecovered = self.any_unrecovered.load(Ordering::Acquire)
+                && self.unrecovered.lock().contains_key(&inode);
+            let (retired, gone) = object.retire(unrecovered);
+            turns.push(retired);
+            if unrecovered {
+                self.set_recovered(inode);
+            }
+            self.shard(inode).lock().remove(&inode);
+            let (from, to) = (key::object_start(inode), key::object_end(inode));
+            batch.delete_range_tagged(inode.container(), Tag::Objects, &from, Some(&to));
+            if let Err(error) = gone {
+                let what = format!("remove the backing file of inode {inode}");
+                let why = StoreError::io(what, &error);
+                stays.push(Unremoved { inode, why });
+            }
+        }
         let leaving = Arc::clone(&self.leaving);
-        let done: Done = Box::new(move |_| leaving.remove(inode));
+        let inodes: Vec<InodeId> = removed.keys().copied().collect();
+        let done: Done = Box::new(move |_| leaving.remove(&inodes));
         self.core.kv.submit_lazy(batch, Some(done));
-        drop(retired);
-        gone.map_err(|e| StoreError::io(format!("remove the backing file of inode {inode}"), &e))
+        drop(turns);
+        stays
     }
 
     /// Ends all handles of a container, and what is remembered of its objects.
@@ -202,15 +230,17 @@ impl Leaving {
         self.count.load(Ordering::Acquire) > 0 && self.inodes.lock().contains(&inode)
     }
 
-    fn add(&self, inode: InodeId) {
-        if self.inodes.lock().insert(inode) {
-            self.count.fetch_add(1, Ordering::AcqRel);
-        }
+    fn add(&self, added: impl Iterator<Item = InodeId>) {
+        let mut inodes = self.inodes.lock();
+        inodes.extend(added);
+        self.count.store(inodes.len(), Ordering::Release);
     }
 
-    fn remove(&self, inode: InodeId) {
-        if self.inodes.lock().remove(&inode) {
-            self.count.fetch_sub(1, Ordering::AcqRel);
+    fn remove(&self, gone: &[InodeId]) {
+        let mut inodes = self.inodes.lock();
+        for inode in gone {
+            inodes.remove(inode);
         }
+        self.count.store(inodes.len(), Ordering::Release);
     }
 }

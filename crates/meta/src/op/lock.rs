@@ -8,7 +8,7 @@ use crate::lock::{Fences, FileLock, Holder, LockKind, table};
 use crate::op::{Leftovers, Reply, stripe};
 use crate::record::{self, HeldLocks};
 use crate::view::View;
-use perigee_types::{ContainerId, Errno, InodeId, SessionId};
+use perigee_types::{ContainerId, Errno, InodeId, InodeIndex, SessionId};
 use std::collections::BTreeSet;
 
 /// Lock tables that one scan of a release takes.
@@ -170,6 +170,8 @@ pub fn held_locks(view: &mut dyn View, inode: InodeId) -> Result<HeldLocks, Refu
 pub struct LockSessions {
     /// They hold locks.
     pub holders: BTreeSet<SessionId>,
+    /// Inodes that have a table.
+    pub tables: BTreeSet<InodeIndex>,
     /// Locks of theirs were ended without their word.
     pub fences: Fences,
 }
@@ -191,7 +193,9 @@ pub fn lock_sessions(view: &mut dyn View, container: ContainerId) -> Result<Lock
             let locks = record::decode_locks(container, key, value)?;
             let holders = locks.sessions().map(|(session, _)| session);
             sessions.holders.extend(holders);
-            sessions.fences.note(inode_of(container, key)?, &locks);
+            let inode = inode_of(container, key)?;
+            sessions.tables.insert(inode.index());
+            sessions.fences.note(inode, &locks);
         }
     }
 }

@@ -21,6 +21,7 @@ mod xattr;
 
 pub use lock::{LockSessions, held_locks, lock_sessions};
 pub use policy::settings_named;
+pub use remove::remove_with_name;
 pub use snapshot::{
     Origin, SNAPSHOT_NAME_MAX, SNAPSHOTS_MAX, Snapshot, SnapshotPart, is_snapshot_name,
 };

@@ -127,10 +127,8 @@ impl State {
 
     fn check_alone(&self, now: Tick, user: User, inode: InodeId) -> Result<(), NotAlone> {
         let User { session, node } = user;
-        let holders = self.leases.holders(now, inode);
-        let others = holders
-            .iter()
-            .any(|holder| *holder != session && *holder != node);
+        let mut holders = self.leases.holders(now, inode);
+        let others = holders.any(|holder| holder != session && holder != node);
         let in_use = others || !self.alone.may_keep(inode, session);
         let kept_out = self.lock_queue.keeps_out(inode, session)
             || self.transactions.holds_inode(inode)
@@ -314,8 +312,8 @@ impl Container {
             return Vec::new();
         }
         let kept = |(inode, writer): (&InodeId, &Writer)| {
-            let holders = st.leases.holders(now, *inode);
-            let others = holders.iter().any(|holder| *holder != writer.session);
+            let mut holders = st.leases.holders(now, *inode);
+            let others = holders.any(|holder| holder != writer.session);
             others.then_some(*inode)
         };
         st.alone.files.iter().filter_map(kept).collect()

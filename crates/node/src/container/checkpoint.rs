@@ -156,7 +156,7 @@ impl Container {
             let checkpoint =
                 self.with_state(&st, |view| Checkpoints::take(self.id, view, snapshot, wall))?;
             let at = CheckpointId(st.chain.last().seq.next().0);
-            let seq = self.order(&mut st, now, &row(&checkpoint, at), true)?;
+            let seq = self.order(&mut st, now, row(&checkpoint, at), true)?;
             debug_assert_eq!(seq.0, at.0, "nothing is ordered under the same lock");
             st.chain.version_at(seq)
         };
@@ -253,7 +253,7 @@ impl Container {
             self.record_kept(&mut st, now)?;
             checkpoint.fate = Fate::Leaves;
             info!(container = %self.id, checkpoint = %at, "no snapshot has the checkpoint");
-            self.order(&mut st, now, &row(&checkpoint, at), false)?;
+            self.order(&mut st, now, row(&checkpoint, at), false)?;
         }
         Ok(())
     }
@@ -305,7 +305,7 @@ impl Container {
             return Ok(());
         }
         let data = Vec::new();
-        self.order(st, now, &Batch { mutations, data }, false)
+        self.order(st, now, Batch { mutations, data }, false)
             .map(|_| ())
     }
 
@@ -371,7 +371,7 @@ impl Container {
             Self::reign(&st, now)?;
         }
         let batch = self.with_state(&st, |view| end_kept_file(self.id, view, (of, at), kept))?;
-        self.order(&mut st, now, &batch, false)?;
+        self.order(&mut st, now, batch, false)?;
         st.keeping.forget(InodeId::new(self.id, of));
         Ok(())
     }
@@ -392,6 +392,7 @@ impl Container {
         let _one = file.keeping.lock();
         let missing = {
             let st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
             let all = 0..u64::MAX;
             self.with_state(&st, |view| {
                 let has = kept_units(self.id, view, from, all.clone())?;

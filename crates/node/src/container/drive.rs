@@ -1,24 +1,34 @@
 //! Performs what the chain protocol decides, and keeps its time.
 
 use super::gather::{Due, Weight};
+use super::view::{len_of, stored_len};
 use super::{After, Container, Elsewhere, State, Unapplied, Waiter};
 use bytes::Bytes;
-use perigee_meta::Key;
+use perigee_meta::{Key, key};
 use perigee_net::{Call, PeerName};
 use perigee_proto::Rpc;
 use perigee_proto::message::chain::Envelope;
 use perigee_replica::Origin;
 use perigee_replica::{Entry, Holds, Input, LogWrite, Message, Output, PersistId, Role};
 use perigee_store::{Space, WriteBatch};
-use perigee_types::{Batch, DataCommand, Epoch, InodeId, NodeId, Seq, Span, Tick, Version};
+use perigee_types::{
+    Batch, ContainerId, DataCommand, Epoch, InodeId, NodeId, Seq, Span, Tick, Version,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::error;
 
-/// Committed effects gather until there are this many, or the linger is over.
-const APPLY_MAX: usize = 2_000;
+/// Committed effects gather until there are this many, since rows lie in the order of hashes: what a write of them costs
+/// hardly grows with their number,
+const APPLY_MAX: u64 = 2_000;
+
+/// or so many bytes, each of which is on its way to the disk at once: a part of what the store's queue takes;
+const APPLY_BYTES: usize = 4 << 20;
+
+/// or until the first has waited for so long. Until then they are in memory, and in the log.
+const APPLY_AFTER: Span = Span::from_millis(1_000);
 
 /// More records than this that are not replicated yet: programs wait. All of them must fit into the
 /// store's queue, since whoever holds the lock must not wait for it.
@@ -50,7 +60,7 @@ pub(super) struct Stored {
 impl Stored {
     pub(super) fn read(
         store: &perigee_store::Store,
-        id: perigee_types::ContainerId,
+        id: ContainerId,
     ) -> Result<Option<Self>, perigee_store::StoreError> {
         let Some(bytes) = store.get(Space::Local(id), HARD)? else {
             return Ok(None);
@@ -63,12 +73,51 @@ impl Stored {
     }
 }
 
-/// The log's key of a place.
-pub(super) fn log_key(seq: Seq) -> [u8; 8] {
-    seq.0.to_be_bytes()
+/// Committed effects that are not on their way to the disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unsubmitted {
+    /// When the first of them was committed.
+    since: Tick,
+    /// Bytes of their records.
+    bytes: usize,
 }
 
 impl State {
+    /// When committed effects are to go to the disk, if there are any.
+    fn applies_at(&self) -> Option<Tick> {
+        let waiting = self.unsubmitted?;
+        let records = self.extracted.0.saturating_sub(self.applied.seq.0);
+        let is_much = records >= APPLY_MAX || waiting.bytes >= APPLY_BYTES;
+        Some(if is_much {
+            waiting.since
+        } else {
+            waiting.since + APPLY_AFTER
+        })
+    }
+
+    /// How long a file is by the newest committed row of it, in bytes; 0 where there is no such file.
+    pub(super) fn committed_len(
+        &self,
+        store: &perigee_store::Store,
+        inode: InodeId,
+    ) -> Result<u64, perigee_store::StoreError> {
+        let key = Key::Inode(inode.index()).encode();
+        let newest_first = self.unapplied.iter().rev();
+        let mut rows = newest_first.flat_map(|unapplied| unapplied.batch.mutations.iter().rev());
+        match rows.find(|mutation| mutation.key == key) {
+            Some(row) => Ok(len_of(inode, row.value.as_deref())),
+            None => stored_len(store, inode),
+        }
+    }
+
+    /// What bytes of a file that are valid here are as of.
+    pub(super) fn content_version_of(&self, inode: InodeId) -> Version {
+        // What is not among these is on every disk, and so committed.
+        let changed = self.data_last.get(&inode).max(self.removals.get(&inode));
+        self.chain
+            .content_version_of(changed.copied().unwrap_or(Seq::ZERO))
+    }
+
     /// The record that must be on every member before a session is told what goes up to `seq`; one at home need not wait.
     pub(super) fn before_telling(&self, local: bool, seq: Seq) -> Option<Version> {
         (!local && seq > self.chain.committed()).then(|| self.chain.version_at(seq))
@@ -120,20 +169,11 @@ impl Container {
             .cast(PeerName::Node(to), call, Envelope::PRIORITY);
     }
 
-    /// Puts a write of the log on its way to the disk, with the committed effects that are at hand.
+    /// Puts a write of the log on its way to the disk, with the committed effects that are due.
     fn persist(self: &Arc<Self>, st: &mut State, id: PersistId, write: &LogWrite) {
         st.intents.put_again(&self.env);
         let mut batch = WriteBatch::default();
-        if let Some(from) = write.truncate_from {
-            batch.delete_range(Space::Log(self.id), &log_key(from), None);
-        }
-        for entry in &write.append {
-            let key = log_key(entry.version.seq);
-            batch.put(Space::Log(self.id), &key, &perigee_proto::encode(entry));
-        }
-        if let Some(through) = write.trim_through {
-            batch.delete_range(Space::Log(self.id), &[], Some(&log_key(through.next())));
-        }
+        st.log_rows.put(self.id, write, &mut batch);
         if let Some(last) = write.append.last() {
             let State {
                 intents,
@@ -150,32 +190,27 @@ impl Container {
         }
         st.complete |= write.complete;
         self.note_logged(st, &write.append);
+        // What is trimmed from the log is nowhere else.
+        let trims = write
+            .trim_through
+            .is_some_and(|through| through > st.applied.seq);
+        if trims || st.applies_at().is_some_and(|at| at <= self.env.clock.now()) {
+            apply(st, self.id, &mut batch);
+        }
         self.submit(st, batch, Some(id));
     }
 
-    /// Submits a batch together with the committed effects at hand, the marks of invalid regions,
-    /// and the chain's own record.
+    /// Committed effects go to the disk, if any wait for that.
+    pub(super) fn apply_now(self: &Arc<Self>, st: &mut State) {
+        if st.unsubmitted.is_some() {
+            let mut batch = WriteBatch::default();
+            apply(st, self.id, &mut batch);
+            self.submit(st, batch, None);
+        }
+    }
+
+    /// Submits a batch together with the marks of invalid regions, and the chain's own record.
     fn submit(self: &Arc<Self>, st: &mut State, mut batch: WriteBatch, persist: Option<PersistId>) {
-        let submitted = st.applied.seq;
-        // A directory's row changes with each of its names: the last of them is enough.
-        let mut rows: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
-        for unapplied in st
-            .unapplied
-            .iter()
-            .filter(|unapplied| unapplied.version.seq > submitted)
-        {
-            for mutation in &unapplied.batch.mutations {
-                rows.insert(&mutation.key, mutation.value.as_deref());
-            }
-            st.applied = unapplied.version;
-        }
-        let space = Space::State(self.id);
-        for (key, value) in rows {
-            match value {
-                Some(value) => batch.put(space, key, value),
-                None => batch.delete(space, key),
-            }
-        }
         batch.append(std::mem::take(&mut st.marks));
         let applied = st.applied;
         let stored = Stored {
@@ -184,12 +219,14 @@ impl Container {
             committed: st.chain.committed(),
             base: st.chain.base(),
             applied,
-            data_done: st.data_done,
+            // After a start, what a record does to the data is looked at together with its rows.
+            data_done: st.data_done.min(applied.seq),
         };
         batch.put(Space::Local(self.id), HARD, &perigee_proto::encode(&stored));
         // It says of the records before it that they are on the disk.
         batch.keep_order(self.id);
-        st.persisting += 1;
+        // Rows alone keep nobody waiting.
+        st.persisting += u32::from(persist.is_some());
         let me = self.clone();
         self.env.store.submit(
             batch,
@@ -207,7 +244,7 @@ impl Container {
         let mut after = After::default();
         {
             let mut st = self.state.lock();
-            st.persisting -= 1;
+            st.persisting -= u32::from(persist.is_some());
             match result {
                 Err(error) => {
                     error!(container = %self.id, %error, "log cannot be written");
@@ -238,17 +275,23 @@ impl Container {
             .entries(st.extracted.next(), through)
             .cloned()
             .collect();
+        let bytes: usize = entries.iter().map(|entry| entry.payload.len()).sum();
         let mut undone = Vec::new();
         let mut damaged = BTreeSet::new();
         for entry in entries {
-            let batch = match decode_batch(&entry.payload) {
+            let decoded = match st.logged.take(entry.version) {
+                Some(batch) => Ok(batch),
+                None => decode_batch(&entry.payload),
+            };
+            let batch = match decoded {
                 Ok(batch) => batch,
                 Err(error) => {
                     error!(container = %self.id, version = %entry.version, %error, "record unreadable");
                     Batch::default()
                 }
             };
-            if entry.version.seq > st.overlay.last() {
+            // What another node has ordered is read here by nobody until this one reigns.
+            if st.reigning && entry.version.seq > st.overlay.last() {
                 st.overlay.apply(entry.version.seq, &batch);
             }
             undone.extend(self.obey(st, entry.version, &batch.data));
@@ -265,7 +308,15 @@ impl Container {
                 batch,
             });
         }
-        st.extracted = st.extracted.max(through);
+        if through > st.extracted {
+            let since = self.env.clock.now();
+            let waiting = st
+                .unsubmitted
+                .get_or_insert(Unsubmitted { since, bytes: 0 });
+            waiting.bytes = waiting.bytes.saturating_add(bytes);
+            st.extracted = through;
+        }
+        st.removals.retain(|_, seq| *seq > through);
         self.apply_held(st, through);
         self.make_up(st, undone);
         self.recheck_damaged(st, &damaged);
@@ -284,36 +335,44 @@ impl Container {
         &self,
         st: &mut State,
         now: Tick,
-        batch: &Batch,
+        batch: Batch,
         urgent: bool,
     ) -> Result<Seq, Elsewhere> {
-        let ended = Self::with_rows_ended(st, batch);
-        let batch = ended.as_ref().unwrap_or(batch);
-        let kept = self.with_past_kept(st, now, batch)?;
-        let batch = kept.as_ref().unwrap_or(batch);
-        let payload: Bytes = perigee_proto::encode(batch);
+        let batch = Self::with_rows_ended(st, &batch).unwrap_or(batch);
+        let batch = self.with_past_kept(st, now, &batch)?.unwrap_or(batch);
+        let payload: Bytes = perigee_proto::encode(&batch);
         let weight = Weight::of(payload.len(), &batch.data);
         let version = st
             .chain
             .propose(now, payload)
             .map_err(|_| Elsewhere::NotReady)?;
-        st.overlay.apply(version.seq, batch);
+        st.overlay.apply(version.seq, &batch);
         st.own.insert(version.epoch);
-        self.note_checkpoints(st, batch);
+        self.note_checkpoints(st, &batch);
         for command in &batch.data {
             note_data(&mut st.data_last, command, version.seq);
+            if let DataCommand::Removed { inode } = command {
+                st.removals.insert(*inode, version.seq);
+            }
             st.intents.on_recorded(version.seq, command.inode());
             st.pull.on_command(version, command, Origin::Own);
         }
-        for mutation in batch
-            .mutations
-            .iter()
-            .filter(|mutation| mutation.value.is_some())
-        {
-            if let Some(Key::Orphan(index)) = Key::decode(&mutation.key) {
+        for mutation in &batch.mutations {
+            if let (Some(tables), Some(index)) =
+                (&mut st.lock_tables, key::is_lock_table(&mutation.key))
+            {
+                _ = match mutation.value {
+                    Some(_) => tables.insert(index),
+                    None => tables.remove(&index),
+                };
+            }
+            if mutation.value.is_some()
+                && let Some(Key::Orphan(index)) = Key::decode(&mutation.key)
+            {
                 st.orphans.insert(InodeId::new(self.id, index));
             }
         }
+        st.logged.push(version, batch);
         if st.gathering.add(now, weight) == Due::Changed {
             self.wake.notify_one();
         }
@@ -426,11 +485,15 @@ impl Container {
                 }
                 next = next.min(due);
             }
-            if st.applied.seq < st.extracted && st.persisting == 0 {
-                let many = st.unapplied.len() >= APPLY_MAX;
-                if many || st.gathering.is_empty() {
-                    self.submit(&mut st, WriteBatch::default(), None);
+            if let Some(at) = st.applies_at()
+                && st.persisting == 0
+            {
+                if at > now {
+                    next = next.min(at);
+                } else if st.gathering.is_empty() {
+                    self.apply_now(&mut st);
                 }
+                // Otherwise they go with the next write of the log.
             }
             if now.since(st.swept) > SWEEP {
                 st.swept = now;
@@ -447,6 +510,30 @@ impl Container {
     pub(super) fn is_backed_up(&self, st: &State) -> bool {
         st.overlay.records() > BACKLOG_MAX
     }
+}
+
+/// Puts the committed effects at hand into a batch.
+fn apply(st: &mut State, container: ContainerId, batch: &mut WriteBatch) {
+    let submitted = st.applied.seq;
+    let new = |unapplied: &&Unapplied| unapplied.version.seq > submitted;
+    let records = || st.unapplied.iter().filter(new);
+    let mut rows: Vec<_> = records()
+        .flat_map(|unapplied| &unapplied.batch.mutations)
+        .collect();
+    rows.sort_by(|one, other| one.key.cmp(&other.key));
+    let space = Space::State(container);
+    // A directory's row changes with each of its names: the last of them is enough.
+    for same in rows.chunk_by(|one, other| one.key == other.key) {
+        let Some(row) = same.last() else { continue };
+        match &row.value {
+            Some(value) => batch.put(space, &row.key, value),
+            None => batch.delete(space, &row.key),
+        }
+    }
+    if let Some(last) = records().next_back() {
+        st.applied = last.version;
+    }
+    st.unsubmitted = None;
 }
 
 /// Reads a record's effects. An empty record begins an epoch, and has none.

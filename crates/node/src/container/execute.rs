@@ -434,7 +434,7 @@ impl Container {
             if let Err(error) = self.carry_out(st, &batch) {
                 return Concluded::failed(self.store_refused(&error));
             }
-            match self.order(st, now, &batch, !local) {
+            match self.order(st, now, batch, !local) {
                 Ok(seq) => depends = seq,
                 Err(elsewhere) => {
                     warn!(container = %self.id, %elsewhere, "lost the container while ordering");

@@ -4,11 +4,11 @@
 use perigee_types::{DataCommand, Span, Tick};
 
 /// How long a record of a program on this node waits for others, when nobody waits for it.
-const LINGER: Span = Span::from_millis(30);
+const LINGER: Span = Span::from_millis(150);
 /// So many records wait for no more.
-const RECORDS: usize = 1_000;
+const RECORDS: usize = 2_000;
 /// So many bytes of records do not, either,
-const BYTES: usize = 256 << 10;
+const BYTES: usize = 512 << 10;
 /// nor so many bytes of content that they tell of: members do not count these against their room before they have heard
 /// of them, and begin to fetch them then. A part of [`crate::room::MARGIN`].
 const CONTENT_BYTES: u64 = 4 << 20;

@@ -95,7 +95,10 @@ impl Container {
     pub(super) fn run_own(&self, st: &State, op: &Op) -> Result<perigee_meta::Outcome, Errno> {
         let context = Context::new(self.env.clock.wall(), None);
         let mut foreign = Foreign::default();
-        let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
+        // Who does not own it keeps nothing over the rows on its disk, and is asked by few.
+        let committed = (!st.reigning).then(|| st.committed_overlay());
+        let overlay = committed.as_ref().unwrap_or(&st.overlay);
+        let mut view = owner_view(self.id, overlay, &self.env.store, &mut foreign);
         let ran = perigee_meta::execute(op, &context, &mut view);
         if let Some(failed) = view.failed {
             error!(container = %self.id, %failed, "state cannot be read");
@@ -189,7 +192,7 @@ impl Container {
                     Self::remember_write(st, pending, version, &mut batch);
                 }
             }
-            match self.order(st, now, &batch, false) {
+            match self.order(st, now, batch, false) {
                 Ok(seq) => last = Some(seq),
                 Err(elsewhere) => {
                     error!(container = %self.id, %inode, %elsewhere, "writes lost with the ownership");

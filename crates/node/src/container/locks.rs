@@ -140,9 +140,13 @@ impl Container {
     /// A reign begins: finds whose locks earlier owners have ended.
     pub(super) fn restore_locks(&self, st: &mut State) {
         match self.lock_sessions_now(st) {
-            Ok(sessions) => st.lock_queue.begin_reign(sessions.fences),
+            Ok(sessions) => {
+                st.lock_tables = Some(sessions.tables);
+                st.lock_queue.begin_reign(sessions.fences);
+            }
             Err(failed) => {
                 error!(container = %self.id, ?failed, "locks unreadable");
+                st.lock_tables = None;
                 st.lock_queue.clear();
             }
         }
@@ -228,9 +232,7 @@ impl Container {
             (session.node(), hold)
         });
         let leases = st.leases.holders(now, inode);
-        let leases = leases
-            .into_iter()
-            .map(|session| (session.node(), Hold::Read));
+        let leases = leases.map(|session| (session.node(), Hold::Read));
         let rows = st.away.holds.of(inode);
         let chunks = rows.map(|(_, hold)| (hold.holder.node(), Hold::Chunks));
         Ok(leases.chain(locks).chain(chunks).collect())

@@ -21,6 +21,8 @@ mod install;
 mod intents;
 mod io;
 mod locks;
+mod log_rows;
+mod logged;
 mod member;
 mod moves;
 mod nobody;
@@ -52,7 +54,7 @@ use perigee_replica::{Chain, Role};
 use perigee_replica::{FetchId, Pull, Work};
 use perigee_store::{Object, WriteBatch};
 use perigee_types::{
-    Batch, ContainerId, Epoch, Errno, InodeId, NodeId, Seq, SnapshotId, Tick, Version,
+    Batch, ContainerId, Epoch, Errno, InodeId, InodeIndex, NodeId, Seq, SnapshotId, Tick, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -162,8 +164,13 @@ pub(crate) struct State {
     commit_waiters: BTreeMap<Seq, Vec<Waiter>>,
     /// A log write is on its way to the disk; the next one gathers until it is there.
     persisting: u32,
+    log_rows: log_rows::LogRows,
+    /// What the records that are not committed do.
+    logged: logged::Logged,
     /// Committed, and not known to be in the key-value state on disk; ascending.
     unapplied: VecDeque<Unapplied>,
+    /// Those of them that are not on their way there.
+    unsubmitted: Option<drive::Unsubmitted>,
     /// Records that have been taken over into `unapplied`.
     extracted: Seq,
     /// Records that are in the key-value state, or on the way to it.
@@ -178,8 +185,12 @@ pub(crate) struct State {
     changes_from: Tick,
     /// The last record with a data command, by inode, while it may not be on all members yet.
     data_last: BTreeMap<InodeId, Seq>,
+    /// Files whose removal is ordered and not committed, and its record.
+    removals: BTreeMap<InodeId, Seq>,
     /// Up to which record all data has been on the disk of every other member of its time.
     data_elsewhere: Seq,
+    /// The inodes that have a table of locks, where it is known.
+    lock_tables: Option<BTreeSet<InodeIndex>>,
     /// Whether programs of other hosts may have something of it open.
     visitors: Visitors,
     /// How far the last look at `orphans` came.
@@ -368,7 +379,7 @@ impl Container {
              transactions idle: {}, changes under way: {}, moving: {}, chunks away: {}, dirty files: {}, members: {}, rooms: {}",
             st.role,
             ms(st.changes_from),
-            st.overlay.records(),
+            st.unapplied.len(),
             st.transactions.is_idle(),
             st.leases.has_any_changes(),
             st.moving,

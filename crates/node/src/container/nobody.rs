@@ -207,7 +207,7 @@ impl Container {
             return false;
         }
         if !batch.is_empty()
-            && let Err(elsewhere) = self.order(st, self.env.clock.now(), &batch, true)
+            && let Err(elsewhere) = self.order(st, self.env.clock.now(), batch, true)
         {
             debug!(%inode, %elsewhere, "the next owner reverts instead");
             return false;
@@ -331,7 +331,7 @@ impl Container {
                 range: *range,
             };
             batch.data.extend(written.iter().map(command));
-            self.order(&mut st, now, &batch, true).map_err(Failed::from)
+            self.order(&mut st, now, batch, true).map_err(Failed::from)
         });
         if ordered.is_err() {
             self.distrust_writes(&mut st, inode, &written);

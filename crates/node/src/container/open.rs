@@ -1,6 +1,8 @@
 //! A container comes to life on this node: what the disk has, and what the control store says.
 
 use super::drive::{Stored, VIEW};
+use super::log_rows;
+use super::logged::Logged;
 use super::transfer::RECEIVING;
 use super::visitors::Visitors;
 use super::{After, Container, Dirty, Leases, Overlay, State, transfer};
@@ -18,9 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 use tracing::{info, warn};
-
-/// Records read from the log at a time.
-const PAGE: usize = 4_096;
 
 impl Container {
     /// Opens what this node's disk has of a container. `view`: what the control store says now.
@@ -45,7 +44,7 @@ impl Container {
         let known = stored.is_some() || !(listed && view.epoch > Epoch(1));
         let fresh = stored.is_none();
         let stored = stored.unwrap_or_default();
-        let entries = read_log(env, id)?;
+        let log_rows::StoredLog { rows, entries } = log_rows::read(store, id, stored.base.seq)?;
         info!(container = %id, epoch = %view.epoch, records = entries.len(), known, "container opened");
         let hard = HardState {
             promised: stored.promised,
@@ -93,7 +92,10 @@ impl Container {
             urgent: false,
             commit_waiters: BTreeMap::new(),
             persisting: 0,
+            log_rows: rows,
+            logged: Logged::default(),
             unapplied: VecDeque::new(),
+            unsubmitted: None,
             extracted: stored.applied.seq,
             applied: stored.applied,
             reigning: false,
@@ -101,7 +103,9 @@ impl Container {
             losses_noted: false,
             changes_from,
             data_last: BTreeMap::new(),
+            removals: BTreeMap::new(),
             data_elsewhere: Seq::ZERO,
+            lock_tables: None,
             visitors: Visitors::default(),
             answers: Answers::default(),
             mark: None,
@@ -279,25 +283,4 @@ fn read_view(store: &Store, id: ContainerId) -> Result<Option<ChainView>, StoreE
         .map_err(|error| StoreError::Damaged {
             what: format!("chain view of {id}: {error}"),
         })
-}
-
-fn read_log(env: &Env, id: ContainerId) -> Result<Vec<Entry>, StoreError> {
-    let mut entries: Vec<Entry> = Vec::new();
-    let mut from = Vec::new();
-    loop {
-        let rows = env.store.scan(Space::Log(id), &from, None, PAGE)?;
-        let full = rows.len() == PAGE;
-        for (key, value) in rows {
-            let entry: Entry =
-                perigee_proto::decode(&value).map_err(|error| StoreError::Damaged {
-                    what: format!("log record {key:02x?} of {id}: {error}"),
-                })?;
-            entries.push(entry);
-            from = key.to_vec();
-            from.push(0);
-        }
-        if !full {
-            return Ok(entries);
-        }
-    }
 }

@@ -294,7 +294,7 @@ impl Container {
         };
         self.carry_out(st, &batch)
             .map_err(|error| self.store_refused(&error))?;
-        self.order(st, now, &batch, false)?;
+        self.order(st, now, batch, false)?;
         let file = InodeId::new(self.id, kept.file);
         st.keeping.begun(inode, file);
         Ok(file)
@@ -450,7 +450,7 @@ impl Container {
                     range,
                 }];
                 let mutations = Vec::new();
-                self.order(st, now, &Batch { mutations, data }, true)?;
+                self.order(st, now, Batch { mutations, data }, true)?;
                 // A member that does not know of this record yet would answer with the hole that was there before.
                 let since = st.chain.last();
                 st.pull.on_ordered_lost(since);

@@ -1,9 +1,8 @@
 //! Inodes that have lost their last name: removed when nobody has them open any more.
 
-use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, State};
 use bytes::Bytes;
-use perigee_meta::{Context, Key, Op, Reply};
+use perigee_meta::{Op, Reply, remove_with_name};
 use perigee_proto::Rpc;
 use perigee_proto::message::session::{Open, OpenIn, StillOpen};
 use perigee_types::{Batch, InodeId, NodeId};
@@ -57,28 +56,10 @@ impl Container {
         if !self.env.sessions.open_among(&[inode]).is_empty() {
             return;
         }
-        let context = Context::new(self.env.clock.wall(), None);
-        let mut overlay = perigee_meta::Overlay::default();
-        let mut foreign = Foreign::default();
-        let below = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
-        overlay.apply(perigee_types::Seq(1), batch);
-        let mut view = super::view::Stacked {
-            id: self.id,
-            over: &overlay,
-            below,
-        };
-        match perigee_meta::execute(&Op::Reap { inode }, &context, &mut view) {
-            Ok(outcome) => {
-                for (_, more) in outcome.batches {
-                    batch.follow_with(more);
-                    // It was none before this record, and is none after it.
-                    let orphan = Key::Orphan(inode.index()).encode();
-                    batch.mutations.retain(|mutation| mutation.key != orphan);
-                }
-            }
-            Err(refusal) => {
-                debug!(container = %self.id, %inode, %refusal, "left for the reaper");
-            }
+        let tables = st.lock_tables.as_ref();
+        let locked = tables.is_none_or(|tables| tables.contains(&inode.index()));
+        if let Err(refusal) = remove_with_name(batch, inode, locked) {
+            debug!(container = %self.id, %inode, %refusal, "left for the reaper");
         }
     }
 
@@ -294,7 +275,7 @@ impl Container {
                     if let Err(error) = self.carry_out(&mut st, &batch) {
                         warn!(%inode, %error, "object of a removed inode stays");
                     }
-                    self.order(&mut st, now, &batch, false)?;
+                    self.order(&mut st, now, batch, false)?;
                 }
             }
             st.orphans.remove(&inode);

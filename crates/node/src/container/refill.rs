@@ -135,6 +135,7 @@ impl Container {
                     for command in &batch.data {
                         st.pull.on_command(entry.version, command, origin);
                     }
+                    st.logged.push(entry.version, batch);
                 }
                 Err(error) => {
                     error!(container = %self.id, version = %entry.version, %error, "record unreadable");
@@ -302,8 +303,8 @@ impl Container {
             let _installing = super::install::hold_off(&file);
             let end = if range.end == u64::MAX {
                 // What is here may have been cut already; of what was removed it goes later.
-                let stored = super::view::stored_len(&self.env.store, inode)?;
-                file.object.len()?.max(stored)
+                let committed = st.committed_len(&self.env.store, inode)?;
+                file.object.len()?.max(committed)
             } else {
                 range.end
             };

@@ -4,9 +4,9 @@ use super::drive::decode_batch;
 use super::uncertain::Uncertain;
 use super::{After, Container, Elsewhere, State};
 use crate::room::at_most;
-use perigee_meta::{Key, Touched};
+use perigee_meta::{Key, Overlay, Touched};
 use perigee_replica::Role;
-use perigee_types::{ByteRange, ContainerId, Epoch, InodeId, NodeId, Seq};
+use perigee_types::{ByteRange, ContainerId, DataCommand, Epoch, InodeId, NodeId, Seq};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,7 @@ pub(crate) struct Standing {
 impl State {
     /// The key-value state on disk has everything up to `seq`.
     pub(super) fn applied_on_disk(&mut self, seq: Seq) {
-        match self.role {
-            Role::Owner { .. } => self.overlay.drop_through(seq),
-            _ => self.overlay.forget_through(seq),
-        }
+        self.overlay.drop_through(seq);
         while self
             .unapplied
             .front()
@@ -39,16 +36,18 @@ impl State {
         }
     }
 
-    /// Makes the overlay anew: what is committed and not on disk, and nothing else.
-    fn reset_overlay(&mut self) {
+    /// What is committed and not on disk, and nothing else.
+    pub(super) fn committed_overlay(&self) -> Overlay {
         let on_disk = match self.unapplied.front() {
             Some(first) => Seq(first.version.seq.0 - 1),
             None => self.extracted,
         };
-        self.overlay.clear(on_disk);
+        let mut overlay = Overlay::default();
+        overlay.clear(on_disk);
         for unapplied in &self.unapplied {
-            self.overlay.apply(unapplied.version.seq, &unapplied.batch);
+            overlay.apply(unapplied.version.seq, &unapplied.batch);
         }
+        overlay
     }
 }
 
@@ -230,7 +229,7 @@ impl Container {
         st.losses_noted = false;
         st.data_elsewhere = Seq::ZERO;
         st.mark = None;
-        st.reset_overlay();
+        st.overlay = st.committed_overlay();
         // Who ordered the records knew whose data was on all members; here it is so when they have said it.
         let retained = st.chain.base().seq.next();
         for entry in st.chain.entries(retained, st.chain.last().seq) {
@@ -238,6 +237,11 @@ impl Container {
                 Ok(batch) => {
                     for command in &batch.data {
                         super::drive::note_data(&mut st.data_last, command, entry.version.seq);
+                        if let DataCommand::Removed { inode } = command
+                            && entry.version.seq > st.chain.committed()
+                        {
+                            st.removals.insert(*inode, entry.version.seq);
+                        }
                     }
                     if entry.version.seq > st.extracted {
                         st.overlay.apply(entry.version.seq, &batch);
@@ -291,7 +295,7 @@ impl Container {
         for entry in st.chain.entries(from, to) {
             match decode_batch(&entry.payload) {
                 Ok(batch) => {
-                    inodes.extend(batch.data.iter().map(perigee_types::DataCommand::inode));
+                    inodes.extend(batch.data.iter().map(DataCommand::inode));
                     let keys = batch.mutations.iter().map(|mutation| &*mutation.key);
                     let known = keys.filter_map(|key| Key::decode(key)?.inode());
                     inodes.extend(known.map(|index| InodeId::new(self.id, index)));
@@ -319,11 +323,12 @@ impl Container {
         }
         self.note_losses(st);
         st.reigning = false;
-        st.reset_overlay();
+        st.overlay.clear(st.extracted);
         st.leases.clear();
         st.lock_queue.clear();
         st.visitors.forget();
         st.data_last.clear();
+        st.removals.clear();
         st.orphans.clear();
         st.forget_past();
         st.gathering.clear();

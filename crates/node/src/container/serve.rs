@@ -125,10 +125,9 @@ impl Container {
                         return Err(Elsewhere::NotReady.into());
                     }
                 }
-                let version = st.chain.content_version();
                 return Ok(match st.pull.lost(inode, range) {
-                    Some(part) => Has::Nothing(Region::Lost { part }, version),
-                    None => Has::Version(version),
+                    Some(part) => Has::Nothing(Region::Lost { part }, st.chain.content_version()),
+                    None => Has::Version(st.content_version_of(inode)),
                 });
             }
             Err(elsewhere) => elsewhere,

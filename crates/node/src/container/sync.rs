@@ -7,9 +7,13 @@ use perigee_proto::message::data::SyncData;
 use perigee_store::StoreError;
 use perigee_types::{Errno, InodeId, InodeIndex, NodeId, Seq};
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, error, warn};
+
+/// While somebody waits for members' data, these hear so often what is committed.
+const ANNOUNCED_EACH: Duration = Duration::from_millis(30);
 
 impl Container {
     /// Sees to it that the file's writes have a record; a transaction may hold that up.
@@ -118,7 +122,7 @@ impl Container {
     /// A file's bytes up to `seq` are on every disk.
     fn settled(&self, inode: InodeId, seq: Seq) {
         let mut st = self.state.lock();
-        if st.data_last.get(&inode) == Some(&seq) {
+        if seq <= st.chain.committed() && st.data_last.get(&inode) == Some(&seq) {
             st.data_last.remove(&inode);
         }
     }
@@ -202,6 +206,17 @@ impl Container {
         self.store_refused(error).into()
     }
 
+    /// What members fetch meanwhile may be of records that wait for company, or that they do not know to be committed.
+    async fn while_announcing<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            match tokio::time::timeout(ANNOUNCED_EACH, &mut work).await {
+                Ok(done) => return done,
+                Err(_) => self.announce(),
+            }
+        }
+    }
+
     /// Has the other members put theirs on their disks. A member that does not answer is waited for
     /// until it does, or is no member any more.
     async fn sync_members(
@@ -240,7 +255,8 @@ impl Container {
                 )
             });
             let mut failed = false;
-            for (node, result) in futures_util::future::join_all(asks).await {
+            let asked = futures_util::future::join_all(asks);
+            for (node, result) in self.while_announcing(asked).await {
                 match result.map(|(synced, _)| synced.result) {
                     Ok(Ok(())) => done.push(node),
                     Ok(Err(errno)) => {

@@ -346,7 +346,7 @@ impl Container {
             Self::remember(&mut st, request, &outcome.reply, &mut batch);
             self.carry_out(&mut st, &batch)
                 .map_err(|error| self.store_refused(&error))?;
-            let seq = self.order(&mut st, now, &batch, true)?;
+            let seq = self.order(&mut st, now, batch, true)?;
             let step = st.transactions.decided(now, plan.tx);
             let touched = outcome.touched.clone();
             self.owe_leases(&mut st, now, request.session, touched, &mut owed);
@@ -390,7 +390,7 @@ impl Container {
         let now = self.env.clock.now();
         if Self::reign(&st, now).is_ok()
             && let Some(batch) = st.transactions.confirmed(tx, from)
-            && let Err(elsewhere) = self.order(&mut st, now, &batch, false)
+            && let Err(elsewhere) = self.order(&mut st, now, batch, false)
         {
             debug!(%tx, %elsewhere, "decision stays until the next owner removes it");
         }
@@ -488,7 +488,7 @@ impl Container {
         })?;
         let mut owed = Owed::default();
         if let Some(record) = &step.record {
-            self.order(&mut st, now, record, true)?;
+            self.order(&mut st, now, record.clone(), true)?;
             owed.tell_all_but = Some(NOBODY);
             owed.touched = touched;
         }
@@ -536,7 +536,7 @@ impl Container {
             if let Some(record) = &step.record {
                 self.carry_out(&mut st, record)
                     .map_err(|error| self.store_refused(&error))?;
-                seq = self.order(&mut st, now, record, true)?;
+                seq = self.order(&mut st, now, record.clone(), true)?;
             }
             st.transactions.ended(tx);
             (step.when, st.chain.version_at(seq))

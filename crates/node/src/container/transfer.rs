@@ -2,6 +2,7 @@
 
 use super::drive::Stored;
 use super::in_place::sha256;
+use super::log_rows::LogRows;
 use super::uncertain::Uncertain;
 use super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
@@ -305,6 +306,8 @@ impl Container {
         if std::mem::replace(&mut st.receiving, true) {
             return;
         }
+        // Nothing is committed here until the state has come: no older row follows it to the disk.
+        self.apply_now(st);
         let me = self.clone();
         self.env.runtime.spawn(async move {
             let mut replaced = Replaced::Nothing;
@@ -432,6 +435,8 @@ impl Container {
             st.synced = base.seq;
             st.data_done = base.seq;
             st.unapplied.clear();
+            st.unsubmitted = None;
+            st.log_rows = LogRows::default();
             st.overlay.clear(base.seq);
             st.distrusted_through = base.seq;
             st.uncertain = Uncertain::default();

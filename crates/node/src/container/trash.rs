@@ -62,7 +62,7 @@ impl Container {
             return Ok(0);
         };
         for batch in outcome.batches.into_values() {
-            self.order(&mut st, tick, &batch, false)?;
+            self.order(&mut st, tick, batch, false)?;
         }
         Ok(count)
     }

@@ -6,7 +6,7 @@ use perigee_meta::{Key, Overlay};
 use perigee_store::{Space, Store, StoreError};
 use perigee_types::{ContainerId, InodeId};
 
-pub(crate) use perigee_meta::owner_view::{Foreign, Stacked};
+pub(crate) use perigee_meta::owner_view::Foreign;
 
 /// A container's committed state in the store.
 pub(crate) struct Kept<'a> {
@@ -36,9 +36,14 @@ impl Base for Kept<'_> {
 pub(crate) fn stored_len(store: &Store, inode: InodeId) -> Result<u64, StoreError> {
     let space = Space::State(inode.container());
     let row = store.get(space, &Key::Inode(inode.index()).encode())?;
-    let attr = row.map(|row| perigee_meta::stored_attr(inode, &row));
+    Ok(len_of(inode, row.as_deref()))
+}
+
+/// How long a file is by its row, in bytes; 0 where there is none.
+pub(super) fn len_of(inode: InodeId, row: Option<&[u8]>) -> u64 {
+    let attr = row.map(|row| perigee_meta::stored_attr(inode, row));
     // An unreadable row is the state's to tell of.
-    Ok(attr.and_then(Result::ok).map_or(0, |attr| attr.size))
+    attr.and_then(Result::ok).map_or(0, |attr| attr.size)
 }
 
 /// The view of one operation.

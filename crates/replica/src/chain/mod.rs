@@ -374,6 +374,22 @@ impl Chain {
         }
     }
 
+    /// What valid bytes of one object on this node are as of, where `newest` is the last record of its log that changes the
+    /// object (F1): who asked for them waits for the commit of no record of another one.
+    #[must_use]
+    pub fn content_version_of(&self, newest: Seq) -> Version {
+        let all = self.content_version();
+        let newest = if planted!(self, NewestNotCounted) {
+            Seq::ZERO
+        } else {
+            newest
+        };
+        match newest.max(self.committed) {
+            seq if seq < all.seq => self.version_at(seq),
+            _ => all,
+        }
+    }
+
     /// The retained records from `from` to `to`, both included.
     pub fn entries(&self, from: Seq, to: Seq) -> impl Iterator<Item = &Entry> {
         self.log.range(from, to)

@@ -7,12 +7,25 @@ use crate::model::{
 };
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of};
-use perigee_replica::{FetchId, Fetched, Holds, Input, Nobody, NotGiven, Origin, Plant, Role};
-use perigee_types::{ByteRange, InodeId, Version};
+use perigee_replica::{
+    Chain, FetchId, Fetched, Holds, Input, Nobody, NotGiven, Origin, Plant, Role,
+};
+use perigee_types::{ByteRange, DataCommand, InodeId, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes under way for one node.
 const FETCHES_MAX: usize = 4;
+
+/// The last record of a node's log that changes a file and is not known to be committed; the first of all records if none is.
+fn newest(chain: &Chain, inode: InodeId) -> Seq {
+    let changes = |command: DataCommand| command.inode() == inode;
+    let uncommitted = chain.entries(chain.committed().next(), chain.last().seq);
+    let of_it = uncommitted.filter(|entry| Record::decode(&entry.payload).commands().any(changes));
+    of_it
+        .map(|entry| entry.version.seq)
+        .max()
+        .unwrap_or(Seq::ZERO)
+}
 
 impl World {
     /// What a reader at this node sees of a block.
@@ -339,8 +352,11 @@ impl World {
         let half_way = blocks_in(inode, range).any(waits);
         let run = self.running(node);
         let reigns = run.reign.is_some();
-        let as_of = run.chain.content_version();
         let lost = run.pull.lost(inode, range).filter(|_| reigns);
+        let as_of = match lost {
+            Some(_) => run.chain.content_version(),
+            None => run.chain.content_version_of(newest(&run.chain, inode)),
+        };
         let given_out = self.planted(Plant::KeptGivenOut);
         let kept = !given_out && self.running_ref(node).holding.keeps(inode, range);
         let run = self.running(node);

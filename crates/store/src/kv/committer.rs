@@ -93,12 +93,22 @@ impl Kv {
         }
         queue.bytes += batch.bytes;
         queue.items.push_back(Item { batch, done });
-        match due {
-            None => queue.urgent = true,
-            Some(at) => queue.due = Some(queue.due.map_or(at, |old| old.min(at))),
-        }
+        // Who waits for a time that has not changed need not look.
+        let sooner = match due {
+            None => !std::mem::replace(&mut queue.urgent, true),
+            Some(at) => {
+                let sooner = queue.due.is_none_or(|old| at < old);
+                if sooner {
+                    queue.due = Some(at);
+                }
+                sooner
+            }
+        };
+        let wakes = sooner || queue.bytes > QUEUE_BYTES_MAX;
         drop(queue);
-        self.work.notify_one();
+        if wakes {
+            self.work.notify_one();
+        }
     }
 
     /// Takes nothing more; what is queued will be committed, and then the engine closed.
@@ -126,7 +136,9 @@ impl Kv {
         if matches!(self.queue.lock().end, Some(End::Closing)) {
             // Here and not with the last handle: some may live until the process ends, and an engine that was not closed
             // is verified as after a crash. What it says of its end it says again at the next open.
-            drop(self.db.write().take());
+            let mut db = self.db.write();
+            self.forget_newest();
+            drop(db.take());
         }
         self.end();
         std::mem::forget(guard);
@@ -145,8 +157,6 @@ impl Kv {
                 if queue.end.is_some() {
                     return None;
                 }
-                queue.urgent = false;
-                queue.due = None;
                 self.work.wait(&mut queue);
             } else if queue.urgent || queue.end.is_some() || queue.bytes > QUEUE_BYTES_MAX {
                 break;
@@ -167,6 +177,10 @@ impl Kv {
             group.push(item);
         }
         queue.bytes -= bytes;
+        if queue.items.is_empty() {
+            queue.urgent = false;
+            queue.due = None;
+        }
         drop(queue);
         self.room.notify_all();
         Some(group)
@@ -245,7 +259,10 @@ impl Kv {
                 delete_range(&mut table, from, to)?;
             }
         }
-        txn.commit().map_err(failed)?;
+        let committed = txn.commit().map_err(failed);
+        // Before anybody hears of it.
+        self.forget_newest();
+        committed?;
         self.commits.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -33,6 +33,8 @@ const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("kv");
 pub(crate) struct Kv {
     /// None once it is closed.
     db: RwLock<Option<Database>>,
+    /// The table as of the last commit, if it was read since: to open it takes longer than to find a key in it.
+    newest: RwLock<Option<Arc<Table>>>,
     pub(crate) reserve: Reserve,
     queue: Mutex<Queue>,
     work: Condvar,
@@ -59,6 +61,7 @@ impl Kv {
         txn.commit().map_err(|e| e.to_string())?;
         Ok(Self {
             db: RwLock::new(Some(db)),
+            newest: RwLock::default(),
             reserve,
             broken: Mutex::default(),
             queue: Mutex::new(Queue::default()),
@@ -77,7 +80,29 @@ impl Kv {
     fn read<T>(&self, read: impl FnOnce(&Table) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let db = self.db.read();
         let db = db.as_ref().ok_or(StoreError::Closed)?;
-        read(&table_of(db)?)
+        let found = self.newest.read().clone();
+        let table = match found {
+            Some(table) => table,
+            None => self.open_newest(db)?,
+        };
+        read(&table)
+    }
+
+    fn open_newest(&self, db: &Database) -> Result<Arc<Table>, StoreError> {
+        // Opened under the lock: what is opened before a commit must not be put there after it.
+        let mut newest = self.newest.write();
+        if let Some(table) = &*newest {
+            return Ok(Arc::clone(table));
+        }
+        let table = Arc::new(table_of(db)?);
+        *newest = Some(Arc::clone(&table));
+        Ok(table)
+    }
+
+    /// There is a later state than what [`Self::read`] has opened.
+    fn forget_newest(&self) {
+        let opened = self.newest.write().take();
+        drop(opened);
     }
 
     pub(crate) fn get(

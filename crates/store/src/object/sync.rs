@@ -114,7 +114,7 @@ impl Object {
         mut objects: Vec<Arc<Self>>,
         done: Box<dyn FnOnce(Result<(), StoreError>) + Send>,
     ) {
-        // Always locked in the same order; nobody else locks more than one turn.
+        // Always locked in the same order, as by who removes many; nobody else locks more than one turn.
         objects.sort_by_key(|object| object.inode);
         objects.dedup_by_key(|object| object.inode);
         let mut turns: Vec<_> = objects.iter().map(|object| object.turn.lock()).collect();

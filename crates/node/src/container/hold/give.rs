@@ -161,8 +161,7 @@ impl Container {
         let now = self.env.clock.now();
         let (epoch, _) = Self::reign(&st, now)?;
         let member = st.chain.view().is_some_and(|view| view.lists(by.node()));
-        let others = st.leases.holders(now, inode);
-        let alone = others.iter().all(|session| *session == by);
+        let alone = st.leases.holders(now, inode).all(|session| session == by);
         // A kernel of this host may read an open file by itself, and maps outlive descriptors.
         let open = !self.env.sessions.open_among(&[inode]).is_empty() || self.unseen.has(inode);
         let busy = st.transactions.holds_inode(inode) || st.leases.has_changes(inode);
@@ -193,7 +192,7 @@ impl Container {
             mutations: vec![row(chunk, Some(hold))],
             ..Batch::default()
         };
-        let seq = self.order(&mut st, now, &batch, true)?;
+        let seq = self.order(&mut st, now, batch, true)?;
         debug_assert_eq!(seq, token.seq, "nothing is ordered under the same lock");
         st.away.holds.given(chunk, hold);
         st.leases.note_reader(inode, by);

@@ -290,7 +290,7 @@ impl Container {
             mutations: vec![row(chunk, None)],
             ..Batch::default()
         };
-        self.order(&mut st, now, &batch, true)?;
+        self.order(&mut st, now, batch, true)?;
         st.away.holds.removed(chunk);
         let writes = st.away.stays.remove(&chunk).unwrap_or(0);
         let habit = st.away.habits.entry(chunk).or_default();

@@ -357,6 +357,18 @@ fn what_never_left_a_deposed_owner_is_dropped() {
 }
 
 #[test]
+fn bytes_of_an_object_wait_for_the_commit_of_its_own_records() {
+    let mut script = Script::running(3);
+    let changed = script.propose(1, "a").unwrap();
+    script.propose(1, "b of another object").unwrap();
+    let chain = &script.hosts[&n(1)].chain;
+    assert!(chain.committed() < changed.seq);
+    assert_eq!(chain.content_version_of(changed.seq), changed);
+    let unchanged = chain.content_version_of(Seq::ZERO);
+    assert_eq!(unchanged, chain.committed_version());
+}
+
+#[test]
 fn an_owner_that_goes_on_gives_out_bytes_as_of_its_last_record() {
     let mut script = Script::running(3);
     script.propose(1, "a").unwrap();
