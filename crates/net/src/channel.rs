@@ -179,8 +179,7 @@ impl FrameReader {
             if wire.is_empty() {
                 break;
             }
-            tls.read_tls(&mut Pieces(&mut wire))
-                .map_err(|error| Ended::Io(error.kind()))?;
+            feed(&mut tls, &mut wire)?;
         }
         drop(tls);
         if self.assembler.is_inside_a_frame() {
@@ -188,6 +187,22 @@ impl FrameReader {
         }
         Ok(())
     }
+}
+
+/// Gives `tls` as much of `wire`, which is not empty, as it holds at once: whole records, and the beginning of one. It would
+/// shrink its buffer each time that it was left with nothing, and grow it again.
+fn feed(tls: &mut Connection, wire: &mut &[u8]) -> Result<(), Ended> {
+    let all = wire.len();
+    while !wire.is_empty() {
+        match tls.read_tls(&mut Pieces(wire)) {
+            // Behind the end of the session, which says nothing.
+            Ok(0) => *wire = &[],
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidData && wire.len() < all => break,
+            Err(error) => return Err(Ended::Io(error.kind())),
+        }
+    }
+    Ok(())
 }
 
 /// Bytes that are copied piece by piece.

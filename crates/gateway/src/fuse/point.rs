@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::options::MountOptions;
+use super::session::REQUEST_PAGES;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
@@ -14,6 +15,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use thiserror::Error;
+use tracing::debug;
 
 /// The type that `/proc/mounts` shows.
 pub(crate) const FS_TYPE: &str = "fuse.perigee";
@@ -166,6 +168,10 @@ pub(crate) fn attach(path: &Path, options: &MountOptions) -> Result<Device, Moun
 
 fn attach_directly(path: &Path, options: &MountOptions) -> Result<Device, MountError> {
     use std::os::fd::AsFd;
+    // Each connection has the limit of when it was made.
+    if let Err(error) = allow_pages(REQUEST_PAGES) {
+        debug!(%error, "direct requests of 1 MiB go in two parts where a buffer begins within a page");
+    }
     let device = Device::open().map_err(|source| MountError::Device { source })?;
     let refused = |source: io::Error| MountError::Refused {
         path: path.to_owned(),
@@ -292,6 +298,17 @@ fn unescape(field: &[u8]) -> Vec<u8> {
         rest = if value.is_some() { &after[3..] } else { after };
     }
     plain
+}
+
+/// Lets the kernel put so many pages into one request, on this host: 256 unless somebody allowed more, one too few for a
+/// MiB that begins within a page. Kernels before 6.12 have no such limit to set.
+fn allow_pages(pages: u16) -> io::Result<()> {
+    const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+    let limit = std::fs::read_to_string(LIMIT)?;
+    match limit.trim().parse::<u32>() {
+        Ok(limit) if limit >= u32::from(pages) => Ok(()),
+        _ => std::fs::write(LIMIT, pages.to_string()),
+    }
 }
 
 /// Lets the kernel read ahead on this mount by more than the 128 KiB that FUSE starts with.

@@ -147,6 +147,8 @@ const REQUEST_HEAD_LEN: usize = 4096;
 /// The largest request: a write of [`IO_LEN_MAX`] and what comes before its data.
 const REQUEST_LEN_MAX: usize = IO_LEN_MAX + REQUEST_HEAD_LEN;
 const PAGE_LEN: usize = 4096;
+/// Pages of the largest request: a program's buffer that begins within a page reaches into one more.
+pub(crate) const REQUEST_PAGES: u16 = (IO_LEN_MAX / PAGE_LEN) as u16 + 1;
 
 /// A started session.
 pub(crate) struct Started {
@@ -264,7 +266,7 @@ fn answer(request: &InitRequest, facts: &KernelFacts, options: &MountOptions) ->
         max_background: options.max_background,
         congestion_threshold: options.max_background.div_ceil(4) * 3,
         max_write: IO_LEN_MAX as u32,
-        max_pages: (IO_LEN_MAX / PAGE_LEN) as u16,
+        max_pages: REQUEST_PAGES,
         // Backing files lie in a file system that is not itself stacked.
         max_stack_depth: u32::from(facts.passthrough),
     }

@@ -258,15 +258,31 @@ impl Container {
             Err(failed) => answer(Err(failed)),
             Ok((range, owed, None)) => self.settle(owed, Ok(range), answer),
             Ok((range, owed, Some(seq))) => {
+                // Members fetch as soon as there is a record; where there are none it goes to the disk with the checksums.
+                let flushed = self
+                    .is_only_copy()
+                    .then(|| self.flush_before_record(request.inode));
                 let me = self.clone();
                 self.env.runtime.spawn(async move {
                     let record = owed.commit;
+                    let here = async {
+                        match flushed {
+                            Some(syncing) => me.synced_here(request.inode, syncing?).await,
+                            None => me.sync_here(request.inode).await,
+                        }
+                    };
+                    let recorded = async {
+                        match record {
+                            Some(record) => me.committed(record).await,
+                            None => Ok(()),
+                        }
+                    };
                     // At once: members install what they fetch when they hear of the commit, and a kernel that is to
                     // forget may wait for a read that waits for them.
                     let everywhere = async {
-                        if let Some(record) = record {
-                            me.committed(record).await?;
-                        }
+                        // What fails here is begun again below, and told of there.
+                        let (recorded, _): (_, Result<(), Failed>) = tokio::join!(recorded, here);
+                        recorded?;
                         me.data_everywhere(request.inode, seq).await
                     };
                     let (paid, everywhere) = tokio::join!(me.pay(owed), everywhere);
@@ -277,6 +293,11 @@ impl Container {
             }
         }
         Ok(())
+    }
+
+    /// Whether no other member has to have what is written here.
+    fn is_only_copy(&self) -> bool {
+        self.others(&self.state.lock()).is_empty()
     }
 
     /// The same; first takes back what other sessions keep of the file. Who is shown the write can rely on it that nobody is
@@ -479,7 +500,9 @@ impl Container {
                 return Err(self.unrecorded(&mut st, now, request));
             }
             owed.commit = seq.map(|seq| st.chain.version_at(seq));
-            self.hurry(&mut st);
+            if !self.others(&st).is_empty() {
+                self.hurry(&mut st);
+            }
         } else if full {
             self.record_writes(&mut st, now, inode);
         }

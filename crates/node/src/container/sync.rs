@@ -1,6 +1,6 @@
 //! Putting what was written on the disks of all members: for fsync, and before another host is shown it.
 
-use super::{Container, Elsewhere, Failed};
+use super::{Container, Elsewhere, Failed, File};
 use bytes::Bytes;
 use perigee_meta::Kind;
 use perigee_proto::message::data::SyncData;
@@ -11,6 +11,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, error, warn};
+
+/// What becomes of putting a file on this node's disk.
+pub(super) type Syncing = tokio::sync::oneshot::Receiver<Result<(), StoreError>>;
 
 /// While somebody waits for members' data, these hear so often what is committed.
 const ANNOUNCED_EACH: Duration = Duration::from_millis(30);
@@ -175,11 +178,7 @@ impl Container {
 
     /// Puts this node's copy on its disk.
     pub(super) async fn sync_here(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
-        let file = match self.file(inode) {
-            Ok(file) => file,
-            Err(StoreError::Removed { .. }) => return Err(Errno::ESTALE.into()),
-            Err(error) => return Err(self.store_refused(&error).into()),
-        };
+        let file = self.file_to_sync(inode)?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let synced = self.env.runtime.spawn_blocking(move || {
             // The receiver may have gone: then nobody wants to know.
@@ -187,7 +186,29 @@ impl Container {
                 .sync(Box::new(move |result| _ = sender.send(result)));
         });
         synced.await.map_err(|_| Errno::EIO)?;
-        match receiver.await {
+        self.synced_here(inode, receiver).await
+    }
+
+    /// Flushes this node's copy to its disk, on this thread. The rest of [`Self::sync_here`] goes with the record that the
+    /// caller asks for next: its end is awaited by [`Self::synced_here`].
+    pub(super) fn flush_before_record(&self, inode: InodeId) -> Result<Syncing, Failed> {
+        let file = self.file_to_sync(inode)?;
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        // The receiver may have gone: then nobody wants to know.
+        let done = move |result| _ = sender.send(result);
+        file.object.sync_in_company(Box::new(done));
+        Ok(receiver)
+    }
+
+    fn file_to_sync(&self, inode: InodeId) -> Result<Arc<File>, Failed> {
+        self.file(inode).map_err(|error| match error {
+            StoreError::Removed { .. } => Errno::ESTALE.into(),
+            error => self.store_refused(&error).into(),
+        })
+    }
+
+    pub(super) async fn synced_here(&self, inode: InodeId, syncing: Syncing) -> Result<(), Failed> {
+        match syncing.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 error!(%inode, %error, "sync failed");

@@ -47,6 +47,12 @@ impl Plan {
     }
 }
 
+/// Whether another commit is about to be asked for.
+enum Company {
+    None,
+    Expected,
+}
+
 /// From so many files to flush on, the whole file system is brought to the disk.
 const WHOLE_MIN: usize = 32;
 
@@ -79,6 +85,20 @@ impl Object {
     ///
     /// Errors, through `done`: `ReadOnly` when the disk failed: the container takes no more writes here.
     pub fn sync(self: &Arc<Self>, done: Box<dyn FnOnce(Result<(), StoreError>) + Send>) {
+        self.sync_with(done, Company::None);
+    }
+
+    /// [`Object::sync`], whose checksums and validity go with a commit that the caller is about to ask for, or
+    /// wait a tenth of a second.
+    pub fn sync_in_company(self: &Arc<Self>, done: Box<dyn FnOnce(Result<(), StoreError>) + Send>) {
+        self.sync_with(done, Company::Expected);
+    }
+
+    fn sync_with(
+        self: &Arc<Self>,
+        done: Box<dyn FnOnce(Result<(), StoreError>) + Send>,
+        company: Company,
+    ) {
         let mut turn = self.turn.lock();
         let result = self.sync_data(&mut turn);
         match result {
@@ -86,7 +106,10 @@ impl Object {
                 let change = turn.submitted;
                 let object = Arc::clone(self);
                 let finish: Done = Box::new(move |result| done(object.finish_sync(change, result)));
-                self.core.kv.submit(batch, finish);
+                match company {
+                    Company::None => self.core.kv.submit(batch, finish),
+                    Company::Expected => self.core.kv.submit_lazy(batch, Some(finish)),
+                }
             }
             Ok(None) => {
                 drop(turn);
@@ -259,7 +282,7 @@ impl Object {
             sums: if is_small {
                 UnsavedSums::default()
             } else {
-                body.sums.unsaved(turn.submitted)
+                body.sums.unsaved(turn.submitted, self.committed())
             },
         }
     }

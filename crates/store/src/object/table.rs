@@ -6,7 +6,7 @@ use crate::kv::key::{self, Part, Tag};
 use crate::sums::{GROUP_BLOCKS, GROUP_LEN};
 use perigee_types::limits::BLOCK_LEN;
 use perigee_types::{ByteRange, InodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Groups in memory beyond which saved ones are dropped: 16 MiB, which cover 16 GiB of data.
 const GROUPS_MAX: usize = 1 << 16;
@@ -26,6 +26,8 @@ struct Group {
 #[derive(Debug, Default)]
 pub(super) struct SumTable {
     groups: BTreeMap<u64, Group>,
+    /// Groups that may have changed since they were stored: a sync of a large file need not look at all.
+    changed: BTreeSet<u64>,
     /// Stored groups from this one on are gone, since this change.
     cut: Option<(u64, u64)>,
 }
@@ -194,6 +196,7 @@ impl SumTable {
                 });
             group.sums[at..at + part.len()].copy_from_slice(part);
             group.change = change;
+            self.changed.insert(block / GROUP_BLOCKS);
             block += part.len() as u64;
             rest = more;
         }
@@ -211,6 +214,7 @@ impl SumTable {
             let to = (blocks.end - base).min(GROUP_BLOCKS) as usize;
             group.sums[from..to].fill(0);
             group.change = change;
+            self.changed.insert(index);
         }
     }
 
@@ -219,20 +223,27 @@ impl SumTable {
         let whole = block.div_ceil(GROUP_BLOCKS);
         self.clear(block..whole * GROUP_BLOCKS, change);
         self.groups.split_off(&whole);
+        self.changed.split_off(&whole);
         let from = self.cut.map_or(whole, |(old, _)| old.min(whole));
         self.cut = Some((from, change));
     }
 
-    /// What changed after `saved`.
-    pub(super) fn unsaved(&self, saved: u64) -> UnsavedSums {
+    /// What changed after `saved`. `committed` is the last change that is stored, and not after `saved`.
+    pub(super) fn unsaved(&mut self, saved: u64, committed: u64) -> UnsavedSums {
+        let Self {
+            groups, changed, ..
+        } = self;
+        let mut unsaved = Vec::new();
+        // What is queued after `committed` may be refused, and be asked for again.
+        changed.retain(|index| {
+            let group = groups.get(index).filter(|group| group.change > committed);
+            let new = group.filter(|group| group.change > saved);
+            unsaved.extend(new.map(|group| (*index, group.sums.clone())));
+            group.is_some()
+        });
         UnsavedSums {
             cut: self.cut.filter(|&(_, at)| at > saved).map(|(from, _)| from),
-            groups: self
-                .groups
-                .iter()
-                .filter(|(_, group)| group.change > saved)
-                .map(|(&index, group)| (index, group.sums.clone()))
-                .collect(),
+            groups: unsaved,
         }
     }
 }
