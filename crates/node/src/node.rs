@@ -288,6 +288,9 @@ impl Node {
         self.quiesce().await;
         self.tasks.shutdown().await;
         self.network.shutdown().await;
+        for container in self.env.all_containers() {
+            container.store_rows();
+        }
         if let Err(error) = self.env.store.close() {
             error!(%error, "store not closed cleanly");
         }

@@ -192,7 +192,8 @@ impl Pull {
     }
 
     /// Takes over what the disk knows of one object, at a start. Where it does not know what is needed, that is content
-    /// as of `applied`, the last record that this node has carried out: a member that has not heard of it would give older.
+    /// as of `applied`, the last record whose rows this node has stored, or a later one: what comes after it is gone through again, and a
+    /// member that has not heard of it would give older.
     /// What others have of such blocks may be bad, too: they are asked for one by one.
     pub fn restore(&mut self, inode: InodeId, mut invalid: RegionMap, applied: Version) {
         let unknown = invalid.need_where_unknown(applied);

@@ -142,9 +142,9 @@ fn a_file_that_was_replaced_just_before_a_crash_is_whole() {
     // One that lies among the keys, and one that is a file of the disk.
     let lengths = [4 << 10, 64 << 10];
     let (mut old, mut new) = (0, 0);
-    // Objects that nobody reaches are taken away after 20 ms, and records that nobody waits for leave after 30 ms.
+    // Objects that nobody reaches are taken away after 20 ms, and records that nobody waits for leave after 150 ms.
     let mut directory = cluster.mount(1).unwrap();
-    for moment in [5, 20, 23, 25, 27, 29, 32, 60] {
+    for moment in [20, 140, 155, 165, 175, 185, 200, 230, 300] {
         let place = |len: usize| directory.join(format!("f{len}"));
         let put = |path: &Path, len: usize, byte: u8| {
             let mut file = std::fs::File::create(path).unwrap();
@@ -173,5 +173,5 @@ fn a_file_that_was_replaced_just_before_a_crash_is_whole() {
         }
     }
     eprintln!("{old} old and {new} new files");
-    assert_eq!(old + new, 16);
+    assert!(old > 0 && new > 0, "no crash was beside the record");
 }

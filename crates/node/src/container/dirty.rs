@@ -10,7 +10,7 @@ pub(super) const REPLACED_WAIT: Span = Span::from_millis(30_000);
 /// For how long a file is left alone before what was replaced in it gets its record.
 pub(super) const QUIET_WAIT: Span = Span::from_millis(2_000);
 /// What is kept for a checkpoint waits for so long, to share its record with more of it.
-const KEPT_WAIT: Span = Span::from_millis(30);
+pub(super) const KEPT_WAIT: Span = Span::from_millis(30);
 /// A file that grew by so much does not wait for others that share its record's way.
 const GROWN_BYTES_MAX: u64 = 4 << 20;
 /// A file with so many bytes replaced does not wait, lest the next fsync take long.

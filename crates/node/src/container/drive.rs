@@ -194,15 +194,19 @@ impl Container {
         let trims = write
             .trim_through
             .is_some_and(|through| through > st.applied.seq);
-        if trims || st.applies_at().is_some_and(|at| at <= self.env.clock.now()) {
+        if trims {
             apply(st, self.id, &mut batch);
         }
         self.submit(st, batch, Some(id));
+        // Behind the log, for which somebody waits.
+        if st.applies_at().is_some_and(|at| at <= self.env.clock.now()) {
+            self.apply_now(st);
+        }
     }
 
     /// Committed effects go to the disk, if any wait for that.
     pub(super) fn apply_now(self: &Arc<Self>, st: &mut State) {
-        if st.unsubmitted.is_some() {
+        if st.unsubmitted.is_some() && !matches!(st.role, Role::Outside) {
             let mut batch = WriteBatch::default();
             apply(st, self.id, &mut batch);
             self.submit(st, batch, None);
@@ -228,10 +232,15 @@ impl Container {
         // Rows alone keep nobody waiting.
         st.persisting += u32::from(persist.is_some());
         let me = self.clone();
-        self.env.store.submit(
-            batch,
-            Box::new(move |result| me.submitted(persist, applied.seq, result)),
-        );
+        let done = move |result: Result<(), _>| match result {
+            Ok(()) => me.submitted(persist, applied.seq, Ok(())),
+            // A store that takes nothing more says so at once, to who has the container's lock.
+            Err(error) => {
+                let runtime = me.env.runtime.clone();
+                runtime.spawn(async move { me.submitted(persist, applied.seq, Err(error)) });
+            }
+        };
+        self.env.store.submit(batch, Box::new(done));
     }
 
     /// A batch is on the disk, or the disk failed.
@@ -490,10 +499,10 @@ impl Container {
             {
                 if at > now {
                     next = next.min(at);
-                } else if st.gathering.is_empty() {
+                } else if st.gathering.is_empty() || at + APPLY_AFTER <= now {
                     self.apply_now(&mut st);
                 }
-                // Otherwise they go with the next write of the log.
+                // Otherwise they follow the next write of the log.
             }
             if now.since(st.swept) > SWEEP {
                 st.swept = now;

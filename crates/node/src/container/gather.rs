@@ -17,6 +17,8 @@ const CONTENT_BYTES: u64 = 4 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     since: Option<Tick>,
+    /// What waits no longer than until then.
+    until: Option<Tick>,
     records: usize,
     bytes: usize,
     content: u64,
@@ -64,6 +66,16 @@ impl Gathering {
         }
     }
 
+    /// Something has to be sent, at `until` at the latest.
+    pub(super) fn begin_until(&mut self, now: Tick, until: Tick) -> Due {
+        if self.until.is_some_and(|before| before <= until) {
+            return self.begin(now);
+        }
+        self.until = Some(until);
+        _ = self.begin(now);
+        Due::Changed
+    }
+
     /// A record has to be sent.
     pub(super) fn add(&mut self, now: Tick, weight: Weight) -> Due {
         let begun = self.begin(now);
@@ -89,11 +101,11 @@ impl Gathering {
     /// When it is to be sent, if anything is.
     pub(super) fn due(&self) -> Option<Tick> {
         let since = self.since?;
-        Some(if self.is_full() {
-            since
-        } else {
-            since + LINGER
-        })
+        let due = match self.is_full() {
+            true => since,
+            false => since + LINGER,
+        };
+        Some(self.until.map_or(due, |until| due.min(until)))
     }
 
     /// All of it is on its way, or nobody's any more.
@@ -125,6 +137,10 @@ mod tests {
         assert_eq!(group.due(), Some(BEGAN));
         group.clear();
         assert!(group.is_empty());
+        assert_eq!(group.begin(BEGAN), Due::Changed);
+        assert_eq!(group.begin_until(BEGAN, later), Due::Changed);
+        assert_eq!(group.begin_until(later, BEGAN + LINGER), Due::AsBefore);
+        assert_eq!(group.due(), Some(later));
         let (bytes, content) = (BYTES, CONTENT_BYTES);
         for large in [Weight { bytes, ..small }, Weight { content, ..small }] {
             group.clear();

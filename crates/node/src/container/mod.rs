@@ -161,6 +161,8 @@ pub(crate) struct State {
     gathering: gather::Gathering,
     /// Somebody waits for what is not yet sent.
     urgent: bool,
+    /// When members heard last what is committed because somebody waits for their data.
+    announced: Tick,
     commit_waiters: BTreeMap<Seq, Vec<Waiter>>,
     /// A log write is on its way to the disk; the next one gathers until it is there.
     persisting: u32,

@@ -90,6 +90,7 @@ impl Container {
             full_at: None,
             lies_since: None,
             urgent: false,
+            announced: Tick(0),
             commit_waiters: BTreeMap::new(),
             persisting: 0,
             log_rows: rows,

@@ -6,7 +6,7 @@
 //!
 //! Lock order: a file's `still`, then its `keeping`, then the container's state.
 
-use super::dirty::{Effect, Taken};
+use super::dirty::{Effect, KEPT_WAIT, Taken};
 use super::in_place::sha256;
 use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, Failed, File, State};
@@ -392,6 +392,7 @@ impl Container {
             kill_privileges: false,
         };
         st.take_write(target, &taken);
+        _ = st.gathering.begin_until(now, now + KEPT_WAIT);
         self.wake.notify_one();
     }
 

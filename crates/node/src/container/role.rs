@@ -145,6 +145,11 @@ impl Container {
         }
     }
 
+    /// Rows that wait go to the disk with the store's last commit: the next start need not go through their records again.
+    pub(crate) fn store_rows(self: &Arc<Self>) {
+        self.apply_now(&mut self.state.lock());
+    }
+
     /// How this node comes to own it: who gave it away is still a member.
     fn note_reign(&self, st: &mut State, next: Role) {
         let now = self.env.clock.now();

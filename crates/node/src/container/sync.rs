@@ -135,6 +135,19 @@ impl Container {
         self.step(perigee_replica::Input::Announce);
     }
 
+    /// The same, unless they have just heard it: many may wait at once.
+    fn announce_again(self: &Arc<Self>) {
+        {
+            let mut st = self.state.lock();
+            let now = self.env.clock.now();
+            if now.since(st.announced).as_duration() < ANNOUNCED_EACH / 2 {
+                return;
+            }
+            st.announced = now;
+        }
+        self.announce();
+    }
+
     /// fsync: returns when every current member has it on disk.
     pub(crate) async fn sync(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         self.take_in_unseen(inode).await?;
@@ -233,7 +246,7 @@ impl Container {
         loop {
             match tokio::time::timeout(ANNOUNCED_EACH, &mut work).await {
                 Ok(done) => return done,
-                Err(_) => self.announce(),
+                Err(_) => self.announce_again(),
             }
         }
     }

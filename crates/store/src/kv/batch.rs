@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub enum Space {
     /// The replicated state: effects of committed records alone.
     State(ContainerId),
-    /// The replicated log; keys are sequence numbers, big-endian.
+    /// The replicated log; keys begin with sequence numbers, big-endian.
     Log(ContainerId),
     /// What this node alone knows: promises, positions.
     Local(ContainerId),
