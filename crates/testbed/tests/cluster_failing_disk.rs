@@ -152,4 +152,11 @@ fn no_call_elsewhere_fails_when_the_disk_of_an_owner_does() {
     });
     assert_eq!(failed.into_inner().unwrap(), Vec::<String>::new());
     replaced.unwrap();
+    // Its daemon goes on for its programs, and ends when it is told to.
+    let names = wait::until("names through the node with the failed disk", LIMIT, || {
+        let names = fs::read_dir(there.join("of-2")).map(Iterator::count);
+        Ok(names.ok().filter(|names| *names >= 400))
+    });
+    names.unwrap();
+    cluster.down().unwrap();
 }
