@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::options::MountOptions;
 use super::session::REQUEST_PAGES;
+use perigee_types::limits::IO_LEN_MAX;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
@@ -179,7 +180,7 @@ fn attach_directly(path: &Path, options: &MountOptions) -> Result<Device, MountE
     };
     let mode = path.metadata().map_err(refused)?.mode();
     let mut data = format!(
-        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions",
+        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions,max_read={IO_LEN_MAX}",
         device.as_fd().as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
@@ -210,7 +211,7 @@ fn attach_by_helper(path: &Path, options: &MountOptions) -> Result<Device, Mount
     let no_helper = |source: io::Error| MountError::NoHelper { source };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(no_helper)?;
     let mut words = format!(
-        "fsname={},subtype=perigee,default_permissions",
+        "fsname={},subtype=perigee,default_permissions,max_read={IO_LEN_MAX}",
         options.source
     );
     let extra = [
@@ -301,7 +302,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 }
 
 /// Lets the kernel put so many pages into one request, on this host: 256 unless somebody allowed more, one too few for a
-/// MiB that begins within a page. Kernels before 6.12 have no such limit to set.
+/// MiB that begins within a page. What it reads in one request `max_read` bounds all the same. Kernels before 6.12 have no such
+/// limit to set.
 fn allow_pages(pages: u16) -> io::Result<()> {
     const LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
     let limit = std::fs::read_to_string(LIMIT)?;
