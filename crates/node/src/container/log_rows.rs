@@ -116,10 +116,10 @@ fn row_of(key: &[u8], value: &[u8]) -> Option<(Seq, Vec<Entry>)> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
+    use super::super::empty_store;
     use super::*;
     use bytes::Bytes;
-    use perigee_store::{StoreIdentity, StoreOptions};
-    use perigee_types::{Epoch, NodeId, Rng, Version};
+    use perigee_types::{Epoch, Rng, Version};
 
     const C: ContainerId = ContainerId(3);
 
@@ -179,13 +179,7 @@ mod tests {
 
     #[test]
     fn a_log_is_read_as_it_was_written() {
-        let dir = tempfile::tempdir().unwrap();
-        let identity = StoreIdentity {
-            cluster: 1,
-            node: NodeId(1),
-        };
-        let path = dir.path().join("s");
-        let store = Store::create_with(&path, identity, StoreOptions::default()).unwrap();
+        let (_dir, store) = empty_store();
         for seed in 1..=20 {
             let mut rng = Rng::new(seed);
             let id = ContainerId(seed as u32);
@@ -205,13 +199,7 @@ mod tests {
 
     #[test]
     fn rows_of_one_record_each_are_read_too() {
-        let dir = tempfile::tempdir().unwrap();
-        let identity = StoreIdentity {
-            cluster: 1,
-            node: NodeId(1),
-        };
-        let path = dir.path().join("s");
-        let store = Store::create_with(&path, identity, StoreOptions::default()).unwrap();
+        let (_dir, store) = empty_store();
         let mut rng = Rng::new(5);
         let mut plain = Plain::default();
         while plain.entries.len() < 10 {

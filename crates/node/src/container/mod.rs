@@ -19,7 +19,6 @@ mod in_force;
 mod in_place;
 mod install;
 mod intents;
-mod io;
 mod locks;
 mod log_rows;
 mod logged;
@@ -28,6 +27,7 @@ mod moves;
 mod nobody;
 mod open;
 mod past;
+mod read;
 mod reap;
 mod refill;
 mod repeat;
@@ -41,6 +41,7 @@ mod uncertain;
 mod unseen;
 mod view;
 mod visitors;
+mod write;
 
 use crate::env::Env;
 use crate::heat::Heat;
@@ -65,9 +66,9 @@ use visitors::Visitors;
 pub(crate) use execute::{Request, Told, changes};
 pub(crate) use heal::Damage;
 pub(crate) use hold::{AsHolder, is_well_formed};
-pub(crate) use io::WriteRequest;
 pub(crate) use role::Standing;
 pub(crate) use unseen::ThroughDaemon;
+pub(crate) use write::WriteRequest;
 
 /// Why a container's owner-side work did not happen here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -411,4 +412,19 @@ impl Container {
         let listed = view.flat_map(|view| view.chain.iter().copied());
         listed.filter(|node| *node != self.env.me).collect()
     }
+}
+
+/// A store without anything, and its folder.
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+fn empty_store() -> (tempfile::TempDir, Arc<perigee_store::Store>) {
+    let dir = tempfile::tempdir().unwrap();
+    let identity = perigee_store::StoreIdentity {
+        cluster: 1,
+        node: NodeId(1),
+    };
+    let options = perigee_store::StoreOptions::default();
+    let store =
+        perigee_store::Store::create_with(&dir.path().join("s"), identity, options).unwrap();
+    (dir, store)
 }

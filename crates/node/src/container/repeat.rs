@@ -6,7 +6,7 @@
 use super::dirty::{Effect, Pending, Taken};
 use super::drive::decode_batch;
 use super::execute::Owed;
-use super::io::{WriteRequest, touched};
+use super::write::{WriteRequest, touched};
 use super::{Container, Elsewhere, Failed, File, State};
 use perigee_meta::Seen;
 use perigee_replica::RegionMap;

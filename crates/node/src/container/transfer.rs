@@ -505,8 +505,8 @@ fn file_of(container: ContainerId, key: &[u8], value: &[u8]) -> Option<(InodeId,
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
+    use super::super::empty_store;
     use super::*;
-    use perigee_store::{Store, StoreIdentity, StoreOptions};
     use perigee_types::Rng;
 
     const C: ContainerId = ContainerId(3);
@@ -514,13 +514,7 @@ mod tests {
     type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
     fn snapshot_of(rows: &Rows) -> (tempfile::TempDir, Snapshot) {
-        let dir = tempfile::tempdir().unwrap();
-        let identity = StoreIdentity {
-            cluster: 1,
-            node: NodeId(1),
-        };
-        let path = dir.path().join("s");
-        let store = Store::create_with(&path, identity, StoreOptions::default()).unwrap();
+        let (dir, store) = empty_store();
         let mut batch = WriteBatch::default();
         for (key, value) in rows {
             batch.put(Space::State(C), key, value);

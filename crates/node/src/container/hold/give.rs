@@ -2,7 +2,7 @@
 
 use super::super::dirty::Effect;
 use super::super::execute::Owed;
-use super::super::io::WriteRequest;
+use super::super::write::WriteRequest;
 use super::super::{Container, Elsewhere, Failed, State};
 use super::row;
 use perigee_meta::Touched;

@@ -1,7 +1,7 @@
 //! The side of the holder: it writes in place, sends what it wrote, and answers calls.
 
 use super::super::dirty::{QUIET_WAIT, REPLACED_WAIT};
-use super::super::io::WriteRequest;
+use super::super::write::WriteRequest;
 use super::super::{Container, Elsewhere, Failed, State};
 use super::taken::{SHARE_BYTES, SHARE_RANGES};
 use bytes::{Bytes, BytesMut};

@@ -1,4 +1,4 @@
-//! Reading, writing and syncing files at the owner.
+//! Writing files at the owner, and what becomes a record of it.
 
 use super::dirty::{self, Effect, Pending, RECORD_RANGES_MAX, Taken};
 use super::execute::Owed;
@@ -8,25 +8,20 @@ use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
 use perigee_meta::past::is_kept_file;
-use perigee_meta::stripe::{
-    Cuts, UNIT, admit_read, admit_unspread, admit_unspread_write, admit_write,
-};
+use perigee_meta::stripe::{Cuts, admit_unspread_write, admit_write};
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
-use perigee_proto::message::file::{At, Whence};
+use perigee_proto::message::file::At;
+use perigee_replica::Role;
 use perigee_replica::chunk::Access;
 use perigee_replica::work::Done;
-use perigee_replica::{ChainView, Role};
 use perigee_store::StoreError;
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{
-    Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
+    Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Tick, Version,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, error};
-
-/// How often a read is done again because of what came while its bytes were put on all members.
-const READS_MAX: u32 = 2;
 
 /// How long a write goes on taking back what other sessions keep.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -615,166 +610,6 @@ impl Container {
         }
     }
 
-    /// Reads at the owner. `grant`: the session would like to read its own node's copy next.
-    pub(crate) fn read(
-        self: &Arc<Self>,
-        session: SessionId,
-        inode: InodeId,
-        offset: u64,
-        len: u32,
-        grant: bool,
-        answer: Answer<(Bytes, Span)>,
-    ) {
-        let local = session.node() == self.env.me;
-        if local {
-            let now = self.env.clock.now();
-            let range = ByteRange::with_len(offset, u64::from(len));
-            let held = {
-                let mut st = self.state.lock();
-                let reign = Self::reign(&st, now).map(|_| ());
-                // Pages that this host's kernel takes up while the container goes to another owner nobody would tell it of.
-                let closed = st.leases.is_closed().then_some(Elsewhere::NotReady);
-                if let Some(elsewhere) = reign.err().or(closed) {
-                    drop(st);
-                    return answer(Err(elsewhere.into()));
-                }
-                let access = st.reading(inode, session);
-                st.away.on_other(inode, range);
-                st.is_held_up(inode, range, access, &[])
-            };
-            if !held {
-                let bytes = self.read_object(inode, offset, len);
-                // Asked after the read: a write that it may have met had begun before.
-                if !self.abroad.has(inode) {
-                    return answer(self.or_elsewhere(bytes.map(|bytes| (bytes, Span::ZERO))));
-                }
-            }
-        }
-        let me = self.clone();
-        self.env.runtime.spawn(async move {
-            let result = me.read_for_other(session, inode, offset, len, grant).await;
-            answer(me.or_elsewhere(result));
-        });
-    }
-
-    /// What another host is shown is on every member first (law 3).
-    async fn read_for_other(
-        self: &Arc<Self>,
-        session: SessionId,
-        inode: InodeId,
-        offset: u64,
-        len: u32,
-        grant: bool,
-    ) -> Result<(Bytes, Span), Failed> {
-        let range = ByteRange::with_len(offset, u64::from(len));
-        let access = {
-            let mut st = self.state.lock();
-            // Whoever cedes has called back all who may hold pages.
-            if st.leases.is_closed() {
-                return Err(Elsewhere::NotReady.into());
-            }
-            let now = self.env.clock.now();
-            self.note_work(&mut st, now, session, (Done::Read, inode));
-            st.leases.note_reader(inode, session);
-            if st.alone.has(inode) {
-                self.look_often();
-            }
-            st.away.on_read(session, inode, range);
-            st.reading(inode, session)
-        };
-        if !range.is_empty() {
-            self.pass_holders(inode, range, access).await?;
-        }
-        self.take_in_unseen(inode).await?;
-        let mut read = self.read_past_changes(inode, offset, len).await?;
-        // What it has met may not be on every member yet. What comes while that is settled is shown too, if it can be: an
-        // answer that is older than the file's known length would end in zeros.
-        for round in 1.. {
-            if self.is_settled(inode)? {
-                break;
-            }
-            self.settle_writes(inode).await?;
-            if round == READS_MAX {
-                break;
-            }
-            let again = self.read_past_changes(inode, offset, len).await?;
-            let same = again == read;
-            read = again;
-            if same {
-                break;
-            }
-        }
-        let mut ttl = Span::ZERO;
-        if grant {
-            let now = self.env.clock.now();
-            let mut st = self.state.lock();
-            st.visitors.came();
-            let (_, until) = Self::reign(&st, now)?;
-            // A write since then would have found no lease to take back; a node that is no member is not told what its
-            // copy lacks.
-            let member = |view: &ChainView| view.lists(session.node());
-            if st.dirty.get(inode).is_none()
-                && !st.data_last.contains_key(&inode)
-                && !self.unseen.has(inode)
-                && st.may_keep(inode, session)
-                && st.chain.view().is_some_and(member)
-            {
-                let limit = st.leases.limit(now, session, until);
-                ttl = st.leases.grant(now, inode, session, limit);
-            }
-        }
-        Ok((read, ttl))
-    }
-
-    /// This node's copy, after every write that the read may have met has failed, or waits for its record.
-    async fn read_past_changes(
-        self: &Arc<Self>,
-        inode: InodeId,
-        offset: u64,
-        len: u32,
-    ) -> Result<Bytes, Failed> {
-        let me = self.clone();
-        let range = ByteRange::with_len(offset, u64::from(len));
-        let read = move || {
-            me.beside_writers(inode, |writer| match writer {
-                Some(writer) => {
-                    let refused = |error: StoreError| me.read_failed(inode, &error);
-                    let file = me.file(inode).map_err(refused)?;
-                    let _still = file.still.write();
-                    me.read_unseen(&file, range, writer).map_err(refused)
-                }
-                None => me.read_object(inode, offset, len),
-            })
-        };
-        self.look_past_changes(inode, read).await
-    }
-
-    /// What is seen of a file, after every write that the look may have met has failed, or waits for its record.
-    async fn look_past_changes<T: Send + 'static>(
-        self: &Arc<Self>,
-        inode: InodeId,
-        look: impl FnOnce() -> Result<T, Failed> + Send + 'static,
-    ) -> Result<T, Failed> {
-        let me = self.clone();
-        let seen = self.env.runtime.spawn_blocking(move || {
-            let seen = look();
-            me.pass_changes(inode)?;
-            seen
-        });
-        seen.await.map_err(|_| Errno::EIO)?
-    }
-
-    /// Waits until the writes that are on their way into the file have failed, or wait for their record. Blocks.
-    fn pass_changes(&self, inode: InodeId) -> Result<(), Failed> {
-        if self.state.lock().leases.has_changes(inode) {
-            let file = self
-                .file(inode)
-                .map_err(|error| self.store_refused(&error))?;
-            drop(file.still.write());
-        }
-        Ok(())
-    }
-
     /// Whether a write to a file that may be striped, or to a column, goes where its writer takes it to go.
     pub(super) fn admit_striped(
         &self,
@@ -795,110 +630,6 @@ impl Container {
             Some(cuts) => Ok(admit_write(attr.layout, end, cuts)?),
             // Also in the first chunk: what goes beyond the end of a cut would go with it later.
             None => Ok(admit_unspread_write(attr.layout, end)?),
-        }
-    }
-
-    /// Whether what was just read here of a file that may be striped, or of a column, is what its reader takes it for. No cut
-    /// that was not known of then had come before the read.
-    pub(crate) fn admit_read(
-        &self,
-        inode: InodeId,
-        range: ByteRange,
-        cuts: Option<Cuts>,
-    ) -> Result<(), Failed> {
-        let far = range.end > UNIT && self.env.directory.read().stripes_files();
-        if cuts.is_none() && !far {
-            return Ok(());
-        }
-        let st = self.state.lock();
-        Self::reign(&st, self.env.clock.now())?;
-        let layout = self.attr(&st, inode)?.layout;
-        match cuts {
-            Some(cuts) => Ok(admit_read(layout, cuts)?),
-            None => Ok(admit_unspread(layout, range.end)?),
-        }
-    }
-
-    /// This node's copy, when all that is asked for is valid here.
-    pub(crate) fn read_copy(&self, inode: InodeId, offset: u64, len: u32) -> Option<Bytes> {
-        let file = self.file(inode).ok()?;
-        match file.object.read_bytes(offset, len as usize) {
-            Ok(bytes) => Some(bytes),
-            Err(error) => {
-                // The owner is asked instead; what is corrupt here is fetched meanwhile.
-                self.read_failed(inode, &error);
-                None
-            }
-        }
-    }
-
-    /// Reads this node's copy; bytes that are corrupt or missing here come from another member.
-    pub(super) fn read_object(
-        &self,
-        inode: InodeId,
-        offset: u64,
-        len: u32,
-    ) -> Result<Bytes, Failed> {
-        let file = self
-            .file(inode)
-            .map_err(|error| self.read_failed(inode, &error))?;
-        let read = file.object.read_bytes(offset, len as usize);
-        read.map_err(|error| self.read_failed(inode, &error))
-    }
-
-    /// Finds data or a hole at the owner, for another host: what it is told is on every member.
-    pub(crate) async fn seek_for_other(
-        self: &Arc<Self>,
-        inode: InodeId,
-        offset: u64,
-        whence: Whence,
-    ) -> Result<u64, Failed> {
-        self.pass_holders(inode, ByteRange::new(0, u64::MAX), Access::Read)
-            .await?;
-        let me = self.clone();
-        let seek = move || me.seek(inode, offset, whence);
-        self.take_in_unseen(inode).await?;
-        let found = self.look_past_changes(inode, seek).await;
-        if self.unseen.has(inode) || !self.is_settled(inode)? {
-            self.settle_writes(inode).await?;
-        }
-        found
-    }
-
-    /// Finds data or a hole at the owner, for a program of this host.
-    pub(crate) async fn seek_here(
-        self: &Arc<Self>,
-        inode: InodeId,
-        offset: u64,
-        whence: Whence,
-    ) -> Result<u64, Failed> {
-        self.pass_holders(inode, ByteRange::new(0, u64::MAX), Access::Read)
-            .await?;
-        self.take_in_unseen(inode).await?;
-        self.seek(inode, offset, whence)
-    }
-
-    /// Finds data or a hole at the owner.
-    fn seek(&self, inode: InodeId, offset: u64, whence: Whence) -> Result<u64, Failed> {
-        let size = {
-            let st = self.state.lock();
-            Self::reign(&st, self.env.clock.now())?;
-            self.attr(&st, inode)?.size
-        };
-        if offset >= size {
-            return Err(Errno::ENXIO.into());
-        }
-        let file = self
-            .file(inode)
-            .map_err(|error| self.store_refused(&error))?;
-        let found = match whence {
-            Whence::Data => file.object.seek_data(offset),
-            Whence::Hole => file.object.seek_hole(offset),
-        };
-        match found.map_err(|error| self.store_refused(&error))? {
-            Some(at) if at < size => Ok(at),
-            _ if whence == Whence::Hole => Ok(size),
-            _ => Err(Errno::ENXIO.into()),
         }
     }
 }
