@@ -77,6 +77,11 @@ impl Drop for Changing {
 }
 
 impl State {
+    /// Whether no other member has to have what is written here.
+    fn is_only_copy(&self) -> bool {
+        self.chain.counted().next().is_none()
+    }
+
     /// A write is in place, and its record comes later; says whether that is due now.
     pub(super) fn take_write(&mut self, inode: InodeId, taken: &Taken) -> bool {
         self.pull.on_own_write(inode, taken.range);
@@ -253,10 +258,9 @@ impl Container {
             Err(failed) => answer(Err(failed)),
             Ok((range, owed, None)) => self.settle(owed, Ok(range), answer),
             Ok((range, owed, Some(seq))) => {
-                // Members fetch as soon as there is a record; where there are none it goes to the disk with the checksums.
-                let flushed = self
-                    .is_only_copy()
-                    .then(|| self.flush_before_record(request.inode));
+                // Members fetch as soon as there is a record; without any it goes to the disk together with the checksums.
+                let alone = self.state.lock().is_only_copy();
+                let flushed = alone.then(|| self.flush_before_record(request.inode));
                 let me = self.clone();
                 self.env.runtime.spawn(async move {
                     let record = owed.commit;
@@ -288,11 +292,6 @@ impl Container {
             }
         }
         Ok(())
-    }
-
-    /// Whether no other member has to have what is written here.
-    fn is_only_copy(&self) -> bool {
-        self.others(&self.state.lock()).is_empty()
     }
 
     /// The same; first takes back what other sessions keep of the file. Who is shown the write can rely on it that nobody is
@@ -495,7 +494,7 @@ impl Container {
                 return Err(self.unrecorded(&mut st, now, request));
             }
             owed.commit = seq.map(|seq| st.chain.version_at(seq));
-            if !self.others(&st).is_empty() {
+            if !st.is_only_copy() {
                 self.hurry(&mut st);
             }
         } else if full {
