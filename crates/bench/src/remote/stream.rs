@@ -144,7 +144,8 @@ impl Stream {
         let port: u16 = port.trim().parse().map_err(tls)?;
         let config = Identity::load(here).and_then(|own| own.tls_client());
         let peer = Identity::load(there).map_err(tls)?;
-        let name = peer.name().dns(peer.cluster()).unwrap_or_default();
+        let name = peer.name().dns(peer.cluster());
+        let name = name.ok_or_else(|| tls("the identity of a joiner has no name"))?;
         let name = ServerName::try_from(name).map_err(tls)?;
         let connection = ClientConnection::new(config.map_err(tls)?, name).map_err(tls)?;
         let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).call(what)?;
