@@ -21,6 +21,7 @@ pub mod links;
 pub mod lock;
 pub mod map;
 pub mod mounts;
+mod netns;
 pub mod pattern;
 pub mod process;
 pub mod program;

@@ -6,6 +6,7 @@
 
 use crate::delay::{DelayNet, Lateness, Place, Traffic, Wire};
 use crate::error::{Call, CheckError, Checked};
+use crate::netns;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -112,6 +113,17 @@ impl Links {
     /// Errors: there is no such host.
     pub fn entry(&self, host: u32) -> Checked<String> {
         Ok(self.of(host)?.entry())
+    }
+
+    /// Runs on a host: sockets that are made there stay there.
+    ///
+    /// Errors: there is no such host, or what the closure says.
+    pub fn inside<T: Send>(
+        &self,
+        host: u32,
+        run: impl FnOnce() -> Checked<T> + Send,
+    ) -> Checked<T> {
+        netns::inside(&self.of(host)?.place(), run)
     }
 
     /// All that a host is cut off by.
@@ -273,26 +285,14 @@ mod tests {
     use super::*;
     use crate::leftover::Workspace;
     use crate::pattern;
-    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-    use std::fs::File;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::num::NonZeroU64;
-    use std::os::fd::AsFd;
     use std::thread;
     use std::time::{Duration, Instant};
 
-    /// Runs in the namespace of a host, on a thread of its own.
     fn on<T: Send>(links: &Links, host: u32, run: impl FnOnce() -> T + Send) -> T {
-        let place = File::open(links.of(host).unwrap().place()).unwrap();
-        thread::scope(|scope| {
-            let there = scope.spawn(|| {
-                let kind = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(place.as_fd(), kind).unwrap();
-                run()
-            });
-            there.join().unwrap()
-        })
+        links.inside(host, || Ok(run())).unwrap()
     }
 
     fn hears(links: &Links, from: u32, to: u32) -> bool {

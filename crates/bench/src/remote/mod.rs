@@ -1,16 +1,19 @@
 //! A large file that lies on another host, read and written in pieces of 1 MiB, beside one TLS stream over the same link.
 //!
-//! All processes are on one machine, and the link is its loopback: nothing but processors and memory limits either side.
+//! All processes are on one machine. Where the link is its loopback, nothing but processors and memory limits either side;
+//! a link with a rate and a round trip is carried by this process, whose CPU time counts on both sides.
 
+mod between;
 mod report;
 mod stream;
 
+pub use between::Between;
 pub use report::{store, table};
 pub use stream::serve;
 
 use crate::content::Content;
 use crate::target::{Figure, Target};
-use perigee_testbed::{Call, Checked, Cluster, ensure};
+use perigee_testbed::{Call, Checked, ensure};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -26,8 +29,10 @@ const SERVER: u32 = 2;
 const MIB: usize = 1 << 20;
 
 /// How much is measured.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Settings {
+    /// What lies between the hosts, one after the other.
+    pub between: Vec<Between>,
     /// MiB of the file.
     pub mib: u64,
     /// Rounds; each measures every row once.
@@ -37,6 +42,11 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            between: vec![
+                Between::Loopback,
+                Between::link(1_000, 1),
+                Between::link(1_000, 20),
+            ],
             mib: 512,
             rounds: 5,
         }
@@ -105,11 +115,27 @@ impl Row {
 /// All figures, in MiB a second, by round.
 pub type Series = BTreeMap<Row, Vec<Figure>>;
 
+/// All figures, by what lay between the hosts.
+pub type Outcome = Vec<(Between, Series)>;
+
 /// Runs all; `program` is this one, and `tell` hears of each round before it begins.
 ///
 /// Errors: the first call that fails, or content that is not what was written.
-pub fn run(settings: &Settings, program: &Path, mut tell: impl FnMut(&str)) -> Checked<Series> {
-    let mut cluster = Cluster::start_within(NODES, LIMIT)?;
+pub fn run(settings: &Settings, program: &Path, mut tell: impl FnMut(&str)) -> Checked<Outcome> {
+    let all = settings.between.iter().map(|between| {
+        let series = run_between(settings, *between, program, &mut tell);
+        series.map(|series| (*between, series))
+    });
+    all.collect()
+}
+
+fn run_between(
+    settings: &Settings,
+    between: Between,
+    program: &Path,
+    tell: &mut impl FnMut(&str),
+) -> Checked<Series> {
+    let mut cluster = between.cluster(NODES, LIMIT)?;
     let (near, far) = (cluster.mount(SERVER)?, cluster.mount(CLIENT)?);
     let directory = near.join("d");
     fs::create_dir(&directory).call(|| format!("mkdir {}", directory.display()))?;
@@ -125,8 +151,7 @@ pub fn run(settings: &Settings, program: &Path, mut tell: impl FnMut(&str)) -> C
         one_copy: None,
         daemons,
     };
-    let identity = |node| cluster.dir().join(format!("node-{node}/identity"));
-    let mut stream = Stream::start(program, &identity(CLIENT), &identity(SERVER))?;
+    let mut stream = Stream::start(program, &cluster, between, CLIENT, SERVER)?;
     let mut field = Field {
         near: directory,
         far: far.join("d"),
@@ -138,7 +163,11 @@ pub fn run(settings: &Settings, program: &Path, mut tell: impl FnMut(&str)) -> C
     };
     let mut series = Series::new();
     for round in 1..=settings.rounds {
-        tell(&format!("round {round} of {}", settings.rounds));
+        tell(&format!(
+            "{}: round {round} of {}",
+            between.title(),
+            settings.rounds
+        ));
         for row in Row::ALL {
             let figure = field.measure(&mut stream, row);
             let figure = figure.map_err(|error| error.during(row.title()))?;

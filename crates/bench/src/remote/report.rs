@@ -1,6 +1,6 @@
 //! The table for people, and one file of results for each row.
 
-use super::{Row, Series, Settings};
+use super::{Between, Outcome, Row, Series, Settings};
 use crate::BenchError;
 use crate::report::{failed, machine, number, round, write_file};
 use crate::round::{median, middle};
@@ -33,12 +33,24 @@ fn measured(series: &Series, row: Row) -> Option<Measured> {
     })
 }
 
-/// One line for each row.
+/// One line for each row, under what lay between.
 #[must_use]
-pub fn table(series: &Series) -> String {
+pub fn table(outcome: &Outcome) -> String {
+    let mut text: String = outcome
+        .iter()
+        .map(|(between, series)| part(*between, series))
+        .collect();
+    text += "/stream: the median of each round's ratio to one TLS stream the same way.\n";
+    text
+}
+
+fn part(between: Between, series: &Series) -> String {
     let mut text = format!(
         "{:30} {:>8} {:>9} {:>11}\n",
-        "", "MiB/s", "/stream", "CPU us/MiB"
+        between.title(),
+        "MiB/s",
+        "/stream",
+        "CPU us/MiB"
     );
     for row in Row::ALL {
         if let Some(found) = measured(series, row) {
@@ -53,7 +65,6 @@ pub fn table(series: &Series) -> String {
             );
         }
     }
-    text += "/stream: the median of each round's ratio to one TLS stream the same way.\n";
     text
 }
 
@@ -61,6 +72,7 @@ pub fn table(series: &Series) -> String {
 struct Stored<'a> {
     name: String,
     what: &'static str,
+    between: String,
     #[serde(flatten)]
     measured: Measured,
     file_mib: u64,
@@ -68,30 +80,33 @@ struct Stored<'a> {
     machine: &'a str,
 }
 
-/// Writes `remote_ROW.json` for each row.
+/// Writes `remote_LINK_ROW.json` for each row.
 ///
 /// Errors: `Results`.
 pub fn store(
     settings: &Settings,
-    series: &Series,
+    outcome: &Outcome,
     folder: &Path,
     command: &str,
 ) -> Result<(), BenchError> {
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
     let machine = machine();
-    for row in Row::ALL {
-        let Some(measured) = measured(series, row) else {
-            continue;
-        };
-        let stored = Stored {
-            name: format!("remote_{}", row.key()),
-            what: row.title(),
-            measured,
-            file_mib: settings.mib,
-            command,
-            machine: &machine,
-        };
-        write_file(folder, &stored.name, &stored)?;
+    for (between, series) in outcome {
+        for row in Row::ALL {
+            let Some(measured) = measured(series, row) else {
+                continue;
+            };
+            let stored = Stored {
+                name: format!("remote_{}_{}", between.key(), row.key()),
+                what: row.title(),
+                between: between.title(),
+                measured,
+                file_mib: settings.mib,
+                command,
+                machine: &machine,
+            };
+            write_file(folder, &stored.name, &stored)?;
+        }
     }
     Ok(())
 }

@@ -2,8 +2,9 @@
 //!
 //! TLS is the daemons' own, with the identities of two of them; one end sends from memory, the other throws away what comes.
 
+use super::Between;
 use perigee_net::Identity;
-use perigee_testbed::{Call, CheckError, Checked};
+use perigee_testbed::{Call, CheckError, Checked, Cluster};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ConnectionCommon, ServerConnection, SideData, StreamOwned};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -29,11 +30,11 @@ fn tls(error: impl std::fmt::Display) -> CheckError {
     CheckError::violated(format!("the TLS stream failed: {error}"))
 }
 
-/// The other end, with the identity of a directory, until standard input ends: prints its port, and does what it is asked
-/// over one connection.
+/// The other end, with the identity of a directory, until standard input ends: listens at that address, prints its port, and
+/// does what it is asked over one connection.
 ///
 /// Errors: the system's, or a connection that breaks.
-pub fn serve(identity: &Path) -> Checked {
+pub fn serve(identity: &Path, address: Ipv4Addr) -> Checked {
     std::thread::spawn(|| {
         // Whoever started this process keeps its input open for as long as it lives.
         _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -42,7 +43,7 @@ pub fn serve(identity: &Path) -> Checked {
     let config = Identity::load(identity).and_then(|own| own.tls_server());
     let config = config.map_err(tls)?;
     let what = || "serve the TLS stream".to_owned();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).call(what)?;
+    let listener = TcpListener::bind((address, 0)).call(what)?;
     let port = listener.local_addr().call(what)?.port();
     let mut out = std::io::stdout();
     writeln!(out, "{port}").call(what)?;
@@ -113,17 +114,32 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Starts `program`, which is to call [`serve`] with the directory that follows `--serve-stream`: that of the member
-    /// `there`. `here`: the directory of another one's identity.
-    pub(super) fn start(program: &Path, here: &Path, there: &Path) -> Checked<Self> {
-        let mut child = Command::new(program)
-            .arg("--serve-stream")
-            .arg(there)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .call(|| "start the other end of the TLS stream".to_owned())?;
-        match Self::connect(&mut child, here, there) {
+    /// Starts `program` on the host `there`, which is to call [`serve`] with the directory that follows `--serve-stream`, and
+    /// connects to it from the host `here`. Each has the identity of the member there.
+    pub(super) fn start(
+        program: &Path,
+        cluster: &Cluster,
+        between: Between,
+        here: u32,
+        there: u32,
+    ) -> Checked<Self> {
+        let identity = |node: u32| cluster.dir().join(format!("node-{node}/identity"));
+        let address = between.address(there);
+        let mut child = between.inside(cluster, there, || {
+            Command::new(program)
+                .arg("--serve-stream")
+                .arg(identity(there))
+                .arg("--serve-at")
+                .arg(address.to_string())
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .call(|| "start the other end of the TLS stream".to_owned())
+        })?;
+        let connection = between.inside(cluster, here, || {
+            Self::connect(&mut child, address, &identity(here), &identity(there))
+        });
+        match connection {
             Ok(connection) => Ok(Self { child, connection }),
             Err(error) => {
                 end(&mut child);
@@ -134,6 +150,7 @@ impl Stream {
 
     fn connect(
         child: &mut Child,
+        address: Ipv4Addr,
         here: &Path,
         there: &Path,
     ) -> Checked<StreamOwned<ClientConnection, TcpStream>> {
@@ -148,7 +165,7 @@ impl Stream {
         let name = name.ok_or_else(|| tls("the identity of a joiner has no name"))?;
         let name = ServerName::try_from(name).map_err(tls)?;
         let connection = ClientConnection::new(config.map_err(tls)?, name).map_err(tls)?;
-        let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).call(what)?;
+        let socket = TcpStream::connect((address, port)).call(what)?;
         ready(connection, socket)
     }
 

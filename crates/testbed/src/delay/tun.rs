@@ -5,34 +5,20 @@
 )]
 
 use super::packet::VIRTIO_BYTES;
-use crate::error::{Call, CheckError, Checked};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use crate::error::{Call, Checked};
+use crate::netns;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::thread;
 
 /// Makes a device in a namespace. It is there as long as the file.
 ///
 /// Errors: no right to, or the system has none.
 pub(super) fn open_in(namespace: &Path, name: &str) -> Checked<File> {
     let what = || format!("make a TUN device in {}", namespace.display());
-    let place = File::open(namespace).call(what)?;
-    // On a thread of its own: who enters a namespace would have to find the way back.
-    let made = thread::scope(|scope| {
-        let there = scope.spawn(|| {
-            let kind = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(place.as_fd(), kind)?;
-            open(name)
-        });
-        there.join()
-    });
-    match made {
-        Ok(made) => made.call(what),
-        Err(_) => Err(CheckError::violated("a thread panicked in a namespace")),
-    }
+    netns::inside(namespace, || open(name).call(what))
 }
 
 fn open(name: &str) -> io::Result<File> {
