@@ -48,6 +48,15 @@ pub enum Local {
     Maps(Arc<OwnedFd>),
 }
 
+/// Work of programs that was lost before anybody else had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loss {
+    /// Of how many losses who hears of it knows then.
+    pub count: u64,
+    /// What its program is told.
+    pub errno: Errno,
+}
+
 /// A program that has, or may make, a shared map of a file's backing file that it can write to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapWriter {
@@ -77,13 +86,15 @@ pub trait Backend: Send + Sync + 'static {
         kill_privileges: bool,
         done: Done<ByteRange>,
     );
+    /// Waits until what was acknowledged of this inode has arrived where it belongs, or was lost: at a close.
+    fn settle(&self, inode: InodeId, done: Done<()>);
     /// Makes what was acknowledged of this inode durable on every current replica.
     fn sync(&self, inode: InodeId, done: Done<()>);
     /// How often work of programs on this node was lost, before anybody else had it, with an ownership.
     fn losses(&self) -> u64;
-    /// Whether a descriptor that knows of `since` losses must hear that work on `inode` was lost; if so, of how many it
-    /// knows then. Right after [`Backend::sync`] has answered.
-    fn lost(&self, inode: InodeId, since: u64) -> Option<u64>;
+    /// What a descriptor that knows of `since` losses must hear of work on `inode` that was lost. Right after
+    /// [`Backend::sync`] or [`Backend::settle`] has answered.
+    fn lost(&self, inode: InodeId, since: u64) -> Option<Loss>;
     /// Notes that a program of this session may change a local file unseen, or no longer does. Each
     /// `Goes` follows a `Comes`; what changed is found and ordered at the latest then.
     fn map_writer(

@@ -78,7 +78,7 @@ pub(crate) fn set(
         return let_go(&session, user, Box::new(move || done(Ok(()))));
     };
     let range = match lock.kind {
-        LockKind::Flock => ByteRange::new(0, u64::MAX),
+        LockKind::Flock => ByteRange::ALL,
         LockKind::Posix | LockKind::Service | LockKind::Cover => lock.range,
     };
     if range.is_empty() {
@@ -228,7 +228,7 @@ pub(crate) fn give_back(session: Arc<Session>, id: KeptId, then: Box<dyn FnOnce(
         lock: FileLock {
             kind: id.kind,
             owner: id.owner,
-            range: ByteRange::new(0, u64::MAX),
+            range: ByteRange::ALL,
             mode: None,
             pid: 0,
         },

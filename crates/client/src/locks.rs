@@ -297,7 +297,7 @@ pub(crate) fn release(session: &Arc<Session>, inode: InodeId, owner: u64, done: 
     let lock = FileLock {
         kind: LockKind::Posix,
         owner,
-        range: ByteRange::new(0, u64::MAX),
+        range: ByteRange::ALL,
         mode: None,
         pid: 0,
     };

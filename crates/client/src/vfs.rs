@@ -276,11 +276,21 @@ impl FileSystem for Session {
         );
     }
 
-    fn flush(&self, inode: InodeId, _handle: u64, owner: u64, done: Done<()>) {
+    fn flush(&self, inode: InodeId, handle: u64, owner: u64, done: Done<()>) {
         let Some(session) = self.me.upgrade() else {
             return done(Err(Errno::EIO));
         };
-        locks::release(&session, inode, owner, done);
+        let writer = self.handle(handle).ok().filter(|handle| handle.flags.write);
+        let backend = self.backend.clone();
+        // Locks go when what was written under them has arrived.
+        let settled = move |settled: Result<(), Errno>| {
+            // A process that was made by this one closes, too, and nobody looks at what that is told: an fsync says it again.
+            let lost = writer.and_then(|writer| backend.lost(inode, writer.losses()));
+            let settled = settled.and(lost.map_or(Ok(()), |loss| Err(loss.errno)));
+            let released = move |released: Result<(), Errno>| done(settled.and(released));
+            locks::release(&session, inode, owner, Box::new(released));
+        };
+        self.backend.settle(inode, Box::new(settled));
     }
 
     fn maps_unseen(&self, inode: InodeId, handle: u64) -> Result<(), Errno> {
@@ -314,9 +324,9 @@ impl FileSystem for Session {
         let backend = self.backend.clone();
         let told = move |result: Result<(), Errno>| match result {
             Ok(()) => match backend.lost(inode, handle.losses()) {
-                Some(count) => {
-                    handle.knows_losses(count);
-                    done(Err(Errno::EIO));
+                Some(loss) => {
+                    handle.knows_losses(loss.count);
+                    done(Err(loss.errno));
                 }
                 None => done(Ok(())),
             },

@@ -5,7 +5,7 @@
 
 use perigee_cluster::{Directory, Node, NodeState};
 use perigee_meta::Op;
-use perigee_proto::message::{data, file, past, report, session};
+use perigee_proto::message::{data, file, hold, past, report, session};
 use perigee_proto::{Code, Rpc};
 use perigee_types::{ContainerId, NodeId, SessionId};
 
@@ -71,6 +71,7 @@ fn is_for_clients(method: u16) -> bool {
             | file::Write::METHOD
             | file::Sync::METHOD
             | file::Seek::METHOD
+            | hold::AskRight::METHOD
             | data::AskValid::METHOD
             | report::AskReport::METHOD
             | report::AskHolders::METHOD
@@ -443,7 +444,7 @@ mod tests {
             lock: FileLock {
                 kind: LockKind::Flock,
                 owner: 1,
-                range: ByteRange::new(0, u64::MAX),
+                range: ByteRange::ALL,
                 mode,
                 pid: 1,
             },

@@ -1,5 +1,6 @@
 //! What every part of a node shares.
 
+use crate::behind::WritesBehind;
 use crate::clock::Clock;
 use crate::container::Container;
 use crate::heat::Heats;
@@ -22,9 +23,9 @@ use perigee_net::{Call, CallError, CallOptions, Merging, Network, PeerName};
 use perigee_proto::message::data::Room;
 use perigee_proto::{Code, Rpc};
 use perigee_store::Store;
-use perigee_types::{ContainerId, Epoch, NodeId};
+use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -52,6 +53,9 @@ pub(crate) struct Env {
     pub(crate) removals: Removals,
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
+    pub(crate) behind: WritesBehind,
+    /// Calls of holders so far.
+    pub(crate) calls: AtomicU64,
     /// Until when this node's sign of life counts.
     pub(crate) life: Shown,
     pub(crate) migrations: Migrations,
@@ -92,6 +96,11 @@ pub(crate) enum AskError {
 }
 
 impl Env {
+    /// Names one call of a holder, however often it is repeated.
+    pub(crate) fn next_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// The parts of a node that runs on the runtime of the caller.
     pub(crate) fn new(
         me: NodeId,
@@ -102,6 +111,8 @@ impl Env {
         usage: Usage,
         appear: tokio::sync::mpsc::Sender<ContainerId>,
     ) -> Arc<Self> {
+        let began = clock.wall().since(WallTime::default());
+        let first_call = began.as_micros() << 10;
         let env = Arc::new(Self {
             me,
             clock,
@@ -118,6 +129,9 @@ impl Env {
             removals: Removals::default(),
             rooms: Rooms::default(),
             losses: Losses::default(),
+            behind: WritesBehind::default(),
+            // Another process of this node has other numbers.
+            calls: AtomicU64::new(first_call),
             life: Shown::default(),
             migrations: Migrations::default(),
             lately: Lately::default(),

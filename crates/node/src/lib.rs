@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod authority;
+mod behind;
 mod clock;
 mod container;
 mod control_place;

@@ -6,7 +6,7 @@
 //! has.
 
 use parking_lot::Mutex;
-use perigee_types::InodeId;
+use perigee_types::{Errno, InodeId};
 use std::collections::BTreeMap;
 
 /// So many inodes are remembered one by one; beyond that, every descriptor hears of the loss.
@@ -29,17 +29,37 @@ struct State {
 struct Loss {
     number: u64,
     told: bool,
+    errno: Errno,
+}
+
+/// What a descriptor hears of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Of how many losses it knows then.
+    pub(crate) count: u64,
+    /// Why.
+    pub(crate) errno: Errno,
 }
 
 impl Losses {
     /// What was done to these inodes and not yet replicated may be lost.
     pub(crate) fn note(&self, inodes: impl IntoIterator<Item = InodeId>) {
+        self.note_why(inodes, Errno::EIO);
+    }
+
+    /// The same, for a reason.
+    pub(crate) fn note_why(&self, inodes: impl IntoIterator<Item = InodeId>, errno: Errno) {
         let mut state = self.0.lock();
         let number = state.count + 1;
         for inode in inodes {
             state.count = number;
             let told = false;
-            state.of.insert(inode, Loss { number, told });
+            let loss = Loss {
+                number,
+                told,
+                errno,
+            };
+            state.of.insert(inode, loss);
         }
         if state.of.len() > INODES_MAX {
             state.of.clear();
@@ -52,19 +72,18 @@ impl Losses {
         self.0.lock().count
     }
 
-    /// Whether a descriptor that knows of `since` losses must hear that work on `inode` was lost; if so, of how many it
-    /// knows then.
-    pub(crate) fn tell(&self, inode: InodeId, since: u64) -> Option<u64> {
+    /// What a descriptor that knows of `since` losses must hear of work on `inode` that was lost.
+    pub(crate) fn tell(&self, inode: InodeId, since: u64) -> Option<Told> {
         let mut state = self.0.lock();
         let (count, any) = (state.count, state.any);
-        let tell = match state.of.get_mut(&inode) {
+        let errno = match state.of.get_mut(&inode) {
             Some(loss) if loss.number > since || !loss.told => {
                 loss.told = true;
-                true
+                Some(loss.errno)
             }
-            _ => any > since,
+            _ => (any > since).then_some(Errno::EIO),
         };
-        tell.then_some(count)
+        errno.map(|errno| Told { count, errno })
     }
 }
 
@@ -83,9 +102,9 @@ mod tests {
         let (first, second) = (losses.count(), losses.count());
         assert_eq!(losses.tell(inode(1), first), None);
         losses.note([inode(1), inode(2)]);
-        let first = losses.tell(inode(1), first).unwrap();
+        let first = losses.tell(inode(1), first).unwrap().count;
         assert_eq!(losses.tell(inode(1), first), None);
-        let second = losses.tell(inode(1), second).unwrap();
+        let second = losses.tell(inode(1), second).unwrap().count;
         assert_eq!(losses.tell(inode(1), second), None);
         assert_eq!(losses.tell(inode(3), 0), None, "nothing of it was lost");
         losses.note([inode(1)]);
@@ -97,7 +116,7 @@ mod tests {
         let losses = Losses::default();
         losses.note([inode(1)]);
         let later = losses.count();
-        let told = losses.tell(inode(1), later).unwrap();
+        let told = losses.tell(inode(1), later).unwrap().count;
         assert_eq!(losses.tell(inode(1), told), None);
         assert_eq!(losses.tell(inode(1), losses.count()), None);
     }

@@ -261,6 +261,7 @@ impl Node {
         let router = self.env.router()?;
         let session = Session::new(self.env.sessions.next_id(), router);
         self.env.sessions.add(session.clone());
+        self.env.behind.open();
         Some(session)
     }
 
@@ -269,6 +270,9 @@ impl Node {
         if let Some(ended) = self.env.sessions.remove(session) {
             ended.stop_waiting();
         }
+        // Kernels write what programs have mapped after the last close.
+        self.env.behind.settle_session(session).await;
+        self.env.behind.forget(session);
         let ids: Vec<ContainerId> = self.env.owners.borrow().keys().copied().collect();
         // At once: a node that stops is not to be slower than those that stop with it, or they would be replaced.
         let left = self.env.stripes.session_ended(session);
@@ -279,7 +283,8 @@ impl Node {
     /// Everything that was acknowledged here goes to the other members and to the disk.
     pub async fn quiesce(&self) {
         let containers = self.env.all_containers();
-        join_all(containers.iter().map(Container::quiesce)).await;
+        let quiesced = join_all(containers.iter().map(Container::quiesce));
+        tokio::join!(self.env.behind.close(), quiesced);
     }
 
     /// Puts everything on disk, and ends the node's tasks and connections.

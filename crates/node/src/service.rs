@@ -13,6 +13,7 @@ use perigee_proto::message::session::CONTENT_MAX;
 use perigee_proto::message::{chain, data, file, hold, past, report, session, tx};
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
+use perigee_replica::chunk::Manner;
 use perigee_types::limits::IO_LEN_MAX;
 use perigee_types::{ByteRange, ContainerId, Errno, NodeId, SessionId, Span, Version};
 use std::sync::{Arc, OnceLock, Weak};
@@ -222,7 +223,10 @@ async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Han
     authority::check_session(from, request.session)?;
     if !authority::may_write(&env.directory.read(), from) {
         let result = Err(Errno::EROFS);
-        return reply::<file::Write>(&file::Written { result });
+        return reply::<file::Write>(&file::Written { result, row: None });
+    }
+    if let Some(hold) = request.behind {
+        authority::check_session(from, hold.holder)?;
     }
     if payload.len() > IO_LEN_MAX {
         return Err(Refused(
@@ -234,14 +238,20 @@ async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Han
     let write = WriteRequest {
         session: request.session,
         op: Some(request.op),
+        answered_through: request.answered_through,
         inode: request.inode,
         at: request.at,
         kill_privileges: request.kill_privileges,
         cuts: request.cuts,
+        behind: request.behind,
     };
     let wrote = container.write_in_turn(write, payload).await;
     let result = inner(&container, wrote)?;
-    reply::<file::Write>(&file::Written { result })
+    let row = match &result {
+        Ok(range) => container.row_after(&request, *range),
+        Err(_) => None,
+    };
+    reply::<file::Write>(&file::Written { result, row })
 }
 
 async fn files(env: &Arc<Env>, from: NodeId, method: u16, body: &[u8], payload: Bytes) -> Handled {
@@ -333,8 +343,13 @@ async fn holders(
         }
         _ => {
             let request: hold::CallHolder = decode(body)?;
-            let container = container(env, request.chunk.inode.container())?;
-            let report = container.answer_call(from, &request).await?;
+            let report = match request.hold.manner {
+                Manner::WriteBehind => env.behind.answer_call(from, &request).await,
+                Manner::InPlace => {
+                    let container = container(env, request.chunk.inode.container())?;
+                    container.answer_call(from, &request).await?
+                }
+            };
             reply::<hold::CallHolder>(&hold::HolderReport { report })
         }
     }
@@ -487,10 +502,17 @@ fn may_take_long(method: u16) -> bool {
     )
 }
 
+/// A holder says after so long that it is at it: the rest of the caller's time is for links that take theirs.
+const HOLDER_AT_IT: Duration = Duration::from_millis(300);
+
 /// Gives up waiting for `work` early enough to say so before the caller's deadline.
-async fn in_time(deadline: Instant, work: impl Future<Output = Handled>) -> Handled {
+async fn in_time(method: u16, deadline: Instant, work: impl Future<Output = Handled>) -> Handled {
     let left = deadline.saturating_duration_since(Instant::now());
-    match tokio::time::timeout(left.mul_f32(0.75), work).await {
+    let wait = match method {
+        hold::CallHolder::METHOD => HOLDER_AT_IT.min(left.mul_f32(0.75)),
+        _ => left.mul_f32(0.75),
+    };
+    match tokio::time::timeout(wait, work).await {
         Ok(handled) => handled,
         Err(_) => Err(Refused(Code::Working, String::new())),
     }
@@ -566,7 +588,7 @@ impl Service for NodeService {
             };
             let method = call.method;
             let handled = match may_take_long(method) {
-                true => in_time(deadline, dispatch(&env, node, call)).await,
+                true => in_time(method, deadline, dispatch(&env, node, call)).await,
                 false => dispatch(&env, node, call).await,
             };
             match handled {

@@ -198,7 +198,7 @@ impl Pull {
     pub fn restore(&mut self, inode: InodeId, mut invalid: RegionMap, applied: Version) {
         let unknown = invalid.need_where_unknown(applied);
         if !invalid.is_empty() {
-            let all = ByteRange::new(0, u64::MAX);
+            let all = ByteRange::ALL;
             self.has_lost |= invalid.lost(all).next().is_some();
             let object = self.objects.entry(inode).or_default();
             for (range, needed) in invalid.spoiled(all) {
@@ -286,7 +286,7 @@ impl Pull {
     /// Bytes that are waited for. What was cut off behind a file's end has no bytes, where that is not sure either.
     #[must_use]
     pub fn missing_bytes(&self) -> u64 {
-        let all = ByteRange::new(0, u64::MAX);
+        let all = ByteRange::ALL;
         let objects = self.objects.values();
         let regions =
             objects.flat_map(|object| object.invalid.awaited(all).map(|(range, _)| range));
@@ -661,7 +661,7 @@ impl Pull {
     /// What nobody has is asked for once more with the next fetches: somebody may have come back with it. Says whether
     /// there is anything.
     pub fn look_again(&mut self) -> bool {
-        let all = ByteRange::new(0, u64::MAX);
+        let all = ByteRange::ALL;
         let mut objects = self.objects.values();
         self.has_lost =
             self.has_lost && objects.any(|object| object.invalid.lost(all).next().is_some());
@@ -777,7 +777,7 @@ fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
             (*inode, *range)
         }
         DataCommand::Resized { inode, size } => (*inode, ByteRange::new(*size, u64::MAX)),
-        DataCommand::Removed { inode } => (*inode, ByteRange::new(0, u64::MAX)),
+        DataCommand::Removed { inode } => (*inode, ByteRange::ALL),
     }
 }
 

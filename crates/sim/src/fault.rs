@@ -11,6 +11,8 @@ pub enum Fault {
     Locks(perigee_meta::lock::plant::Plant),
     /// Of striped files.
     Stripes(perigee_meta::stripe::plant::Plant),
+    /// Of hosts that write behind.
+    Behind(perigee_replica::chunk::behind_plant::Plant),
 }
 
 impl Fault {
@@ -22,7 +24,10 @@ impl Fault {
         let locks = locks.iter().copied().map(Self::Locks);
         let stripes = perigee_meta::stripe::plant::Plant::ALL;
         let stripes = stripes.iter().copied().map(Self::Stripes);
-        chain.chain(names).chain(locks).chain(stripes).collect()
+        let behind = perigee_replica::chunk::behind_plant::Plant::ALL;
+        let behind = behind.iter().copied().map(Self::Behind);
+        let all = chain.chain(names).chain(locks).chain(stripes);
+        all.chain(behind).collect()
     }
 
     /// Its name.
@@ -32,6 +37,7 @@ impl Fault {
             Self::Names(plant) => plant.name(),
             Self::Locks(plant) => plant.name(),
             Self::Stripes(plant) => plant.name(),
+            Self::Behind(plant) => plant.name(),
         }
     }
 
@@ -42,6 +48,7 @@ impl Fault {
             Self::Names(plant) => plant.text(),
             Self::Locks(plant) => plant.text(),
             Self::Stripes(plant) => plant.text(),
+            Self::Behind(plant) => plant.text(),
         }
     }
 }

@@ -7,7 +7,7 @@ use fault::Fault;
 use perigee_sim::numbered::Kind;
 use perigee_sim::shrink::{Broken, shrink};
 use perigee_sim::{
-    Detail, Drift, Happening, LeftOut, Numbers, Scenario, Violation, locks, names, stripes,
+    Detail, Drift, Happening, LeftOut, Numbers, Scenario, Violation, behind, locks, names, stripes,
 };
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -84,6 +84,9 @@ struct Arguments {
     /// Simulate a striped file.
     #[arg(long, conflicts_with_all = ["names", "locks", "store_away", "bad_disks", "drift"])]
     stripes: bool,
+    /// Simulate hosts that write behind.
+    #[arg(long, conflicts_with_all = ["names", "locks", "stripes", "store_away", "bad_disks", "drift"])]
+    behind: bool,
 }
 
 /// How wrong the clocks are.
@@ -151,6 +154,8 @@ enum World {
     Locks(Option<perigee_meta::lock::plant::Plant>),
     /// A striped file.
     Stripes(Option<perigee_meta::stripe::plant::Plant>),
+    /// Hosts that write behind.
+    Behind(Option<perigee_replica::chunk::behind_plant::Plant>),
 }
 
 /// How one history went.
@@ -169,14 +174,18 @@ struct Went {
 macro_rules! went {
     ($report:expr) => {{
         let report = $report;
-        Went {
-            violation: report.violation,
-            hash: report.hash,
-            events: report.events,
-            marks: report.marks.told(),
-            happened: report.happened,
-        }
+        let happened = report.happened;
+        went!(report, happened)
     }};
+    ($report:ident, $happened:expr) => {
+        Went {
+            violation: $report.violation,
+            hash: $report.hash,
+            events: $report.events,
+            marks: $report.marks.told(),
+            happened: $happened,
+        }
+    };
 }
 
 impl World {
@@ -187,6 +196,7 @@ impl World {
             Fault::Names(plant) => Self::Names(Some(plant), clocks),
             Fault::Locks(plant) => Self::Locks(Some(plant)),
             Fault::Stripes(plant) => Self::Stripes(Some(plant)),
+            Fault::Behind(plant) => Self::Behind(Some(plant)),
         }
     }
 
@@ -229,15 +239,22 @@ impl World {
                     plant,
                     detail,
                 });
-                Went {
-                    violation: report.violation,
-                    hash: report.hash,
-                    events: report.events,
-                    marks: report.marks.told(),
-                    happened: Vec::new(),
-                }
+                went!(report, Vec::new())
+            }
+            Self::Behind(plant) => {
+                let report = behind::run(&behind::Options {
+                    seed,
+                    plant,
+                    detail,
+                });
+                went!(report, Vec::new())
             }
         }
+    }
+
+    /// Whether its histories can be made smaller: elsewhere, whatever is left out, the rest goes another way.
+    const fn shrinks(self) -> bool {
+        !matches!(self, Self::Stripes(_) | Self::Behind(_))
     }
 
     /// The arguments that simulate it again.
@@ -257,6 +274,8 @@ impl World {
             Self::Locks(None) => (None, " --locks", Clocks::BySeed),
             Self::Stripes(Some(plant)) => (Some(plant.name()), "", Clocks::BySeed),
             Self::Stripes(None) => (None, " --stripes", Clocks::BySeed),
+            Self::Behind(Some(plant)) => (Some(plant.name()), "", Clocks::BySeed),
+            Self::Behind(None) => (None, " --behind", Clocks::BySeed),
         };
         let plant = plant.map_or(String::new(), |plant| format!(" --plant {plant}"));
         let clocks = match clocks {
@@ -301,6 +320,7 @@ fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<Exit
         None if arguments.names => World::Names(None, clocks),
         None if arguments.locks => World::Locks(None),
         None if arguments.stripes => World::Stripes(None),
+        None if arguments.behind => World::Behind(None),
         None => World::Chain(arguments.scenarios(), None, clocks),
     };
     match arguments.seed {
@@ -315,11 +335,8 @@ fn one(
     arguments: &Arguments,
     out: &mut impl Write,
 ) -> std::io::Result<ExitCode> {
-    if arguments.shrink && matches!(world, World::Stripes(_)) {
-        writeln!(
-            out,
-            "error: a history of a striped file cannot be made smaller"
-        )?;
+    if arguments.shrink && !world.shrinks() {
+        writeln!(out, "error: a history of this world cannot be made smaller")?;
         return Ok(ExitCode::from(2));
     }
     if arguments.shrink {
@@ -524,7 +541,8 @@ fn plants(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCo
         .iter()
         .filter(|fault| !arguments.names || matches!(fault, Fault::Names(_)))
         .filter(|fault| !arguments.locks || matches!(fault, Fault::Locks(_)))
-        .filter(|fault| !arguments.stripes || matches!(fault, Fault::Stripes(_)));
+        .filter(|fault| !arguments.stripes || matches!(fault, Fault::Stripes(_)))
+        .filter(|fault| !arguments.behind || matches!(fault, Fault::Behind(_)));
     let (mut found, mut count) = (0, 0);
     for &fault in chosen {
         count += 1;
@@ -608,10 +626,9 @@ fn tell(went: &Went, seed: u64, world: World, out: &mut impl Write) -> std::io::
     )?;
     let words = world.words();
     writeln!(out, "  replay: sim --seed {seed}{words} --trace")?;
-    match world {
-        // Whatever is left out there, the rest goes another way.
-        World::Stripes(_) => Ok(()),
-        _ => writeln!(out, "  smaller: sim --seed {seed}{words} --shrink"),
+    match world.shrinks() {
+        true => writeln!(out, "  smaller: sim --seed {seed}{words} --shrink"),
+        false => Ok(()),
     }
 }
 

@@ -221,6 +221,11 @@ impl Store {
         self.core.kv.submit_lazy(batch, done);
     }
 
+    /// What was queued by [`Self::submit_lazy`] waits for no other batch any more.
+    pub fn hasten(&self) {
+        self.core.kv.hasten();
+    }
+
     /// A new order of batches begins ([`WriteBatch::keep_order`]): whoever opens a container builds on what is on the disk.
     pub fn begin_order(&self, container: ContainerId) {
         self.core.kv.begin_order(container);

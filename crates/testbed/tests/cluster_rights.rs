@@ -157,7 +157,7 @@ fn past_its_kernel(guest: &Guest, parent: InodeId, inode: InodeId) {
     let lock = FileLock {
         kind: LockKind::Flock,
         owner: 1,
-        range: ByteRange::new(0, u64::MAX),
+        range: ByteRange::ALL,
         mode: Some(Mode::Exclusive),
         pid: 1,
     };
@@ -213,10 +213,12 @@ fn past_its_kernel(guest: &Guest, parent: InodeId, inode: InodeId) {
     let write = file::Write {
         session: own,
         op: OpId(100),
+        answered_through: OpId(0),
         inode,
         at: file::At::Offset(0),
         kill_privileges: false,
         cuts: None,
+        behind: None,
     };
     let answer = guest.ask(owner, &write, b"harmed").unwrap();
     assert_eq!(answer.result, Err(Errno::EROFS));

@@ -249,7 +249,7 @@ fn lock(session: SessionId, inode: InodeId, mode: Option<Mode>) -> Op {
         lock: FileLock {
             kind: LockKind::Flock,
             owner: 1,
-            range: ByteRange::new(0, u64::MAX),
+            range: ByteRange::ALL,
             mode,
             pid: 1,
         },
@@ -357,10 +357,12 @@ fn acts_in_another_name(guest: &Guest, owner: u32, victim: SessionId, inode: Ino
     let write = file::Write {
         session: victim,
         op: OpId(7),
+        answered_through: OpId(0),
         inode,
         at: file::At::Offset(0),
         kill_privileges: false,
         cuts: None,
+        behind: None,
     };
     assert_eq!(
         guest.refusal(node(owner), &write, b"forged"),

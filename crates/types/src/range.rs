@@ -15,6 +15,9 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
+    /// All of any file.
+    pub const ALL: Self = Self::new(0, u64::MAX);
+
     /// The range from `start` up to, not including, `end`; empty when `end` is not above `start`.
     #[must_use]
     pub const fn new(start: u64, end: u64) -> Self {

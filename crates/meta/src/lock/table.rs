@@ -315,7 +315,7 @@ fn one_for_each_owner(ended: &mut Vec<EndedLock>) {
     ended.reverse();
     ended.dedup_by_key(|ended| (ended.kind, ended.lock.session, ended.lock.owner));
     for ended in ended {
-        ended.lock.range = ByteRange::new(0, u64::MAX);
+        ended.lock.range = ByteRange::ALL;
     }
 }
 

@@ -6,6 +6,7 @@
 //! itself, and makes no checkpoint for that stop any more.
 
 use super::{Container, Elsewhere, Failed, State};
+use futures_util::{TryStreamExt, stream};
 use parking_lot::MutexGuard;
 use perigee_meta::key::Key;
 use perigee_meta::past::{
@@ -27,6 +28,10 @@ use tracing::{debug, info, warn};
 const LOOK: Duration = Duration::from_millis(1);
 /// Kept rows that one record of a removal looks at.
 const ROWS_MAX: usize = 1_000;
+/// For so long no chunk is given away after the holders were called for a snapshot.
+const NONE_GIVEN: Span = Span::from_millis(10_000);
+/// Files whose holders are called at a time.
+const CALLED_TOGETHER: usize = 32;
 /// A checkpoint that no snapshot has is removed after this time: until then its snapshot may be in the making.
 const GRACE_SECS: i64 = 120;
 /// How often content is tried to be brought there that a member could not put on its disk.
@@ -121,15 +126,19 @@ impl Container {
 
     /// Chunks that belong to other hosts come back, so that their owner has all of their content.
     async fn call_holders_in(self: &Arc<Self>) -> Result<(), Failed> {
-        let whole = ByteRange::new(0, u64::MAX);
+        let whole = ByteRange::ALL;
         let held: BTreeSet<InodeId> = {
-            let st = self.state.lock();
+            let mut st = self.state.lock();
+            st.away.none_before = self.env.clock.now() + NONE_GIVEN;
             st.away.holds.iter().map(|(chunk, _)| chunk.inode).collect()
         };
-        for inode in held {
-            self.pass_holders(inode, whole, Access::Change).await?;
-        }
-        Ok(())
+        let back = stream::iter(held.into_iter().map(Ok::<_, Failed>));
+        back.try_for_each_concurrent(CALLED_TOGETHER, |inode| async move {
+            self.pass_holders(inode, whole, Access::Change, Vec::new())
+                .await?;
+            Ok(())
+        })
+        .await
     }
 
     /// Makes the checkpoint that this owner was stopped for; it is on every member when this returns.
@@ -470,7 +479,7 @@ impl Container {
             let kept = self.env.runtime.spawn_blocking(move || {
                 let file = me.file(inode).map_err(|error| me.store_refused(&error))?;
                 let _still = file.still.write();
-                me.keep_content(&file, inode, ByteRange::new(0, u64::MAX))
+                me.keep_content(&file, inode, ByteRange::ALL)
             });
             if let Err(failed) = kept.await.map_err(|_| Errno::EIO)? {
                 warn!(container = %self.id, %inode, ?failed, "what maps change is not kept");

@@ -79,6 +79,8 @@ pub(crate) enum Effect {
 pub(crate) struct Pending {
     pub(crate) session: SessionId,
     pub(crate) op: OpId,
+    /// Its session knows the answers up to this one.
+    pub(crate) answered_through: OpId,
     /// Where it went.
     pub(crate) range: ByteRange,
 }
@@ -289,7 +291,12 @@ mod tests {
         let (session, op) = (SessionId(9), OpId(3));
         let range = ByteRange::new(0, 10);
         let mut dirty = Dirty::default();
-        let answer = Some(Pending { session, op, range });
+        let answer = Some(Pending {
+            session,
+            op,
+            answered_through: OpId::default(),
+            range,
+        });
         dirty.add(
             inode,
             &Taken {

@@ -285,7 +285,8 @@ impl Container {
         }
     }
 
-    fn has_left(&self, node: NodeId) -> bool {
+    /// Whether a node has left the cluster.
+    pub(super) fn has_left(&self, node: NodeId) -> bool {
         let directory = self.env.directory.read();
         let node = directory.node(node);
         node.is_some_and(|node| node.state == NodeState::Left)
@@ -302,7 +303,10 @@ impl Container {
         };
         for chunk in held {
             let part = chunk.range();
-            if let Err(error) = self.pass_holders(chunk.inode, part, Access::Change).await {
+            if let Err(error) = self
+                .pass_holders(chunk.inode, part, Access::Change, Vec::new())
+                .await
+            {
                 // The next round tries again.
                 debug!(container = %self.id, %session, ?error, "chunk of a lost session not taken back");
             }

@@ -65,7 +65,7 @@ use visitors::Visitors;
 
 pub(crate) use execute::{Request, Told, changes};
 pub(crate) use heal::Damage;
-pub(crate) use hold::{AsHolder, is_well_formed};
+pub(crate) use hold::{AsHolder, is_well_formed, shown};
 pub(crate) use role::Standing;
 pub(crate) use unseen::ThroughDaemon;
 pub(crate) use write::WriteRequest;

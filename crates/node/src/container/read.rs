@@ -67,7 +67,7 @@ impl Container {
         grant: bool,
     ) -> Result<(Bytes, Span), Failed> {
         let range = ByteRange::with_len(offset, u64::from(len));
-        let access = {
+        let (access, own) = {
             let mut st = self.state.lock();
             // Whoever cedes has called back all who may hold pages.
             if st.leases.is_closed() {
@@ -80,10 +80,10 @@ impl Container {
                 self.look_often();
             }
             st.away.on_read(session, inode, range);
-            st.reading(inode, session)
+            (st.reading(inode, session), st.own_behind(inode, session))
         };
         if !range.is_empty() {
-            self.pass_holders(inode, range, access).await?;
+            self.pass_holders(inode, range, access, own).await?;
         }
         self.take_in_unseen(inode).await?;
         let mut read = self.read_past_changes(inode, offset, len).await?;
@@ -230,7 +230,7 @@ impl Container {
         offset: u64,
         whence: Whence,
     ) -> Result<u64, Failed> {
-        self.pass_holders(inode, ByteRange::new(0, u64::MAX), Access::Read)
+        self.pass_holders(inode, ByteRange::ALL, Access::Read, Vec::new())
             .await?;
         let me = self.clone();
         let seek = move || me.seek(inode, offset, whence);
@@ -249,7 +249,7 @@ impl Container {
         offset: u64,
         whence: Whence,
     ) -> Result<u64, Failed> {
-        self.pass_holders(inode, ByteRange::new(0, u64::MAX), Access::Read)
+        self.pass_holders(inode, ByteRange::ALL, Access::Read, Vec::new())
             .await?;
         self.take_in_unseen(inode).await?;
         self.seek(inode, offset, whence)

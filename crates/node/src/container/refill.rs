@@ -52,7 +52,7 @@ pub(super) fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
             (*inode, *range)
         }
         DataCommand::Resized { inode, size } => (*inode, ByteRange::new(*size, u64::MAX)),
-        DataCommand::Removed { inode } => (*inode, ByteRange::new(0, u64::MAX)),
+        DataCommand::Removed { inode } => (*inode, ByteRange::ALL),
     }
 }
 
@@ -507,7 +507,7 @@ impl Container {
             if st.is_full(self.env.clock.now()) {
                 return Err(Errno::ENOSPC.into());
             }
-            st.pull.want(inode, ByteRange::new(0, u64::MAX));
+            st.pull.want(inode, ByteRange::ALL);
             first = first.or(Some(at));
             // The others were asked for when the request came.
             if from > 0 {

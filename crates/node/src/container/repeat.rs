@@ -10,7 +10,7 @@ use super::write::{WriteRequest, touched};
 use super::{Container, Elsewhere, Failed, File, State};
 use perigee_meta::Seen;
 use perigee_replica::RegionMap;
-use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, Version};
+use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, Seq, Version};
 use serde::{Deserialize, Serialize};
 use tracing::{error, info};
 
@@ -61,9 +61,9 @@ impl Container {
     ) {
         let range = write.range;
         let answer = perigee_proto::encode(&WroteBefore { range, version });
-        let none = OpId::default();
+        let through = write.answered_through;
         st.answers
-            .keep(write.session, write.op, none, &answer, batch);
+            .keep(write.session, write.op, through, &answer, batch);
     }
 
     /// The answer to a repeat. Bytes that may have gone with an earlier owner are written again, but for those that a
@@ -94,6 +94,13 @@ impl Container {
             }
             self.unproven(st, request.inode, before)?
         };
+        // Others have gone on without these bytes where the chunk is its host's no more.
+        if !parts.is_empty() && request.behind.is_some() && st.admitted(request, range).is_empty() {
+            return match st.away.goes(request.inode, range) {
+                Some(_) => Err(Elsewhere::NotReady.into()),
+                None => Err(Errno::EIO.into()),
+            };
+        }
         // Others may have gone on without these bytes since, under a lock that this session has lost.
         if !parts.is_empty() {
             if st.lock_queue.keeps_out(request.inode, request.session) {
@@ -200,7 +207,7 @@ fn not_replaced(inode: InodeId, range: ByteRange, later: &[Batch]) -> Vec<ByteRa
             let replaced = match command {
                 DataCommand::Written { range, .. } | DataCommand::Punched { range, .. } => *range,
                 DataCommand::Resized { size, .. } => ByteRange::new(*size, u64::MAX),
-                DataCommand::Removed { .. } => ByteRange::new(0, u64::MAX),
+                DataCommand::Removed { .. } => ByteRange::ALL,
             };
             left.drop_range(replaced);
         }

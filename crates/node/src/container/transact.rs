@@ -133,8 +133,8 @@ impl Container {
                 }
                 Next::Call(held) => {
                     for (inode, access) in held {
-                        let whole = ByteRange::new(0, u64::MAX);
-                        let chunks = self.pass_holders(inode, whole, access).await?;
+                        let whole = ByteRange::ALL;
+                        let chunks = self.pass_holders(inode, whole, access, Vec::new()).await?;
                         passed.chunks.extend(chunks);
                         self.take_in_unseen(inode).await?;
                         passed.files.push(inode);

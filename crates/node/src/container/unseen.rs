@@ -213,7 +213,7 @@ impl Container {
         // What maps change nobody is told of before.
         let kept = {
             let _still = entry.file.still.write();
-            self.keep_content(&entry.file, inode, ByteRange::new(0, u64::MAX))
+            self.keep_content(&entry.file, inode, ByteRange::ALL)
         };
         if let Err(failed) = kept {
             drop(entry);

@@ -11,9 +11,9 @@ use perigee_meta::past::is_kept_file;
 use perigee_meta::stripe::{Cuts, admit_unspread_write, admit_write};
 use perigee_meta::{Attr, Context, Op, Refusal, Reply, Touched};
 use perigee_proto::message::file::At;
-use perigee_replica::Role;
 use perigee_replica::chunk::Access;
 use perigee_replica::work::Done;
+use perigee_replica::{Hold, Role};
 use perigee_store::StoreError;
 use perigee_types::limits::FILE_LEN_MAX;
 use perigee_types::{
@@ -32,11 +32,15 @@ pub(crate) struct WriteRequest {
     pub(crate) session: SessionId,
     /// Names it for repeats, when it comes from another node.
     pub(crate) op: Option<OpId>,
+    /// Its session knows the answers up to this one.
+    pub(crate) answered_through: OpId,
     pub(crate) inode: InodeId,
     pub(crate) at: At,
     pub(crate) kill_privileges: bool,
     /// It is a part of one of a striped file, of which the writer knows so many cuts.
     pub(crate) cuts: Option<Cuts>,
+    /// Its program was answered before, by the right to a chunk that this is the row of.
+    pub(crate) behind: Option<Hold>,
 }
 
 /// What a write changes for others.
@@ -48,7 +52,7 @@ pub(super) fn touched(request: &WriteRequest) -> Vec<Touched> {
 fn reach(request: &WriteRequest, len: u64) -> ByteRange {
     match request.at {
         At::Offset(offset) => ByteRange::with_len(offset, len),
-        At::End => ByteRange::new(0, u64::MAX),
+        At::End => ByteRange::ALL,
     }
 }
 
@@ -280,8 +284,21 @@ impl Container {
                     // forget may wait for a read that waits for them.
                     let everywhere = async {
                         // What fails here is begun again below, and told of there.
-                        let (recorded, _): (_, Result<(), Failed>) = tokio::join!(recorded, here);
-                        recorded?;
+                        tokio::pin!(here, recorded);
+                        let first = tokio::select! {
+                            biased;
+                            _ = &mut here => None,
+                            recorded = &mut recorded => Some(recorded),
+                        };
+                        match first {
+                            None => recorded.await?,
+                            Some(recorded) => {
+                                // The record has left with another one: no company comes any more.
+                                me.env.store.hasten();
+                                _ = here.await;
+                                recorded?;
+                            }
+                        }
                         me.data_everywhere(request.inode, seq).await
                     };
                     let (paid, everywhere) = tokio::join!(me.pay(owed), everywhere);
@@ -304,8 +321,19 @@ impl Container {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let range = reach(&request, data.len() as u64);
-            self.pass_holders(request.inode, range, Access::Change)
-                .await?;
+            let (own, goes) = {
+                let mut st = self.state.lock();
+                st.note_heard(request.session, self.env.clock.now());
+                let goes = st.away.goes(request.inode, range);
+                (st.admitted(&request, range), goes)
+            };
+            if let Some(chunk) = goes {
+                self.take_chunk_back(chunk).await?;
+            } else if request.behind.is_none() {
+                // A holder's own write comes beside its rows.
+                self.pass_holders(request.inode, range, Access::Change, own)
+                    .await?;
+            }
             if let Some(owed) = self.recall_content(&request)? {
                 self.pay(owed).await?;
             }
@@ -329,8 +357,9 @@ impl Container {
     fn is_kept(&self, request: &WriteRequest, range: ByteRange) -> bool {
         let mut st = self.state.lock();
         let now = self.env.clock.now();
+        let beside = st.admitted(request, range);
         st.leases.is_kept(now, request.session, &touched(request))
-            || st.is_held_up(request.inode, range, Access::Change, &[])
+            || st.is_held_up(request.inode, range, Access::Change, &beside)
     }
 
     fn recall_content(&self, request: &WriteRequest) -> Result<Option<Owed>, Elsewhere> {
@@ -379,7 +408,16 @@ impl Container {
             self.admit_striped(&st, request, data.len() as u64)?;
             let kept = st.leases.is_kept(now, request.session, &touched(request));
             let range = reach(request, data.len() as u64);
-            let held = st.is_held_up(inode, range, Access::Change, &[]);
+            let beside = st.admitted(request, range);
+            if request.behind.is_some() && beside.is_empty() {
+                // Where the record that takes the chunk back is lost, the write counts after all.
+                if st.away.removing.keys().any(|chunk| chunk.inode == inode) {
+                    return Err(Elsewhere::NotReady.into());
+                }
+                // Others have been shown what was before it, since its host was silent for too long.
+                return Err(Errno::EIO.into());
+            }
+            let held = st.is_held_up(inode, range, Access::Change, &beside);
             if kept || held || self.is_backed_up(&st) {
                 return Err(Elsewhere::NotReady.into());
             }
@@ -500,10 +538,17 @@ impl Container {
         } else if full {
             self.record_writes(&mut st, now, inode);
         }
-        self.owe_written(&mut st, now, request, &mut owed);
+        if request.behind.is_none() {
+            // Else nobody was shown any of it since the chunk was given away that he could keep, and a kernel that was told may wait
+            // for a read that waits for this.
+            self.owe_written(&mut st, now, request, &mut owed);
+        }
         if request.cuts.is_none() {
             // Chunks that are spread over several owners on purpose are lent to nobody.
             self.note_habit(&mut st, request, range, effect);
+        }
+        if request.behind.is_some() {
+            st.note_stay(inode, range);
         }
         self.note_work(&mut st, now, request.session, (Done::Change, inode));
         if !local {
@@ -565,7 +610,12 @@ impl Container {
     pub(super) fn pending(&self, request: &WriteRequest, range: ByteRange) -> Option<Pending> {
         let session = request.session;
         let op = request.op.filter(|_| session.node() != self.env.me);
-        op.map(|op| Pending { session, op, range })
+        op.map(|op| Pending {
+            session,
+            op,
+            answered_through: request.answered_through,
+            range,
+        })
     }
 
     /// Makes bytes that are in the backing file the file's content, where this node may order at `now`; distrusts them

@@ -1,27 +1,32 @@
 //! What mounts ask for.
 
 use super::asks::ask;
-use super::striped::{self, seek_part};
-use super::{CALL, LOOKUPS, PATIENCE, Router, errno};
+use super::striped::seek_part;
+use super::{CALL, PATIENCE, Router, errno};
 use crate::container::{Container, WriteRequest};
 use crate::search::at_owner;
 use bytes::Bytes;
 use perigee_client::Backend;
-use perigee_client::backend::{At, Found, Local, MapWriter, Purpose};
+use perigee_client::backend::{At, Found, Local, Loss, MapWriter, Purpose};
 use perigee_client::fs::{Done, Seek, Space};
 use perigee_meta::lock::kept::Life;
 use perigee_meta::{Op, Reply};
 use perigee_proto::message::past;
-use perigee_types::{ByteRange, CheckpointId, ContainerId, Errno, InodeId, SessionId, WallTime};
+use perigee_types::{
+    ByteRange, CheckpointId, ContainerId, Errno, InodeId, OpId, SessionId, WallTime,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
 impl Backend for Router {
     fn execute(&self, session: SessionId, op: Op, done: Done<(Reply, Duration)>) {
-        match op {
-            Op::Lookup { parent, name } => self.look_up(session, parent, name, LOOKUPS, done),
-            op if striped::concerns(&op) => self.execute_beside_stripes(session, op, done),
-            op => self.execute_once(session, op, done),
+        let beside = match &op {
+            Op::GetAttr { inode } => self.env.behind.concerns(*inode),
+            _ => !self.env.behind.is_idle(),
+        };
+        match self.me().filter(|_| beside) {
+            Some(me) => me.execute_beside_writes(session, op, done),
+            None => self.execute_settled(session, op, done),
         }
     }
 
@@ -29,7 +34,7 @@ impl Backend for Router {
         let Some(me) = self.me() else {
             return done(Err(Errno::EIO));
         };
-        self.execute_once(
+        self.execute(
             session,
             Op::GetAttr { inode },
             Box::new(move |result| {
@@ -66,10 +71,17 @@ impl Backend for Router {
 
     fn read(&self, session: SessionId, inode: InodeId, offset: u64, len: u32, done: Done<Bytes>) {
         let range = ByteRange::with_len(offset, u64::from(len));
-        match self.me().filter(|me| me.is_spread(inode, range)) {
-            Some(me) => me.read_striped(session, inode, range, done),
-            None => self.read_part(session, inode, range, None, done),
+        let Some(me) = self.me() else {
+            return done(Err(Errno::EIO));
+        };
+        if me.env.behind.concerns(inode) {
+            self.env.runtime.spawn(async move {
+                me.env.behind.settle(inode).await;
+                me.read_settled(session, inode, range, done);
+            });
+            return;
         }
+        me.read_settled(session, inode, range, done);
     }
 
     fn write(
@@ -89,10 +101,12 @@ impl Backend for Router {
         let write = WriteRequest {
             session,
             op: None,
+            answered_through: OpId::default(),
             inode,
             at,
             kill_privileges,
             cuts: None,
+            behind: None,
         };
         let Some(me) = self.me().filter(|me| me.env.stripes.has(inode)) else {
             return self.write_part(write, data, done);
@@ -108,6 +122,17 @@ impl Backend for Router {
         self.write_part(write, data, Box::new(or_spread));
     }
 
+    fn settle(&self, inode: InodeId, done: Done<()>) {
+        if !self.env.behind.concerns(inode) {
+            return done(Ok(()));
+        }
+        let env = self.env.clone();
+        self.env.runtime.spawn(async move {
+            env.behind.settle(inode).await;
+            done(Ok(()));
+        });
+    }
+
     fn sync(&self, inode: InodeId, done: Done<()>) {
         match self.me().filter(|me| me.env.stripes.has(inode)) {
             Some(me) => me.sync_striped(inode, done),
@@ -119,10 +144,14 @@ impl Backend for Router {
         self.env.losses.count()
     }
 
-    fn lost(&self, inode: InodeId, since: u64) -> Option<u64> {
+    fn lost(&self, inode: InodeId, since: u64) -> Option<Loss> {
         let all = self.env.stripes.all_of(inode).into_iter();
-        all.filter_map(|part| self.env.losses.tell(part, since))
-            .max()
+        let told = all.filter_map(|part| self.env.losses.tell(part, since));
+        let last = told.max_by_key(|told| told.count)?;
+        Some(Loss {
+            count: last.count,
+            errno: last.errno,
+        })
     }
 
     fn map_writer(
@@ -146,6 +175,7 @@ impl Backend for Router {
     fn seek(&self, inode: InodeId, offset: u64, what: Seek, done: Done<u64>) {
         let (env, me) = (self.env.clone(), self.me());
         self.env.runtime.spawn(async move {
+            env.behind.settle(inode).await;
             let striped = me.filter(|me| me.env.stripes.has(inode));
             done(match striped {
                 Some(me) => me.seek_striped(inode, offset, what).await,

@@ -2,10 +2,11 @@
 //! changes: sessions see a pause, not an error.
 //!
 //! `places` knows what an operation concerns, `backend` is what mounts ask, and `asks` what the node itself wants of owners;
-//! `parts` reads and writes one inode, and `striped` the files that have several.
+//! `parts` reads and writes one inode, `behind` answers programs before owners do, and `striped` the files that have several.
 
 mod asks;
 mod backend;
+mod behind;
 mod parts;
 mod places;
 mod striped;
@@ -25,7 +26,7 @@ use parking_lot::Mutex;
 use perigee_client::fs::Done;
 use perigee_meta::stripe::Cuts;
 use perigee_meta::{Attr, NewNode, Op, Reply};
-use perigee_proto::message::file;
+use perigee_proto::message::file::{self, HeldChunk};
 use perigee_proto::message::session::Execute;
 use perigee_replica::work::Done as What;
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, OpId, SessionId, Span};
@@ -37,6 +38,8 @@ use std::time::Duration;
 
 /// How long a session's operation may look for an owner that answers, or says that it is at it.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a write whose program has its answer: the host with the only copy may start anew meanwhile.
+const PATIENCE_BEHIND: Duration = Duration::from_secs(120);
 /// How long one call to an owner may take.
 const CALL: Duration = Duration::from_secs(10);
 
@@ -393,16 +396,28 @@ impl Router {
         let request = file::Write {
             session: write.session,
             op,
+            answered_through: write.answered_through,
             inode: write.inode,
             at: write.at,
             kill_privileges: write.kill_privileges,
             cuts: write.cuts,
+            behind: write.behind,
         };
         let there = |node| {
             let (request, data) = (&request, data.clone());
-            async move { Ok(env.ask(node, request, data, CALL).await?.0.result) }
+            async move {
+                let written = env.ask(node, request, data, CALL).await?.0;
+                if let Some(HeldChunk { chunk, hold }) = written.row {
+                    env.behind.on_row(env, chunk, hold);
+                }
+                Ok(written.result)
+            }
         };
-        let wrote = at_owner(env, write.inode.container(), PATIENCE, here, there).await?;
+        let patience = match write.behind {
+            Some(_) => PATIENCE_BEHIND,
+            None => PATIENCE,
+        };
+        let wrote = at_owner(env, write.inode.container(), patience, here, there).await?;
         wrote.map_err(Failed::Errno)
     }
 }

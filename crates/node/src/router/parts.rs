@@ -1,6 +1,7 @@
 //! Reading, writing and syncing one inode: a file, or a column of a striped one, wherever its owner is.
 
 use super::asks::ask;
+use super::behind;
 use super::{CALL, PATIENCE, Router, errno};
 use crate::container::{Answer, AsHolder, Container, Failed, WriteRequest};
 use crate::heat::Served;
@@ -131,6 +132,17 @@ impl Router {
         let mut done = done;
         let mut asks_as_holder = None;
         if let Some(container) = container {
+            if self.env.behind.concerns(inode)
+                && let Some(me) = self.me()
+            {
+                // This node has become a member, or the owner: what it sent before comes first.
+                let data = Bytes::copy_from_slice(data);
+                self.env.runtime.spawn(async move {
+                    me.env.behind.settle(inode).await;
+                    me.write_part(write, &data, done);
+                });
+                return;
+            }
             if container.owned().is_some() {
                 let answer: Answer<ByteRange> = Box::new(move |result| done(result.map_err(errno)));
                 match container.write(write, data, answer) {
@@ -156,16 +168,28 @@ impl Router {
         }
         let id = inode.container();
         self.note_asked(session, id, What::Change, data.len() as u64);
-        let op = {
+        let (op, write) = {
             let mut waiting = self.waiting.lock();
             let op = OpId(self.next.fetch_add(1, Ordering::Relaxed));
             waiting.insert(op);
-            op
+            let oldest = waiting.first().copied().unwrap_or(op);
+            let answered_through = OpId(oldest.0 - 1);
+            let write = WriteRequest {
+                answered_through,
+                ..write
+            };
+            (op, write)
         };
         let (env, me) = (self.env.clone(), self.me());
         let data = Bytes::copy_from_slice(data);
         self.env.sessions.changed(inode);
+        if asks_as_holder.is_none()
+            && let Some(range) = behind::may_be(&write, data.len())
+        {
+            return self.write_behind(op, write, range, data, done);
+        }
         self.env.runtime.spawn(async move {
+            env.behind.settle(inode).await;
             let wrote = match asks_as_holder {
                 Some(container) => Self::write_with_right(&env, &container, op, write, data).await,
                 None => Self::write_elsewhere(&env, op, write, data).await,
@@ -182,6 +206,7 @@ impl Router {
     pub(super) fn sync_part(&self, inode: InodeId, done: Done<()>) {
         let env = self.env.clone();
         self.env.runtime.spawn(async move {
+            env.behind.settle(inode).await;
             if let Some(container) = env.container(inode.container()) {
                 let sent = container.send_file(inode);
                 if tokio::time::timeout(PATIENCE, sent).await.is_err() {

@@ -85,3 +85,17 @@ pub(crate) fn container_of(op: &Op) -> ContainerId {
         Err(container) => container,
     }
 }
+
+/// The file whose attributes or content are all that a change concerns, where it is but one.
+pub(super) fn only_file_of(op: &Op) -> Option<InodeId> {
+    match op {
+        Op::SetAttr { inode, .. }
+        | Op::SetXattr { inode, .. }
+        | Op::RemoveXattr { inode, .. }
+        | Op::Allocate { inode, .. }
+        | Op::SetLock { inode, .. }
+        | Op::WithdrawLock { inode, .. }
+        | Op::ReleaseLocks { inode, .. } => Some(*inode),
+        _ => None,
+    }
+}

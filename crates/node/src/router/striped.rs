@@ -13,7 +13,7 @@ use perigee_meta::stripe::{Faults, UNIT, pieces};
 use perigee_meta::xattr::CAPABILITY;
 use perigee_meta::{Attr, LockKind, NewNode, Op, Reply, Touched, WriteAt};
 use perigee_proto::message::file;
-use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, SessionId, StripeWidth};
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, OpId, SessionId, StripeWidth};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -185,10 +185,12 @@ impl Router {
                     let write = WriteRequest {
                         session,
                         op: None,
+                        answered_through: OpId::default(),
                         inode,
                         at: file::At::Offset(range.start),
                         kill_privileges,
                         cuts: Some(cuts),
+                        behind: None,
                     };
                     self.write_part(write, part, told);
                     let wrote = receiver.await.unwrap_or(Err(Errno::EIO));

@@ -2,6 +2,7 @@
 
 pub use perigee_meta::WriteAt as At;
 use perigee_meta::stripe::Cuts;
+use perigee_replica::{Chunk, Hold};
 use perigee_types::{ByteRange, Errno, InodeId, OpId, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,8 @@ pub struct Write {
     pub session: SessionId,
     /// Names the write for repeats.
     pub op: OpId,
+    /// Of operations up to this one the session knows the answers.
+    pub answered_through: OpId,
     /// The file.
     pub inode: InodeId,
     /// Where.
@@ -47,6 +50,8 @@ pub struct Write {
     /// The file is striped, or a column, of which the writer knows so many cuts; ESTALE where there were more, EAGAIN while one
     /// that has not come to its end is in the way.
     pub cuts: Option<Cuts>,
+    /// Its program was answered already, by the right to the chunk of this row; EIO where the row is gone.
+    pub behind: Option<Hold>,
 }
 
 /// The write is on every replica (law 3: another host has seen it).
@@ -54,6 +59,17 @@ pub struct Write {
 pub struct Written {
     /// The bytes that were written, or the error for the program.
     pub result: Result<ByteRange, Errno>,
+    /// The session holds this chunk, without a copy: it may ask for the right to answer programs by itself.
+    pub row: Option<HeldChunk>,
+}
+
+/// A chunk, and its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldChunk {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Who holds it.
+    pub hold: Hold,
 }
 
 /// fsync: everything of the file that was acknowledged is to be on every replica's disk.

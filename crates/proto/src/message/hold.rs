@@ -65,6 +65,8 @@ pub struct CallHolder {
     pub hold: Hold,
     /// What somebody wants of it.
     pub access: Access,
+    /// The same when it is asked again because the holder was still at it: what was written since need not have arrived.
+    pub number: u64,
 }
 
 /// Everything that was written when the call came has arrived.

@@ -46,6 +46,15 @@ impl Habit {
         self.writes >= self.price
     }
 
+    /// A session's stream of writes comes near. Says whether the chunk should belong to that before the first of them, which
+    /// one does that nothing speaks against.
+    pub fn on_stream(&mut self, by: SessionId) -> bool {
+        if self.by.is_none() {
+            self.by = Some(by);
+        }
+        self.by == Some(by) && self.price <= PRICE
+    }
+
     /// Whether one session has made a handful of writes with nobody else between, whatever came of the moves before.
     #[must_use]
     pub const fn has_handful(&self) -> bool {
@@ -100,6 +109,17 @@ mod tests {
             }
         }
         moves
+    }
+
+    #[test]
+    fn a_stream_finds_its_next_chunk_its_own_where_nobody_else_works() {
+        assert!(Habit::default().on_stream(session(1)));
+        let mut busy = Habit::default();
+        busy.on_write(session(2));
+        assert!(!busy.on_stream(session(1)));
+        let mut came_back = Habit::default();
+        came_back.on_return(0);
+        assert!(!came_back.on_stream(session(1)));
     }
 
     #[test]

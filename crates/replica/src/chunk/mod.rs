@@ -1,7 +1,7 @@
 //! Ownership of chunks that moves to the host that writes: the local-write protocol of AwareFS (section 4.2 there), with
 //! what it leaves out, failures.
 //!
-//! A chunk belongs to its container's owner, or to another member, its **holder**. Who holds it is a row of the
+//! A chunk belongs to its container's owner, or to another host, its **holder**. Who holds it is a row of the
 //! container's state, put and removed by records: so every member has agreed before it counts (the two phases as
 //! published), and whoever becomes the container's owner knows it. The row's **token** is the version of the record that
 //! put it; it fences what an earlier holder sends.
@@ -21,15 +21,22 @@
 //! - H6: A record that replaces bytes makes nothing invalid, and no hole, at a holder that has written them since, or has
 //!   sent them: its own record of them is this one or comes later.
 //! - H8: What a holder has the owner change for it goes there after what it has written itself, and has a number like that.
+//! - H9: A holder that keeps no copy has each of its programs' writes sent at once, with its row; the owner carries it out
+//!   while the row stands. It answers them before the owner does under its right alone, and no two to the same bytes are under way
+//!   at once, since messages overtake each other.
 //! - H7: What a holder has not sent when its row is gone is lost, as a crash loses what a local disk has not: it is not the
 //!   content, and the next `fsync` says so. A process holds nothing of what an earlier one held.
 
+mod behind;
 mod habit;
 mod holder;
 mod owner;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "plant")]
+pub use behind::plant as behind_plant;
+pub use behind::{Begin, Behind, Room, WriteNumber};
 pub use habit::Habit;
 pub use holder::{Flush, FlushNumber, Holding, May, Part, Report, Share, Turn, Unsent};
 pub use owner::{Access, Call, Holds, Need, Silence, Stale};
@@ -53,6 +60,15 @@ impl Chunk {
     #[must_use]
     pub const fn range(self) -> ByteRange {
         ByteRange::with_len(self.index.saturating_mul(CHUNK_LEN), CHUNK_LEN)
+    }
+
+    /// The one after it.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self {
+            inode: self.inode,
+            index: self.index.saturating_add(1),
+        }
     }
 
     /// The chunks that `range`, which is not empty, touches, in order.
@@ -87,6 +103,17 @@ pub struct Hold {
     pub holder: SessionId,
     /// The version of the record that put this row.
     pub token: Version,
+    /// What the right is.
+    pub manner: Manner,
+}
+
+/// How a holder writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Manner {
+    /// In its own copy, and sends it later: a member.
+    InPlace,
+    /// At the owner as anybody does, but its programs do not wait for the answers ([`Behind`]): a host without a copy.
+    WriteBehind,
 }
 
 /// How long rights last. The same inequality makes them safe that makes an owner's lease safe

@@ -1,9 +1,9 @@
 //! The side of the container's owner: which chunks it has given away, and what stands between others and them.
 
 use super::holder::{FlushNumber, Report};
-use super::{Chunk, Hold, Terms};
+use super::{Chunk, Hold, Manner, Terms};
 use crate::chain::planted;
-use perigee_types::{ByteRange, InodeId, NodeId, Tick};
+use perigee_types::{ByteRange, InodeId, NodeId, Span, Tick};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -73,6 +73,8 @@ struct Row {
     flushed: FlushNumber,
     /// How often its holder has asked.
     asked: u64,
+    /// When the last right that it was granted ends, or when it was given the chunk.
+    granted: Tick,
 }
 
 /// What a holder may still do without a word.
@@ -98,8 +100,8 @@ impl Holds {
     /// Of a reign that begins `now`, with the rows of the state. Its predecessor may have granted a moment ago.
     pub fn new(rows: impl IntoIterator<Item = (Chunk, Hold)>, now: Tick, terms: Terms) -> Self {
         let row = |(chunk, hold)| {
-            let right = Right::Until(now + terms.waited);
-            (chunk, Row::new(hold, right))
+            let until = now + terms.waited;
+            (chunk, Row::new(hold, Right::Until(until), until))
         };
         Self {
             rows: rows.into_iter().map(row).collect(),
@@ -140,8 +142,8 @@ impl Holds {
     }
 
     /// A record that gives `chunk` away was ordered; it was nobody else's, and everything in it has a record (H2).
-    pub fn given(&mut self, chunk: Chunk, hold: Hold) {
-        self.rows.insert(chunk, Row::new(hold, Right::None));
+    pub fn given(&mut self, now: Tick, chunk: Chunk, hold: Hold) {
+        self.rows.insert(chunk, Row::new(hold, Right::None, now));
     }
 
     /// A node has left the chain: its rights are not granted again.
@@ -151,10 +153,30 @@ impl Holds {
         its.for_each(|row| row.recalled = true);
     }
 
+    /// Whoever writes a chunk behind is not granted the right again: a call that it did not answer may never reach it, and its
+    /// questions would go on for ever.
+    pub fn recall(&mut self, chunk: Chunk, hold: Hold) {
+        if let Ok(row) = self.row(chunk, hold) {
+            row.recalled = true;
+        }
+    }
+
     /// The chunks of nodes that have left the chain: they are to be taken back.
     pub fn recalled(&self) -> impl Iterator<Item = Chunk> + '_ {
         let rows = self.rows.iter().filter(|(_, row)| row.recalled);
         rows.map(|(chunk, _)| *chunk)
+    }
+
+    /// The chunks that hosts have written behind whose rights were over `since` ago, as far as this owner knows.
+    pub fn idle(&self, now: Tick, since: Span) -> impl Iterator<Item = (Chunk, Hold)> + '_ {
+        let rows = self.rows.iter();
+        let idle = rows.filter(move |(_, row)| match row.right {
+            Right::Until(until) => until + since <= now,
+            Right::None => row.granted + since <= now,
+            Right::Over => true,
+        });
+        let behind = idle.filter(|(_, row)| row.hold.manner == Manner::WriteBehind);
+        behind.map(|(chunk, row)| (*chunk, row.hold))
     }
 
     /// A record that removes its row was ordered.
@@ -179,6 +201,7 @@ impl Holds {
             return Err(Stale::Recalled);
         }
         row.right = Right::Until(now + terms.waited);
+        row.granted = now + terms.waited;
         row.asked = row.asked.max(asked);
         Ok(())
     }
@@ -201,6 +224,13 @@ impl Holds {
         }
         row.flushed = row.flushed.max(number);
         Ok(())
+    }
+
+    /// Whether a write that came with a row may be carried out beside it (H9).
+    #[must_use]
+    pub fn admits(&self, chunk: Chunk, hold: Hold) -> bool {
+        let row = self.rows.get(&chunk);
+        row.is_some_and(|row| row.hold == hold && row.right != Right::Over)
     }
 
     fn row(&mut self, chunk: Chunk, hold: Hold) -> Result<&mut Row, Stale> {
@@ -271,13 +301,14 @@ impl Holds {
 }
 
 impl Row {
-    const fn new(hold: Hold, right: Right) -> Self {
+    const fn new(hold: Hold, right: Right, granted: Tick) -> Self {
         Self {
             hold,
             right,
             recalled: false,
             flushed: FlushNumber(0),
             asked: 0,
+            granted,
         }
     }
 }

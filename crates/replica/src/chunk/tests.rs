@@ -30,6 +30,7 @@ fn hold() -> Hold {
     Hold {
         holder: SessionId::new(NodeId(2), 9),
         token: version(5),
+        manner: Manner::InPlace,
     }
 }
 
@@ -154,7 +155,7 @@ fn what_one_message_cannot_take_goes_in_parts_of_one_turn() {
 #[test]
 fn who_rests_asks_again_before_it_writes() {
     let (mut holding, mut holds) = (holding(), Holds::default());
-    holds.given(CHUNK, hold());
+    holds.given(Tick(0), CHUNK, hold());
     let asked = |holds: &mut Holds, number| holds.on_asked(Tick(0), CHUNK, hold(), number, TERMS);
     assert_eq!(asked(&mut holds, 1), Ok(()));
     let all = ByteRange::new(0, 10);

@@ -46,7 +46,7 @@ impl Pull {
             if room.is_empty() {
                 break;
             }
-            self.plan(inode, ByteRange::new(0, u64::MAX), &mut room, &mut fetches);
+            self.plan(inode, ByteRange::ALL, &mut room, &mut fetches);
             self.turn = inode;
         }
         self.looks_again = false;

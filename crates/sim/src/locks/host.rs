@@ -228,7 +228,7 @@ impl Locks {
             lock: FileLock {
                 kind: id.kind,
                 owner: id.owner,
-                range: ByteRange::new(0, u64::MAX),
+                range: ByteRange::ALL,
                 mode: None,
                 pid: 0,
             },

@@ -174,7 +174,7 @@ impl Locks {
             inode,
             kind,
             range: match kind {
-                LockKind::Flock => ByteRange::new(0, u64::MAX),
+                LockKind::Flock => ByteRange::ALL,
                 _ => ByteRange::new(start, end),
             },
             mode,

@@ -422,7 +422,7 @@ impl World {
                     }
                 }
                 let run = self.running(node);
-                let whole = ByteRange::new(0, u64::MAX);
+                let whole = ByteRange::ALL;
                 let what = run.pull.on_fetched(id, whole, as_of, holds);
                 self.take_fetched(node, id, what, Arrived { as_of, tokens });
             }
@@ -503,7 +503,7 @@ impl World {
                 continue;
             };
             let holds = run.chain.holds(arrived.as_of);
-            let whole = ByteRange::new(0, u64::MAX);
+            let whole = ByteRange::ALL;
             let what = run.pull.on_fetched(id, whole, arrived.as_of, holds);
             self.take_fetched(node, id, what, arrived);
         }
@@ -522,7 +522,7 @@ impl World {
             .retain(|wait| Some(wait.epoch) == now || unfenced);
         let waits = run.sync_waits.clone();
         for wait in waits {
-            let whole = ByteRange::new(0, u64::MAX);
+            let whole = ByteRange::ALL;
             self.running(node).pull.want(wait.inode, whole);
         }
         self.start_sync(node, true);

@@ -72,7 +72,7 @@ impl World {
         }
         self.know_kept(node, inode);
         let keeping = &self.running_ref(node).keeping;
-        let whole = ByteRange::new(0, u64::MAX);
+        let whole = ByteRange::ALL;
         keeping.missing(inode, whole).is_empty()
     }
 

@@ -43,7 +43,7 @@ impl World {
         let lock = FileLock {
             kind: LockKind::Flock,
             owner: 1,
-            range: ByteRange::new(0, u64::MAX),
+            range: ByteRange::ALL,
             mode,
             pid: 0,
         };

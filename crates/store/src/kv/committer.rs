@@ -67,6 +67,15 @@ impl Kv {
         self.enqueue(batch, done, Some(Instant::now() + LAZY_MAX));
     }
 
+    /// What was queued without hurry waits for no other batch any more.
+    pub(crate) fn hasten(&self) {
+        let mut queue = self.queue.lock();
+        if !queue.items.is_empty() && !std::mem::replace(&mut queue.urgent, true) {
+            drop(queue);
+            self.work.notify_one();
+        }
+    }
+
     /// Queues a batch and waits until it is durable. Not for the committer thread.
     pub(crate) fn commit(&self, batch: WriteBatch) -> Result<(), StoreError> {
         let (tx, rx) = mpsc::sync_channel(1);

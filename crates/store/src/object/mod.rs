@@ -149,7 +149,7 @@ impl Object {
             if key.len() == from.len() {
                 record = decode_record(inode, &value)?;
             } else {
-                let all = ByteRange::new(0, u64::MAX);
+                let all = ByteRange::ALL;
                 invalid.merge(&decode_regions(inode, &value)?, all);
             }
         }

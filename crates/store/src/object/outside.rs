@@ -150,7 +150,7 @@ impl Object {
             return Ok(Vec::new());
         };
         let changed = outside.changed(self, &*file)?;
-        let everything = [ByteRange::new(0, u64::MAX)];
+        let everything = [ByteRange::ALL];
         let within = changed.as_deref().unwrap_or(&everything);
         self.rescan_within(within)?;
         outside.unsure = false;

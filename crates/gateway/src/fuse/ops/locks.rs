@@ -84,7 +84,7 @@ impl Session {
             let lock = FileLock {
                 kind: LockKind::Posix,
                 owner,
-                range: ByteRange::new(0, u64::MAX),
+                range: ByteRange::ALL,
                 mode: None,
                 pid: 0,
             };

@@ -5,17 +5,23 @@ use super::super::execute::Owed;
 use super::super::write::WriteRequest;
 use super::super::{Container, Elsewhere, Failed, State};
 use super::row;
+use super::silent::Silent;
 use perigee_meta::Touched;
 use perigee_meta::stripe::Layout;
-use perigee_replica::chunk::{Habit, Holds};
+use perigee_replica::chunk::{Habit, Holds, Manner};
 use perigee_replica::{Chunk, Hold};
-use perigee_types::{Batch, ByteRange, InodeId, Migration, SessionId, Version};
+use perigee_types::limits::CHUNK_LEN;
+use perigee_types::{Batch, ByteRange, InodeId, Migration, SessionId, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tracing::{debug, error, info};
 
 /// Chunks whose writers are counted; with one more all are forgotten, and count from the beginning.
 const HABITS_MAX: usize = 4_096;
+
+/// A stream of writes that comes so near to a chunk's end finds the next one its own when it gets there: its programs are ahead of
+/// what has arrived by half a chunk.
+const AHEAD: u64 = CHUNK_LEN / 4 * 3;
 
 /// What an owner knows of the chunks that it has given away, and of those that it may give away.
 #[derive(Default)]
@@ -25,7 +31,20 @@ pub(in super::super) struct Away {
     /// How many writes holders have told of since they hold.
     pub(super) stays: BTreeMap<Chunk, u64>,
     /// About to be given away.
-    giving: BTreeSet<Chunk>,
+    pub(super) giving: BTreeSet<Chunk>,
+    /// None is given away before: a snapshot waits until all are here.
+    pub(in super::super) none_before: Tick,
+    /// Taken back from a silent holder, by these records: who was shown what was before the holder's last writes is shown it when
+    /// they are committed, lest the next owner take these.
+    pub(in super::super) removing: BTreeMap<Chunk, Version>,
+    /// Holders that do not answer.
+    pub(super) silent: Silent,
+    /// Since when holders say that they are at it, though their rights to these chunks are over.
+    pub(super) working: BTreeMap<Chunk, Tick>,
+    /// Chunks that nobody uses any more are being taken back.
+    pub(super) tidying: bool,
+    /// The last of them that was looked at.
+    pub(super) tidied: Option<Chunk>,
 }
 
 /// Whether the move of a chunk that was written to a handful of times costs less than it saves.
@@ -36,6 +55,22 @@ enum Pays {
 }
 
 impl Away {
+    /// The chunk of a range that is being taken back from a silent holder.
+    pub(in super::super) fn goes(&self, inode: InodeId, range: ByteRange) -> Option<Chunk> {
+        let mut chunks = self.removing.range(Chunk::all_of(inode));
+        let chunk = chunks.find(|(chunk, _)| chunk.range().overlaps(range));
+        chunk.map(|(chunk, _)| *chunk)
+    }
+
+    /// Whether a session writes a chunk behind, and its own writes without a row may be carried out beside that: it sends these
+    /// when all others have arrived.
+    pub(super) fn is_written_behind_by(&self, chunk: Chunk, session: SessionId) -> bool {
+        let hold = self.holds.holder(chunk);
+        let its =
+            hold.is_some_and(|hold| hold.holder == session && hold.manner == Manner::WriteBehind);
+        its && !self.removing.contains_key(&chunk)
+    }
+
     /// A write of another host's session has replaced a part of a file. Says which chunk of it should belong to that where
     /// it always shall, and whether it pays.
     fn on_write(
@@ -56,6 +91,20 @@ impl Away {
         };
         let free = self.holds.holder(chunk).is_none() && !self.giving.contains(&chunk);
         free.then_some((chunk, pays))
+    }
+
+    /// A write that came with its chunk's row is in place. Says which chunk should belong to its session next, so that a
+    /// stream goes on there without a stop.
+    fn on_stream(&mut self, by: SessionId, inode: InodeId, range: ByteRange) -> Option<Chunk> {
+        let chunk = Chunk::around(inode, range)?;
+        if range.end.saturating_add(AHEAD) < chunk.range().end {
+            return None;
+        }
+        let next = chunk.next();
+        let free = self.holds.holder(next).is_none() && !self.giving.contains(&next);
+        let room = self.habits.len() < HABITS_MAX || self.habits.contains_key(&next);
+        let goes = free && room && self.habits.entry(next).or_default().on_stream(by);
+        goes.then_some(next)
     }
 
     /// A session of another host reads a part of a file: one that writes there goes on as before.
@@ -92,25 +141,39 @@ impl Container {
         effect: Effect,
     ) {
         let (by, inode) = (request.session, request.inode);
-        if by.node() == self.env.me || effect == Effect::Grew {
+        let member = st.chain.view().is_some_and(|view| view.lists(by.node()));
+        if by.node() == self.env.me || (effect == Effect::Grew && member) {
             return st.away.on_other(inode, range);
+        }
+        if request.behind.is_some() {
+            // To a member that wrote so before it was one chunks move as its policy says.
+            if !member && let Some(next) = st.away.on_stream(by, inode, range) {
+                self.give_later(st, next, by);
+            }
+            return;
         }
         let Some((chunk, pays)) = st.away.on_write(by, inode, range) else {
             return;
         };
         let moves = match self.env.migrations.of(&self.env, inode) {
+            // Nothing moves to a host without a copy: only its programs do not wait.
+            _ if !member => pays == Pays::Yes,
             // It is being asked.
             None | Some(Migration::Off) => false,
             Some(Migration::Always) => true,
             Some(Migration::Adaptive) => pays == Pays::Yes,
         };
         if moves {
-            st.away.giving.insert(chunk);
-            let me = self.clone();
-            self.env
-                .runtime
-                .spawn(async move { me.give(chunk, by).await });
+            self.give_later(st, chunk, by);
         }
+    }
+
+    fn give_later(self: &Arc<Self>, st: &mut State, chunk: Chunk, by: SessionId) {
+        st.away.giving.insert(chunk);
+        let me = self.clone();
+        self.env
+            .runtime
+            .spawn(async move { me.give(chunk, by).await });
     }
 
     /// Gives a chunk to who writes to it, if nobody else keeps something of the file: each of its writes has taken that back
@@ -136,8 +199,8 @@ impl Container {
         let mut owed = Owed::default();
         {
             let mut st = self.state.lock();
-            st.away.giving.remove(&chunk);
             if !given {
+                st.away.giving.remove(&chunk);
                 // As one that came back at once.
                 return st.away.habits.entry(chunk).or_default().on_return(0);
             }
@@ -146,7 +209,10 @@ impl Container {
             let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
             self.owe_leases(&mut st, now, by, touched, &mut owed);
         }
-        if let Err(elsewhere) = self.pay(owed).await {
+        let paid = self.pay(owed).await;
+        // Until now its holder has no right: others might have read on what they keep.
+        self.state.lock().away.giving.remove(&chunk);
+        if let Err(elsewhere) = paid {
             debug!(container = %self.id, %inode, %elsewhere, "the reign ended with the move of a chunk");
         }
     }
@@ -170,12 +236,19 @@ impl Container {
         if self.attr(&st, inode)?.layout != Layout::Whole {
             return Ok(false);
         }
-        // A holder keeps nothing for checkpoints.
-        if !self.has_kept(&mut st, inode, chunk.range())? {
+        let manner = match member {
+            true => Manner::InPlace,
+            false => Manner::WriteBehind,
+        };
+        // Who writes in place keeps nothing for checkpoints.
+        if member && !self.has_kept(&mut st, inode, chunk.range())? {
             debug!(container = %self.id, %inode, "chunk stays: a checkpoint has content of it");
             return Ok(false);
         }
-        if !member || !alone || open || busy || !free || now < st.changes_from {
+        let habit = st.away.habits.get(&chunk);
+        let still = habit.is_some_and(|habit| habit.writer() == Some(by));
+        let early = now < st.changes_from || now < st.away.none_before;
+        if !alone || open || busy || !free || !still || early {
             debug!(container = %self.id, %inode, member, alone, open, busy, free, "chunk stays");
             return Ok(false);
         }
@@ -187,16 +260,20 @@ impl Container {
             epoch,
             seq: st.chain.last().seq.next(),
         };
-        let hold = Hold { holder: by, token };
+        let hold = Hold {
+            holder: by,
+            token,
+            manner,
+        };
         let batch = Batch {
             mutations: vec![row(chunk, Some(hold))],
             ..Batch::default()
         };
         let seq = self.order(&mut st, now, batch, true)?;
         debug_assert_eq!(seq, token.seq, "nothing is ordered under the same lock");
-        st.away.holds.given(chunk, hold);
+        st.away.holds.given(now, chunk, hold);
         st.leases.note_reader(inode, by);
-        info!(container = %self.id, %inode, chunk = chunk.index, to = %by, "chunk moves");
+        info!(container = %self.id, %inode, chunk = chunk.index, to = %by, ?manner, "chunk moves");
         Ok(true)
     }
 }
@@ -234,6 +311,7 @@ mod tests {
         let hold = Hold {
             holder: session(2),
             token: Version::default(),
+            manner: Manner::InPlace,
         };
         away.giving.clear();
         // As one that came back at once: where it always shall move it does, and else it waits.

@@ -83,7 +83,7 @@ impl Unsent {
 
     /// Whether bytes of a file are this node's alone.
     pub(in super::super) fn keeps(&self, inode: InodeId) -> bool {
-        self.holding.keeps(inode, super::ALL)
+        self.holding.keeps(inode, ByteRange::ALL)
     }
 
     pub(super) fn on_row(&mut self, chunk: Chunk, mine: Option<Hold>) -> Option<Lost> {

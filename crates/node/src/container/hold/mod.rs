@@ -10,6 +10,7 @@
 mod give;
 mod holder;
 mod owner;
+mod silent;
 mod taken;
 
 pub(super) use give::Away;
@@ -19,12 +20,10 @@ pub(crate) use taken::is_well_formed;
 
 use super::{Container, State};
 use perigee_meta::{Attr, Key, Reply};
+use perigee_replica::chunk::Manner;
 use perigee_replica::{Chunk, Hold};
-use perigee_types::{Batch, ByteRange, ContainerId, InodeId, Mutation, SessionId};
+use perigee_types::{Batch, ContainerId, InodeId, Mutation, SessionId};
 use tracing::error;
-
-/// All of a file.
-const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
 /// A change of a chunk's row.
 struct RowChange {
@@ -75,7 +74,7 @@ fn row(chunk: Chunk, hold: Option<Hold>) -> Mutation {
 }
 
 /// The attributes that a reply shows.
-fn shown(reply: &Reply) -> impl Iterator<Item = &Attr> {
+pub(crate) fn shown(reply: &Reply) -> impl Iterator<Item = &Attr> {
     let (one, many) = match reply {
         Reply::Attr(attr) | Reply::Entry(attr) | Reply::Created { attr, .. } => (Some(attr), None),
         Reply::Listing(rows) => (None, Some(rows)),
@@ -121,7 +120,9 @@ impl Container {
             return;
         }
         for RowChange { chunk, hold } in rows {
-            let is_here = |hold: &Hold| self.env.sessions.is_open(hold.holder);
+            let is_here = |hold: &Hold| {
+                hold.manner == Manner::InPlace && self.env.sessions.is_open(hold.holder)
+            };
             let mine = hold.filter(is_here);
             let lost = st.unsent.on_row(chunk, mine);
             self.lose_held(st, lost);

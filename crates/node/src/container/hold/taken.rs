@@ -186,6 +186,7 @@ mod tests {
             hold: Hold {
                 holder: SessionId::new(NodeId(2), 1),
                 token: Version::default(),
+                manner: perigee_replica::chunk::Manner::InPlace,
             },
             number: FlushNumber(1),
             part: Part::Last,

@@ -182,14 +182,20 @@ impl World {
             epoch: run.reign.unwrap_or_default(),
             seq: run.chain.last().seq.next(),
         };
-        let hold = Hold { holder: by, token };
+        let manner = perigee_replica::chunk::Manner::InPlace;
+        let hold = Hold {
+            holder: by,
+            token,
+            manner,
+        };
         let record = Record {
             rows: vec![(file as u8, Some(hold))],
             ..Record::default()
         };
         if self.propose(node, record) == Some(token) {
             self.note(Mark::HoldGiven);
-            self.running(node).holds.given(chunk(file), hold);
+            let now = self.local(node);
+            self.running(node).holds.given(now, chunk(file), hold);
         }
     }
 

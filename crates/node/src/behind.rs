@@ -1,0 +1,395 @@
+//! Writes of this node's programs to files that other hosts own: a program that writes a part of one alone is answered before
+//! the owner is (write-behind, [`perigee_replica::chunk::Behind`]), so that a stream of writes fills the link.
+//!
+//! Whatever else this node's programs do with such a file waits until what is under way has arrived; so does `close`, which
+//! tells of what failed, and `fsync`.
+
+use crate::env::Env;
+use crate::search::at_owner;
+use parking_lot::Mutex;
+use perigee_proto::message::hold::{AskRight, CallHolder, Right};
+use perigee_replica::chunk::{Access, Begin, Behind, Report, Room, Terms, WriteNumber};
+use perigee_replica::{Chunk, Hold, Timing};
+use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Span, Tick};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+
+/// Bytes that may be under way to one container at most: what a link of 1 Gbit/s and 200 ms takes, and below what a peer keeps of
+/// requests at work.
+const WINDOW_MAX: u64 = 32 << 20;
+/// To all of them: one peer may own several.
+const WINDOWS_MAX: u64 = WINDOW_MAX / 2 * 3;
+/// As many as may be at first, and at least: one write of a program, and the next.
+const WINDOW_MIN: u64 = 2 << 20;
+/// A write that took longer waited behind others, on a link that takes no more: fewer are to wait. Far below the time in which an
+/// owner is believed to be dead.
+const SLOW: Span = Span::from_millis(1_500);
+/// So near to the end of its chunk a stream of writes asks for the next one.
+const NEAR: u64 = 16 << 20;
+/// How long the owner may take to say whether this node may write.
+const CALL: Duration = Duration::from_secs(10);
+/// How long a node that stops, or a mount that ends, waits for what is under way, of which the owner may be gone.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Calls of owners that are remembered until they are answered.
+const CALLS_MAX: usize = 1_024;
+
+/// What is under way from this node.
+#[derive(Debug, Default)]
+pub(crate) struct WritesBehind {
+    state: Mutex<State>,
+    /// Writes that are under way: nothing has to be waited for while there are none.
+    count: AtomicUsize,
+    /// Something has arrived.
+    progress: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    behind: Behind,
+    /// Chunks of which the owner is being asked.
+    asking: BTreeSet<Chunk>,
+    /// Bytes that may be under way to one container.
+    window: u64,
+    /// When the window became smaller.
+    narrowed: Tick,
+    /// Writes that have arrived so far.
+    arrivals: u64,
+    /// What had begun when an owner called first, by its number of the call.
+    calls: BTreeMap<(NodeId, u64), WriteNumber>,
+    /// This node stops: programs wait for owners.
+    closing: bool,
+    /// Files of which kernels are forgetting what they keep, since writes have failed.
+    forgetting: BTreeMap<InodeId, Forgets>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            behind: Behind::default(),
+            asking: BTreeSet::new(),
+            window: WINDOW_MIN,
+            narrowed: Tick(0),
+            arrivals: 0,
+            calls: BTreeMap::new(),
+            closing: false,
+            forgetting: BTreeMap::new(),
+        }
+    }
+}
+
+/// A write that its program was answered for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    number: WriteNumber,
+    pub(crate) hold: Hold,
+    at: Tick,
+    len: u64,
+}
+
+/// What came of a question for a right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The owner has answered, whatever it said; or somebody else has asked.
+    Answered,
+    /// No owner did in time.
+    Unanswered,
+}
+
+/// How often kernels are to forget what they keep of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forgets {
+    /// Once.
+    Once,
+    /// Once more after that.
+    Again,
+}
+
+/// What a program's write may do.
+#[derive(Debug)]
+pub(crate) enum May {
+    /// Its program is answered at once; [`WritesBehind::arrived`] follows.
+    Send(Sent),
+    /// When the owner has been asked.
+    Ask(Chunk),
+    /// When more has arrived than so much ([`WritesBehind::more_than`]).
+    Wait(u64),
+    /// Its program waits for the owner.
+    No,
+}
+
+impl WritesBehind {
+    /// Whether nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// A program wants to write `range`, which is not empty.
+    pub(crate) fn begin(
+        &self,
+        env: &Env,
+        session: SessionId,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> May {
+        let mut state = self.state.lock();
+        if state.closing {
+            return May::No;
+        }
+        let at = env.clock.now();
+        let room = Room {
+            each: state.window,
+            all: WINDOWS_MAX,
+        };
+        match state.behind.begin(at, session, inode, range, room) {
+            Begin::Now(number, hold) => {
+                self.count.fetch_add(1, Ordering::AcqRel);
+                let len = range.len();
+                May::Send(Sent {
+                    number,
+                    hold,
+                    at,
+                    len,
+                })
+            }
+            Begin::Ask(chunk) => May::Ask(chunk),
+            Begin::Wait => May::Wait(state.arrivals),
+            Begin::No => May::No,
+        }
+    }
+
+    /// The owner has answered for a write, or nobody waits for it any more.
+    pub(crate) fn arrived(&self, env: &Env, sent: Sent) {
+        {
+            let mut state = self.state.lock();
+            state.behind.on_answered(sent.number);
+            state.arrivals += 1;
+            let now = env.clock.now();
+            if now.since(sent.at) <= SLOW {
+                // As TCP begins: twice as many when all of them have arrived.
+                state.window = (state.window + sent.len).min(WINDOW_MAX);
+            } else if sent.at >= state.narrowed {
+                state.window = (state.window / 2).max(WINDOW_MIN);
+                state.narrowed = now;
+            }
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.progress.notify_waiters();
+    }
+
+    /// The owner has told that a chunk is held by a session of this node.
+    pub(crate) fn on_row(&self, env: &Env, chunk: Chunk, hold: Hold) {
+        if env.sessions.is_open(hold.holder) {
+            self.state.lock().behind.on_row(chunk, hold);
+        }
+    }
+
+    /// A write that its program was answered for has failed: its programs wait for the owner from now on, and hear of such by
+    /// themselves. Says whether kernels are to forget what they keep of the file: somebody else sees to it otherwise, once more.
+    pub(crate) fn on_failed(&self, inode: InodeId, sent: Sent) -> Forgets {
+        let mut state = self.state.lock();
+        state.behind.on_failed(sent.hold.holder, inode);
+        match state.forgetting.entry(inode) {
+            Entry::Vacant(place) => {
+                place.insert(Forgets::Once);
+                Forgets::Once
+            }
+            Entry::Occupied(mut place) => {
+                place.insert(Forgets::Again);
+                Forgets::Again
+            }
+        }
+    }
+
+    /// Kernels have forgotten what they kept of a file. Says whether they are to once more, since something has failed
+    /// meanwhile.
+    pub(crate) fn forgot(&self, inode: InodeId) -> Forgets {
+        let mut state = self.state.lock();
+        match state.forgetting.remove(&inode) {
+            Some(Forgets::Again) => {
+                state.forgetting.insert(inode, Forgets::Once);
+                Forgets::Again
+            }
+            Some(Forgets::Once) | None => Forgets::Once,
+        }
+    }
+
+    /// The files with something under way.
+    pub(crate) fn unsettled(&self) -> BTreeSet<InodeId> {
+        self.state.lock().behind.unsettled().collect()
+    }
+
+    /// Whether something is under way to a file.
+    pub(crate) fn concerns(&self, inode: InodeId) -> bool {
+        !self.is_idle() && self.state.lock().behind.concerns(inode)
+    }
+
+    /// Waits until what is under way to a file now has arrived.
+    pub(crate) async fn settle(&self, inode: InodeId) {
+        if !self.is_idle() {
+            self.settle_those(|_, other| other == inode).await;
+        }
+    }
+
+    /// The same of all files of a container.
+    pub(crate) async fn settle_in(&self, container: ContainerId) {
+        self.settle_those(|_, other| other.container() == container)
+            .await;
+    }
+
+    async fn settle_those(&self, which: impl Fn(SessionId, InodeId) -> bool) {
+        let through = self.state.lock().behind.last();
+        self.until(|state| state.behind.has_arrived(&which, through).then_some(()))
+            .await;
+    }
+
+    /// The same of all of a session's, in so far as owners answer within some time.
+    pub(crate) async fn settle_session(&self, session: SessionId) {
+        self.settle_soon(|of, _| of == session).await;
+    }
+
+    async fn settle_soon(&self, which: impl Fn(SessionId, InodeId) -> bool) {
+        let settled = tokio::time::timeout(FAREWELL, self.settle_those(which)).await;
+        if settled.is_err() {
+            warn!("no owner answers for writes that programs were answered for: they may be lost");
+        }
+    }
+
+    /// A mount begins, so this node does not stop.
+    pub(crate) fn open(&self) {
+        self.state.lock().closing = false;
+    }
+
+    /// This node stops: nothing begins any more, and what is under way arrives.
+    pub(crate) async fn close(&self) {
+        self.state.lock().closing = true;
+        self.settle_soon(|_, _| true).await;
+    }
+
+    /// Waits until more has arrived than `seen`, or nothing is under way.
+    pub(crate) async fn more_than(&self, seen: u64) {
+        self.until(|state| (state.arrivals > seen || state.behind.is_idle()).then_some(()))
+            .await;
+    }
+
+    async fn until<T>(&self, mut done: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            let progress = self.progress.notified();
+            tokio::pin!(progress);
+            // From now on nothing is missed.
+            progress.as_mut().enable();
+            if let Some(result) = done(&mut self.state.lock()) {
+                return result;
+            }
+            progress.await;
+        }
+    }
+
+    /// The chunk of which the owner is to be asked, or asked again, for the right to write it, since a program has written
+    /// `range` of `chunk`: a stream of writes is to find the right, and not to see its end.
+    pub(crate) fn to_ask(
+        &self,
+        env: &Env,
+        session: SessionId,
+        chunk: Chunk,
+        range: ByteRange,
+    ) -> Option<Chunk> {
+        let state = self.state.lock();
+        let held = Terms::from(&Timing::default()).held;
+        let until = env.clock.now() + Span(held.as_micros() / 2);
+        let near = range.end.saturating_add(NEAR) >= chunk.range().end;
+        let candidates = [Some(chunk), near.then(|| chunk.next())];
+        let mut wanted = candidates.into_iter().flatten();
+        wanted.find(|chunk| {
+            !state.asking.contains(chunk) && state.behind.wants_right(session, *chunk, until)
+        })
+    }
+
+    /// Asks the owner for the right to write a chunk, or waits for the answer where it is being asked. Says whether an
+    /// owner has answered.
+    pub(crate) async fn ask_right(&self, env: &Arc<Env>, chunk: Chunk) -> Asked {
+        let begun = {
+            let mut state = self.state.lock();
+            match state.asking.insert(chunk) {
+                true => Some((state.behind.ask(chunk), env.clock.now())),
+                false => None,
+            }
+        };
+        let Some((asked, at)) = begun else {
+            self.until(|state| (!state.asking.contains(&chunk)).then_some(()))
+                .await;
+            return Asked::Answered;
+        };
+        let answered = match asked {
+            Some((hold, asked)) => self.ask(env, chunk, (hold, asked), at).await,
+            None => Asked::Answered,
+        };
+        self.state.lock().asking.remove(&chunk);
+        self.progress.notify_waiters();
+        answered
+    }
+
+    async fn ask(
+        &self,
+        env: &Arc<Env>,
+        chunk: Chunk,
+        (hold, asked): (Hold, u64),
+        at: Tick,
+    ) -> Asked {
+        let request = AskRight { chunk, hold, asked };
+        let here = |container: Arc<crate::container::Container>| async move {
+            let granted = container.grant_right(chunk, hold, asked)?;
+            Ok(Right { granted })
+        };
+        let there = |node| {
+            let (env, request) = (&env, &request);
+            async move { Ok(env.ask(node, request, bytes::Bytes::new(), CALL).await?.0) }
+        };
+        let answer = at_owner(env, chunk.inode.container(), CALL, here, there).await;
+        let mut state = self.state.lock();
+        match answer {
+            Ok(Right { granted: Ok(()) }) => {
+                let terms = Terms::from(&Timing::default());
+                state.behind.on_right(chunk, hold, (asked, at), terms);
+            }
+            Ok(Right { granted: Err(_) }) => state.behind.on_refused(chunk, hold),
+            Err(failed) => {
+                debug!(inode = %chunk.inode, ?failed, "no right to write behind");
+                return Asked::Unanswered;
+            }
+        }
+        Asked::Answered
+    }
+
+    /// An owner calls: what was under way when it did so first, by this number, has arrived when this ends.
+    pub(crate) async fn answer_call(&self, from: NodeId, call: &CallHolder) -> Report {
+        let (chunk, hold, name) = (call.chunk, call.hold, (from, call.number));
+        let through = {
+            let mut state = self.state.lock();
+            let stop = call.access == Access::Change;
+            state.behind.on_call(chunk, hold, stop);
+            let last = state.behind.last();
+            if state.calls.len() >= CALLS_MAX {
+                let oldest = state.calls.iter().min_by_key(|(_, through)| **through);
+                let oldest = oldest.map(|(name, _)| *name);
+                oldest.map(|name| state.calls.remove(&name));
+            }
+            *state.calls.entry(name).or_insert(last)
+        };
+        let report = |state: &mut State| {
+            let report = state.behind.report(chunk, hold, through)?;
+            state.calls.remove(&name);
+            Some(report)
+        };
+        self.until(report).await
+    }
+
+    /// A session has ended.
+    pub(crate) fn forget(&self, session: SessionId) {
+        self.state.lock().behind.forget(session);
+    }
+}
