@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use perigee_client::fs::{Done, Seek};
 use perigee_cluster::{Directory, Node, Purpose};
 use perigee_meta::stripe::job::{Ask, Change, Cut, Job, Known, NewWrite, Read, Step, Told, Write};
-use perigee_meta::stripe::{Faults, UNIT, pieces};
+use perigee_meta::stripe::{Cuts, Faults, UNIT, pieces};
 use perigee_meta::xattr::CAPABILITY;
 use perigee_meta::{Attr, LockKind, NewNode, Op, Reply, Touched, WriteAt};
 use perigee_proto::message::file;
@@ -24,7 +24,7 @@ const OTHERS_HELP: Duration = Duration::from_millis(50);
 /// By then a kernel has the answer to a call that has just been answered.
 const ANSWERED: Duration = Duration::from_millis(100);
 
-/// Whether a job has brought a cut on its way.
+/// Whether a job has brought a cut on its way that somebody else has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Helped {
     No,
@@ -136,7 +136,9 @@ impl Router {
         helped
     }
 
-    /// Where this node has cut a file, or a column of it, for somebody else, its own mounts have heard nothing of that.
+    /// Where this node has cut a file, or a column of it, for somebody else, its own mounts have heard nothing of that. Of its
+    /// own cuts their kernels have the answer: one more word, after that, would make them pass over answers that tell of
+    /// others.
     fn forget_cut(&self, inode: InodeId, helped: Helped) {
         if helped == Helped::No {
             return;
@@ -230,7 +232,7 @@ impl Router {
                     return Ran { result, helped };
                 }
                 Step::Ask(asks) => {
-                    if asks.iter().any(helps) {
+                    if asks.iter().any(|ask| helps(ask, job.own_cut())) {
                         helped = Helped::Yes;
                     }
                     let told = self.ask_all(session, asks, bytes(job)).await;
@@ -490,8 +492,12 @@ const fn is_of_cut(op: &Op) -> bool {
     matches!(op, Op::CutColumn { .. } | Op::EndCut { .. })
 }
 
-fn helps(ask: &Ask) -> bool {
-    matches!(ask, Ask::Do(op) if is_of_cut(op))
+/// Whether a question brings a cut on its way, and another one than `own`.
+fn helps(ask: &Ask, own: Option<Cuts>) -> bool {
+    match ask {
+        Ask::Do(Op::CutColumn { cuts, .. } | Op::EndCut { cuts, .. }) => Some(*cuts) != own,
+        _ => false,
+    }
 }
 
 /// Whether an operation makes a file that may be striped, or has more to do where one is.

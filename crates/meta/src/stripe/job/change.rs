@@ -3,7 +3,7 @@
 use super::{Ask, Cut, Job, Known, ROUNDS_MAX, Step, Told, all_done, known_of, reply};
 use crate::attr::SetAttr;
 use crate::op::{Allocate, Op, Reply};
-use crate::stripe::{Faults, faulty};
+use crate::stripe::{Cuts, Faults, faulty};
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, StripeWidth};
 
 /// Changes a file's length or frees a part of it (`truncate` and `fallocate`), or takes a lock, before which a cut has to come to its
@@ -22,8 +22,8 @@ enum ChangePhase {
     Own,
     /// A cut is in the way of what is to be done.
     Before(Cut),
-    /// The file's owner knows to which length it is to be cut.
-    Cut(Cut),
+    /// The file's owner knows to which length it is to be cut, by this cut.
+    Cut(Cut, Cuts),
     Learn(ByteRange, Reply),
     Punch(Known, ByteRange, Reply),
     Done(Result<Reply, Errno>),
@@ -61,7 +61,7 @@ impl Job for Change {
                     Step::Done(Err(errno)) => return Step::Done(Err(errno)),
                     Step::Done(Ok(_)) => self.phase = ChangePhase::Own,
                 },
-                ChangePhase::Cut(cut) => {
+                ChangePhase::Cut(cut, _) => {
                     return match cut.next() {
                         Step::Ask(asks) => Step::Ask(asks),
                         Step::Done(done) => Step::Done(done.map(Reply::Attr)),
@@ -87,7 +87,7 @@ impl Job for Change {
 
     fn told(&mut self, told: Vec<Told>) {
         let next = match &mut self.phase {
-            ChangePhase::Before(cut) | ChangePhase::Cut(cut) => return cut.hear(told),
+            ChangePhase::Before(cut) | ChangePhase::Cut(cut, _) => return cut.hear(told),
             ChangePhase::Own => {
                 let reply = reply(told);
                 self.on_own(reply)
@@ -113,6 +113,13 @@ impl Job for Change {
             ChangePhase::Done(_) => Err(Errno::EPROTO),
         };
         self.phase = next.unwrap_or_else(|errno| ChangePhase::Done(Err(errno)));
+    }
+
+    fn own_cut(&self) -> Option<Cuts> {
+        match &self.phase {
+            ChangePhase::Cut(_, cuts) => Some(*cuts),
+            _ => None,
+        }
     }
 }
 
@@ -166,15 +173,107 @@ impl Change {
         let Reply::Attr(attr) = &reply else {
             return Err(Errno::EPROTO);
         };
-        let striping = attr.layout.striping();
         let cuts = matches!(self.op, Op::SetAttr { .. });
-        let cutting = striping.is_some_and(|striping| striping.cutting.is_some());
-        if cuts && cutting && !faulty!(self.faults, CutAnsweredEarly) {
-            return Ok(ChangePhase::Cut(Cut::of(self.inode, self.faults)));
+        let striping = attr.layout.striping().filter(|_| cuts);
+        if let Some(striping) = striping.filter(|striping| striping.cutting.is_some())
+            && !faulty!(self.faults, CutAnsweredEarly)
+        {
+            let cut = Cut::of(self.inode, self.faults);
+            return Ok(ChangePhase::Cut(cut, striping.cuts));
         }
         Ok(match zeroed(&self.op) {
             Some(range) if attr.layout.has_columns() => ChangePhase::Learn(range, reply),
             _ => ChangePhase::Done(Ok(reply)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attr::{Attr, Kind};
+    use crate::op::Credential;
+    use crate::stripe::{Layout, Striping};
+    use perigee_types::{InodeIndex, WallTime};
+
+    const FILE: InodeId = InodeId::new(ContainerId::ROOT, InodeIndex(7));
+
+    fn attr(cuts: Cuts, cutting: Option<u64>) -> Attr {
+        let now = WallTime::default();
+        let striping = Striping {
+            width: StripeWidth::of(3).expect("in range"),
+            made: true,
+            cuts,
+            cutting,
+        };
+        Attr {
+            inode: FILE,
+            kind: Kind::File,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            size: 50,
+            rdev: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            blocks: 1,
+            layout: Layout::Striped(striping),
+        }
+    }
+
+    fn asks(change: &mut Change) -> Vec<Ask> {
+        match change.step(&|_| Vec::new()) {
+            Step::Ask(asks) => asks,
+            Step::Done(result) => panic!("it is over: {result:?}"),
+        }
+    }
+
+    /// The cuts that the next questions bring on their way.
+    fn cuts_asked(change: &mut Change) -> Vec<Cuts> {
+        let cuts = |ask| match ask {
+            Ask::Do(Op::CutColumn { cuts, .. } | Op::EndCut { cuts, .. }) => Some(cuts),
+            _ => None,
+        };
+        asks(change).into_iter().filter_map(cuts).collect()
+    }
+
+    #[test]
+    fn a_cut_is_the_hosts_own_and_one_that_was_in_its_way_is_not() {
+        let set = SetAttr {
+            size: Some(50),
+            ..SetAttr::default()
+        };
+        let cred = Credential::default();
+        let op = Op::SetAttr {
+            inode: FILE,
+            set,
+            cred,
+        };
+        let mut change = Change::by(op, Faults::default()).expect("it concerns columns");
+        let (before, own) = (Cuts::default().next(), Cuts::default().next().next());
+        let columns = |attr| {
+            let column = |number| InodeId::new(ContainerId(number), InodeIndex(1));
+            let columns = vec![column(2), column(3)];
+            Told::Reply(Ok(Reply::Columns { attr, columns }))
+        };
+        asks(&mut change);
+        change.told(vec![Told::Reply(Err(Errno::EAGAIN))]);
+        asks(&mut change);
+        change.told(vec![columns(attr(before, Some(80)))]);
+        assert_eq!(cuts_asked(&mut change), [before, before]);
+        assert_eq!(change.own_cut(), None);
+        let done = || Told::Reply(Ok(Reply::Done));
+        change.told(vec![done(), done()]);
+        assert_eq!(cuts_asked(&mut change), [before]);
+        change.told(vec![Told::Reply(Ok(Reply::Attr(attr(before, None))))]);
+        asks(&mut change);
+        change.told(vec![Told::Reply(Ok(Reply::Attr(attr(own, Some(50)))))]);
+        asks(&mut change);
+        change.told(vec![columns(attr(own, Some(50)))]);
+        assert_eq!(cuts_asked(&mut change), [own, own]);
+        assert_eq!(change.own_cut(), Some(own));
     }
 }

@@ -116,6 +116,11 @@ pub trait Job {
     fn known(&self) -> Option<&Known> {
         None
     }
+
+    /// The cut that it makes itself, if it makes one: others that it brings to their end were made by somebody else.
+    fn own_cut(&self) -> Option<Cuts> {
+        None
+    }
 }
 
 /// How a job goes on.
