@@ -1,14 +1,13 @@
 //! `sim`: runs histories by seed, and says which ones break a law and how to replay them.
 
 mod fault;
+mod worlds;
 
 use clap::Parser;
 use fault::Fault;
 use perigee_sim::numbered::Kind;
 use perigee_sim::shrink::{Broken, shrink};
-use perigee_sim::{
-    Detail, Drift, Happening, LeftOut, Numbers, Scenario, Violation, behind, locks, names, stripes,
-};
+use perigee_sim::{Detail, Drift, LeftOut, Numbers, Scenario, Violation};
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -16,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
+use worlds::{Clocks, Scenarios, Went, World};
 
 /// Simulates replicated containers under chaos, and checks the laws.
 #[derive(Debug, Parser)]
@@ -89,42 +89,6 @@ struct Arguments {
     behind: bool,
 }
 
-/// How wrong the clocks are.
-#[derive(Debug, Clone, Copy)]
-enum Clocks {
-    /// As the seed says.
-    BySeed,
-    /// The same in all histories.
-    All(Drift),
-}
-
-impl Clocks {
-    const fn drift(self, seed: u64) -> Drift {
-        match self {
-            Self::BySeed => Drift::of(seed),
-            Self::All(drift) => drift,
-        }
-    }
-}
-
-/// What happens.
-#[derive(Debug, Clone, Copy)]
-enum Scenarios {
-    /// As the seed says.
-    BySeed,
-    /// The same in all histories.
-    All(Scenario),
-}
-
-impl Scenarios {
-    const fn scenario(self, seed: u64) -> Scenario {
-        match self {
-            Self::BySeed => Scenario::of(seed),
-            Self::All(scenario) => scenario,
-        }
-    }
-}
-
 impl Arguments {
     const fn scenarios(&self) -> Scenarios {
         match (self.store_away, self.bad_disks) {
@@ -140,149 +104,6 @@ impl Arguments {
             (false, true) => Clocks::All(Drift::Beyond),
             (false, false) => Clocks::BySeed,
         }
-    }
-}
-
-/// Which histories are simulated.
-#[derive(Debug, Clone, Copy)]
-enum World {
-    /// One container with its bytes.
-    Chain(Scenarios, Option<perigee_replica::Plant>, Clocks),
-    /// A namespace over several containers.
-    Names(Option<perigee_meta::Plant>, Clocks),
-    /// The lock service of a container.
-    Locks(Option<perigee_meta::lock::plant::Plant>),
-    /// A striped file.
-    Stripes(Option<perigee_meta::stripe::plant::Plant>),
-    /// Hosts that write behind.
-    Behind(Option<perigee_replica::chunk::behind_plant::Plant>),
-}
-
-/// How one history went.
-#[derive(Debug, PartialEq)]
-struct Went {
-    violation: Option<Violation>,
-    hash: u64,
-    events: u64,
-    /// What was met, and how often.
-    marks: Vec<(&'static str, u64)>,
-    /// Strikes and operations that took place.
-    happened: Vec<Happening>,
-}
-
-/// The same of a report of any world.
-macro_rules! went {
-    ($report:expr) => {{
-        let report = $report;
-        let happened = report.happened;
-        went!(report, happened)
-    }};
-    ($report:ident, $happened:expr) => {
-        Went {
-            violation: $report.violation,
-            hash: $report.hash,
-            events: $report.events,
-            marks: $report.marks.told(),
-            happened: $happened,
-        }
-    };
-}
-
-impl World {
-    fn of(fault: Fault, arguments: &Arguments) -> Self {
-        let (scenarios, clocks) = (arguments.scenarios(), arguments.clocks());
-        match fault {
-            Fault::Chain(plant) => Self::Chain(scenarios, Some(plant), clocks),
-            Fault::Names(plant) => Self::Names(Some(plant), clocks),
-            Fault::Locks(plant) => Self::Locks(Some(plant)),
-            Fault::Stripes(plant) => Self::Stripes(Some(plant)),
-            Fault::Behind(plant) => Self::Behind(Some(plant)),
-        }
-    }
-
-    fn run(self, seed: u64) -> Went {
-        self.run_without(seed, LeftOut::default(), Detail::Quiet)
-    }
-
-    fn run_without(self, seed: u64, left_out: LeftOut, detail: Detail) -> Went {
-        match self {
-            Self::Chain(scenarios, plant, clocks) => {
-                went!(perigee_sim::run(perigee_sim::Options {
-                    scenario: scenarios.scenario(seed),
-                    seed,
-                    plant,
-                    drift: clocks.drift(seed),
-                    left_out,
-                    detail,
-                }))
-            }
-            Self::Names(plant, clocks) => {
-                went!(names::run(names::Options {
-                    seed,
-                    plant,
-                    drift: clocks.drift(seed),
-                    left_out,
-                    detail,
-                }))
-            }
-            Self::Locks(plant) => {
-                went!(locks::run(locks::Options {
-                    seed,
-                    plant,
-                    left_out,
-                    detail,
-                }))
-            }
-            Self::Stripes(plant) => {
-                let report = stripes::run(&stripes::Options {
-                    seed,
-                    plant,
-                    detail,
-                });
-                went!(report, Vec::new())
-            }
-            Self::Behind(plant) => {
-                let report = behind::run(&behind::Options {
-                    seed,
-                    plant,
-                    detail,
-                });
-                went!(report, Vec::new())
-            }
-        }
-    }
-
-    /// Whether its histories can be made smaller: elsewhere, whatever is left out, the rest goes another way.
-    const fn shrinks(self) -> bool {
-        !matches!(self, Self::Stripes(_) | Self::Behind(_))
-    }
-
-    /// The arguments that simulate it again.
-    fn words(self) -> String {
-        let (plant, world, clocks) = match self {
-            Self::Chain(scenarios, plant, clocks) => {
-                let scenario = match scenarios {
-                    Scenarios::All(Scenario::StoreAway) => " --store-away",
-                    Scenarios::All(Scenario::BadDisks) => " --bad-disks",
-                    Scenarios::All(Scenario::Chaos) | Scenarios::BySeed => "",
-                };
-                (plant.map(|plant| plant.name()), scenario, clocks)
-            }
-            Self::Names(Some(plant), clocks) => (Some(plant.name()), "", clocks),
-            Self::Names(None, clocks) => (None, " --names", clocks),
-            Self::Locks(Some(plant)) => (Some(plant.name()), "", Clocks::BySeed),
-            Self::Locks(None) => (None, " --locks", Clocks::BySeed),
-            Self::Stripes(Some(plant)) => (Some(plant.name()), "", Clocks::BySeed),
-            Self::Stripes(None) => (None, " --stripes", Clocks::BySeed),
-            Self::Behind(Some(plant)) => (Some(plant.name()), "", Clocks::BySeed),
-            Self::Behind(None) => (None, " --behind", Clocks::BySeed),
-        };
-        let plant = plant.map_or(String::new(), |plant| format!(" --plant {plant}"));
-        let clocks = match clocks {
-            Clocks::BySeed | Clocks::All(Drift::Within) => "",
-            Clocks::All(Drift::Beyond) => " --drift",
-        };
-        format!("{plant}{world}{clocks}")
     }
 }
 
@@ -315,7 +136,7 @@ fn simulate(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<Exit
                 writeln!(out, "hint: {}", names.join(", "))?;
                 return Ok(ExitCode::from(2));
             };
-            World::of(fault, arguments)
+            World::of(fault, arguments.scenarios(), arguments.clocks())
         }
         None if arguments.names => World::Names(None, clocks),
         None if arguments.locks => World::Locks(None),
@@ -548,7 +369,7 @@ fn plants(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitCo
         count += 1;
         let mut seeds = arguments.from..arguments.from + arguments.seeds;
         let first = seeds.find_map(|seed| {
-            let went = World::of(fault, arguments).run(seed);
+            let went = World::of(fault, arguments.scenarios(), arguments.clocks()).run(seed);
             went.violation.map(|violation| (seed, violation))
         });
         match first {
@@ -584,8 +405,12 @@ fn medians(arguments: &Arguments, out: &mut impl Write) -> std::io::Result<ExitC
             .map(|start| {
                 let from = arguments.from + start * arguments.seeds;
                 let mut seeds = from..from + arguments.seeds;
-                let found =
-                    seeds.find(|seed| World::of(fault, arguments).run(*seed).violation.is_some());
+                let found = seeds.find(|seed| {
+                    World::of(fault, arguments.scenarios(), arguments.clocks())
+                        .run(*seed)
+                        .violation
+                        .is_some()
+                });
                 found.map_or(u64::MAX, |seed| seed - from + 1)
             })
             .collect();

@@ -29,6 +29,7 @@ mod open;
 mod past;
 mod read;
 mod reap;
+mod record;
 mod refill;
 mod repeat;
 mod role;

@@ -85,12 +85,25 @@ fn writes(placement: &Placement, status: &Status) -> String {
             placement.epoch.0
         );
     }
-    format!(
+    let go = format!(
         "writes go to {}, which owns container {} (epoch {})",
         owner_name(placement, status),
         placement.container,
         placement.epoch.0
+    );
+    // What has columns is written as programs ask for it.
+    if is_member(placement) || !placement.columns.is_empty() {
+        return go;
+    }
+    format!(
+        "{go}; programs that write a part of it some times alone do not wait for that until they close it (write-behind)"
     )
+}
+
+/// Whether the node that answers holds a copy.
+fn is_member(placement: &Placement) -> bool {
+    let mut copies = placement.copies.iter();
+    copies.any(|copy| copy.node == placement.asked)
 }
 
 /// Which rung of the ladder of the mount programs are on, and why not on a higher one.
@@ -118,16 +131,12 @@ fn rungs(placement: &Placement, status: &Status) -> Vec<String> {
 /// Whether writes here would bring the ownership here.
 fn moves(placement: &Placement, status: &Status) -> Option<String> {
     let here = node_name(status, placement.asked);
-    let member = placement
-        .copies
-        .iter()
-        .any(|copy| copy.node == placement.asked);
     if placement.owner == Some(placement.asked) || placement.migration.is_empty() {
         return None;
     }
     Some(match placement.migration.as_str() {
         "off" => "the ownership stays where it is (migration=off)".to_owned(),
-        _ if !member => {
+        _ if !is_member(placement) => {
             format!("the ownership does not move to {here}: it holds no copy")
         }
         "always" => {
@@ -243,7 +252,7 @@ mod tests {
     fn a_replica_reads_at_home_what_it_has_and_writes_at_the_owner() {
         let lines = scene(1, 2, 40);
         assert!(lines[0].contains("from node-1 where not"));
-        assert!(lines[1].starts_with("writes go to node-1"));
+        assert!(lines[1].starts_with("writes go to node-1") && !lines[1].contains("behind"));
         assert!(lines[2].starts_with("the ownership moves to node-2 when"));
     }
 
@@ -251,6 +260,7 @@ mod tests {
     fn a_node_without_a_copy_reads_over_the_network() {
         let lines = scene(1, 3, 100);
         assert!(lines[0].contains("over the network"));
+        assert!(lines[1].contains("do not wait for that"));
         assert!(lines[2].starts_with("the ownership does not move to node-3"));
     }
 

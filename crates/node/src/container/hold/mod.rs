@@ -1,12 +1,15 @@
 //! Chunks of files that belong to the host that writes them ([`perigee_replica::chunk`]): rows, records, disk and network.
 //!
-//! The rows lie in the container's state. Of the owner `give` gives chunks away, `owner` calls their holders and takes them
-//! back, `taken` takes what they send; `holder` writes in place and sends what it wrote. Reads, writes and looks at
+//! The rows lie in the container's state. Of the owner `owner` knows who holds what, `give` gives chunks away, `call` calls their
+//! holders and takes them back, `silent` knows who of these does not answer, `duty` takes back what nobody uses, and `taken`
+//! takes what they send; `holder` writes in place and sends what it wrote. Reads, writes and looks at
 //! attributes pass the holders of chunks at the owner ([`Container::pass_holders`]), before the container's lock is taken
 //! for them.
 //!
 //! Who orders that a chunk is given away or taken back has the file's `still` alone: no write to it is half way then.
 
+mod call;
+mod duty;
 mod give;
 mod holder;
 mod owner;
