@@ -1,6 +1,7 @@
 //! The side of a holder that keeps no copy: what its programs write is on its way to the owner when they hear that it is written
 //! (write-behind). Whoever else wants the chunk is answered after all of it has arrived (H3), so nobody can tell.
 
+use super::claim::Claim;
 use super::holder::Report;
 use super::{Chunk, Hold, Manner, Terms};
 use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, Tick};
@@ -60,30 +61,6 @@ pub struct Room {
     pub all: u64,
 }
 
-#[derive(Debug)]
-struct Held {
-    hold: Hold,
-    /// Until then, by this node's clock.
-    right: Option<Tick>,
-    asked: u64,
-    /// Answers to earlier asks say nothing any more.
-    answers_from: u64,
-    /// Nothing begins by this row any more. It stays here, so that a late word does not bring it back.
-    stopping: bool,
-}
-
-impl Held {
-    const fn new(hold: Hold) -> Self {
-        Self {
-            hold,
-            right: None,
-            asked: 0,
-            answers_from: 0,
-            stopping: false,
-        }
-    }
-}
-
 /// A write that is under way takes as much of what may be as this, however short it is.
 const BYTES_MIN: u64 = 16 << 10;
 /// With more chunks than this those are forgotten that nothing begins in now; the next answer tells of a row again.
@@ -99,7 +76,7 @@ struct UnderWay {
 /// The chunks that one node's programs write behind, as far as it has heard, and what is on its way. No I/O.
 #[derive(Debug, Default)]
 pub struct Behind {
-    held: BTreeMap<Chunk, Held>,
+    held: BTreeMap<Chunk, Claim>,
     under_way: BTreeMap<WriteNumber, UnderWay>,
     last: u64,
     /// On their way, to each container.
@@ -125,11 +102,11 @@ impl Behind {
         let known = self.held.get(&chunk).map(|held| held.hold.token);
         // Answers overtake each other.
         if known.is_none_or(|known| known < hold.token) || planted!(self, OldRowBelieved) {
-            self.held.insert(chunk, Held::new(hold));
+            self.held.insert(chunk, Claim::new(hold));
         }
         if self.held.len() > CHUNKS_MAX {
             let busy: BTreeSet<Chunk> = self.under_way.values().map(|way| way.chunk).collect();
-            let goes_on = |held: &Held| !held.stopping && held.right.is_some();
+            let goes_on = |held: &Claim| !held.is_stopping() && held.has_right();
             self.held
                 .retain(|at, held| *at == chunk || goes_on(held) || busy.contains(at));
         }
@@ -148,12 +125,12 @@ impl Behind {
             return Begin::No;
         };
         let held = self.held.get(&chunk);
-        let goes_on = |held: &&Held| !held.stopping || planted!(self, Unheeding);
-        let held = held.filter(|held| held.hold.holder == session);
+        let goes_on = |held: &&Claim| !held.is_stopping() || planted!(self, Unheeding);
+        let held = held.filter(|held| held.is_of(session));
         let Some(held) = held.filter(goes_on) else {
             return Begin::No;
         };
-        if held.right.is_none_or(|until| now >= until) && !planted!(self, WithoutRight) {
+        if !held.lasts_at(now) && !planted!(self, WithoutRight) {
             return Begin::Ask(chunk);
         }
         let overtakes = |way: &UnderWay| way.chunk.inode == inode && way.range.overlaps(range);
@@ -193,25 +170,13 @@ impl Behind {
 
     /// The row and the number of one more question for the right to write a chunk.
     pub fn ask(&mut self, chunk: Chunk) -> Option<(Hold, u64)> {
-        let held = self.held.get_mut(&chunk).filter(|held| !held.stopping)?;
-        held.asked += 1;
-        Some((held.hold, held.asked))
+        self.held.get_mut(&chunk)?.ask()
     }
 
-    /// The owner has granted what was asked at `asked_at`, as the `number`th question.
-    pub fn on_right(
-        &mut self,
-        chunk: Chunk,
-        hold: Hold,
-        (number, asked_at): (u64, Tick),
-        terms: Terms,
-    ) {
-        if let Some(held) = self.held.get_mut(&chunk)
-            && held.hold == hold
-            && !held.stopping
-            && number >= held.answers_from
-        {
-            held.right = held.right.max(Some(asked_at + terms.held));
+    /// The owner has granted what was asked: by the question of this number, at this time.
+    pub fn on_right(&mut self, chunk: Chunk, hold: Hold, question: (u64, Tick), terms: Terms) {
+        if let Some(held) = self.held.get_mut(&chunk) {
+            held.on_right(hold, question, terms.held);
         }
     }
 
@@ -224,22 +189,23 @@ impl Behind {
     /// are known now.
     pub fn on_failed(&mut self, session: SessionId, inode: InodeId) {
         let known = self.held.range_mut(Chunk::all_of(inode));
-        for (_, held) in known.filter(|(_, held)| held.hold.holder == session) {
-            held.stopping = true;
-            held.right = None;
+        for (_, held) in known.filter(|(_, held)| held.is_of(session)) {
+            held.stop();
         }
     }
 
     /// Nothing begins by this row any more, nor by an earlier one, whatever is still told of them.
     fn end(&mut self, chunk: Chunk, hold: Hold) {
         let unheeding = planted!(self, Unheeding);
-        let held = self.held.entry(chunk).or_insert(Held::new(hold));
+        let held = self.held.entry(chunk).or_insert(Claim::new(hold));
         if held.hold.token < hold.token {
-            *held = Held::new(hold);
+            *held = Claim::new(hold);
         }
         if held.hold == hold {
-            held.stopping = true;
-            held.right = held.right.filter(|_| unheeding);
+            match unheeding {
+                true => held.only_say_stop(),
+                false => held.stop(),
+            }
         }
     }
 
@@ -247,8 +213,8 @@ impl Behind {
     #[must_use]
     pub fn wants_right(&self, session: SessionId, chunk: Chunk, until: Tick) -> bool {
         let held = self.held.get(&chunk);
-        let its = held.filter(|held| held.hold.holder == session && !held.stopping);
-        its.is_some_and(|held| held.right.is_none_or(|right| right < until))
+        let its = held.filter(|held| held.is_of(session) && !held.is_stopping());
+        its.is_some_and(|held| !held.lasts_at(until))
     }
 
     /// Whether nothing is on its way.
@@ -291,8 +257,10 @@ impl Behind {
         if let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold)
             && stop
         {
-            held.stopping = true;
-            held.right = held.right.filter(|_| unheeding);
+            match unheeding {
+                true => held.only_say_stop(),
+                false => held.stop(),
+            }
         }
     }
 
@@ -307,7 +275,7 @@ impl Behind {
         }
         let quiet = !self.under_way.values().any(of);
         let held = self.held.get_mut(&chunk);
-        let Some(held) = held.filter(|held| held.hold == hold && !held.stopping) else {
+        let Some(held) = held.filter(|held| held.hold == hold && !held.is_stopping()) else {
             // More had begun by the row before another call, or a refusal, ended that.
             return (quiet || early).then(|| {
                 self.end(chunk, hold);
@@ -317,13 +285,11 @@ impl Behind {
         if !quiet {
             return Some(Report::Writes);
         }
-        held.right = None;
-        held.answers_from = held.asked + 1;
-        Some(Report::Rests { asked: held.asked })
+        Some(held.rest())
     }
 
     /// A session has ended: none of its programs writes any more.
     pub fn forget(&mut self, session: SessionId) {
-        self.held.retain(|_, held| held.hold.holder != session);
+        self.held.retain(|_, held| !held.is_of(session));
     }
 }

@@ -1,5 +1,6 @@
 //! The side of the holder: what it may write without a word, what it has written, and what of that its owner has.
 
+use super::claim::Claim;
 use super::{Chunk, Hold, Terms};
 use crate::chain::planted;
 use crate::region::RegionMap;
@@ -85,13 +86,7 @@ pub struct Unsent {
 
 #[derive(Debug)]
 struct Held {
-    hold: Hold,
-    /// Until then, by this node's clock.
-    right: Option<Tick>,
-    asked: u64,
-    /// Answers to earlier asks say nothing any more.
-    answers_from: u64,
-    stopping: bool,
+    claim: Claim,
     /// Written since the last turn began. Versions mean nothing in these maps.
     dirty: RegionMap,
     /// Of this turn, and not sent yet. What failed goes with the next flush.
@@ -154,10 +149,9 @@ impl Holding {
     pub fn on_reign(&mut self, stands: impl Fn(Chunk, Hold) -> bool) -> (Vec<Unsent>, Vec<Unsent>) {
         let (mut kept, mut lost) = (Vec::new(), Vec::new());
         for (&chunk, held) in &mut self.held {
-            let stands = stands(chunk, held.hold);
+            let stands = stands(chunk, held.claim.hold);
             let gone = held.unrecorded(chunk);
-            held.stopping = true;
-            held.right = None;
+            held.claim.stop();
             held.clear();
             if let Some(gone) = gone {
                 let list = if stands { &mut kept } else { &mut lost };
@@ -180,12 +174,12 @@ impl Holding {
         let unheeded = planted!(self, CallUnheeded);
         for chunk in Chunk::touched(inode, range) {
             let held = self.held.get(&chunk);
-            let goes_on = |held: &&Held| !held.stopping || unheeded;
-            let held = held.filter(|held| held.hold.holder == session);
+            let goes_on = |held: &&Held| !held.claim.is_stopping() || unheeded;
+            let held = held.filter(|held| held.claim.is_of(session));
             let Some(held) = held.filter(goes_on) else {
                 return May::No;
             };
-            if held.right.is_none_or(|until| now >= until) {
+            if !held.claim.lasts_at(now) {
                 may = May::Ask;
             }
         }
@@ -194,31 +188,17 @@ impl Holding {
 
     /// The row and the number of one more question for the right to write a chunk.
     pub fn ask(&mut self, chunk: Chunk) -> Option<(Hold, u64)> {
-        let held = self.held.get_mut(&chunk).filter(|held| !held.stopping)?;
-        held.asked += 1;
-        Some((held.hold, held.asked))
+        self.held.get_mut(&chunk)?.claim.ask()
     }
 
-    /// The owner has granted what was asked at `asked_at`, as the `number`th question.
-    pub fn on_right(
-        &mut self,
-        chunk: Chunk,
-        hold: Hold,
-        (number, asked_at): (u64, Tick),
-        terms: Terms,
-    ) {
-        let too_long = planted!(self, RightTooLong);
-        if let Some(held) = self.held.get_mut(&chunk)
-            && held.hold == hold
-            && !held.stopping
-            && number >= held.answers_from
-        {
-            let span = if too_long {
-                terms.waited + terms.held
-            } else {
-                terms.held
-            };
-            held.right = held.right.max(Some(asked_at + span));
+    /// The owner has granted what was asked: by the question of this number, at this time.
+    pub fn on_right(&mut self, chunk: Chunk, hold: Hold, question: (u64, Tick), terms: Terms) {
+        let lasts = match planted!(self, RightTooLong) {
+            true => terms.waited + terms.held,
+            false => terms.held,
+        };
+        if let Some(held) = self.held.get_mut(&chunk) {
+            held.claim.on_right(hold, question, lasts);
         }
     }
 
@@ -250,7 +230,7 @@ impl Holding {
         };
         let flush = Flush {
             chunk,
-            hold: held.hold,
+            hold: held.claim.hold,
             number: held.last,
             part,
             ranges: ranges.iter().map(|(range, _)| range).collect(),
@@ -270,7 +250,7 @@ impl Holding {
             return None;
         }
         held.last = FlushNumber(held.last.0 + 1);
-        Some((held.hold, held.last))
+        Some((held.claim.hold, held.last))
     }
 
     /// This node is no owner any more: what was its own without a record is not the content.
@@ -302,14 +282,14 @@ impl Holding {
     /// Whether there is nothing more to be waited for of what was written before `through`, by this row.
     #[must_use]
     pub fn has_arrived(&self, chunk: Chunk, hold: Hold, through: Turn) -> bool {
-        let held = self.held.get(&chunk).filter(|held| held.hold == hold);
-        held.is_none_or(|held| held.is_clean() || held.done >= through && !held.stopping)
+        let held = self.held.get(&chunk).filter(|held| held.claim.hold == hold);
+        held.is_none_or(|held| held.is_clean() || held.done >= through && !held.claim.is_stopping())
     }
 
     /// Who holds a chunk here.
     #[must_use]
     pub fn hold(&self, chunk: Chunk) -> Option<Hold> {
-        self.held.get(&chunk).map(|held| held.hold)
+        self.held.get(&chunk).map(|held| held.claim.hold)
     }
 
     /// The chunks with something to send.
@@ -329,7 +309,10 @@ impl Holding {
         (version, committed): (Version, Seq),
     ) {
         let early = planted!(self, FirstPartReported);
-        if let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold)
+        if let Some(held) = self
+            .held
+            .get_mut(&chunk)
+            .filter(|held| held.claim.hold == hold)
             && let Some(sent) = held.sent.take_if(|sent| sent.number == number)
         {
             if held.queue.is_empty() || early {
@@ -343,7 +326,10 @@ impl Holding {
 
     /// What was sent may not have arrived: it will be sent once more.
     pub fn on_flush_failed(&mut self, chunk: Chunk, hold: Hold, number: FlushNumber) {
-        if let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold)
+        if let Some(held) = self
+            .held
+            .get_mut(&chunk)
+            .filter(|held| held.claim.hold == hold)
             && let Some(sent) = held.sent.take_if(|sent| sent.number == number)
         {
             for (range, version) in sent.ranges.iter() {
@@ -357,7 +343,7 @@ impl Holding {
     pub fn on_source_changed(&mut self) {
         let sent = self.held.iter().filter_map(|(chunk, held)| {
             let sent = held.sent.as_ref()?;
-            Some((*chunk, held.hold, sent.number))
+            Some((*chunk, held.claim.hold, sent.number))
         });
         for (chunk, hold, number) in sent.collect::<Vec<_>>() {
             self.on_flush_failed(chunk, hold, number);
@@ -396,34 +382,41 @@ impl Holding {
     /// [`Holding::report`], when that gives something; what is dirty is to be sent before.
     pub fn on_call(&mut self, chunk: Chunk, hold: Hold, stop: bool) {
         let unheeded = planted!(self, CallUnheeded);
-        if let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold)
+        if let Some(held) = self
+            .held
+            .get_mut(&chunk)
+            .filter(|held| held.claim.hold == hold)
             && stop
         {
-            held.stopping = true;
-            held.right = held.right.filter(|_| unheeded);
+            match unheeded {
+                true => held.claim.only_say_stop(),
+                false => held.claim.stop(),
+            }
         }
     }
 
     /// What a call is answered with, which came when `through` was [`Holding::last_written`]; `None` while some of what was
     /// written before is on its way, or is to be sent.
     pub fn report(&mut self, chunk: Chunk, hold: Hold, through: Turn) -> Option<Report> {
-        let Some(held) = self.held.get_mut(&chunk).filter(|held| held.hold == hold) else {
+        let Some(held) = self
+            .held
+            .get_mut(&chunk)
+            .filter(|held| held.claim.hold == hold)
+        else {
             // Nothing of it is here, and nothing will be.
             return Some(Report::Stopped);
         };
         let clean = held.is_clean();
-        if !clean && (held.stopping || held.done < through) {
+        if !clean && (held.claim.is_stopping() || held.done < through) {
             return None;
         }
-        if held.stopping {
+        if held.claim.is_stopping() {
             return Some(Report::Stopped);
         }
         if !clean {
             return Some(Report::Writes);
         }
-        held.right = None;
-        held.answers_from = held.asked + 1;
-        Some(Report::Rests { asked: held.asked })
+        Some(held.claim.rest())
     }
 
     /// The turn with which all that is written now will have been sent.
@@ -445,11 +438,7 @@ impl Holding {
 impl Held {
     fn new(hold: Hold) -> Self {
         Self {
-            hold,
-            right: None,
-            asked: 0,
-            answers_from: 0,
-            stopping: false,
+            claim: Claim::new(hold),
             dirty: RegionMap::new(),
             queue: RegionMap::new(),
             sent: None,

@@ -28,6 +28,7 @@
 //!   content, and the next `fsync` says so. A process holds nothing of what an earlier one held.
 
 mod behind;
+mod claim;
 mod habit;
 mod holder;
 mod owner;
