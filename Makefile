@@ -7,6 +7,8 @@ PREFIX ?= /usr/local
 # where cargo puts what it builds
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+
 ARGS ?=
 MINUTES ?= 10
 NODES ?= 5
@@ -15,7 +17,7 @@ KINDS ?=
 RUNS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint fmt bench bench-locality bench-merging bench-peers bench-remote bench-crowd suites sim chaos fuzz install clean
+.PHONY: help setup build static demo test lint fmt bench bench-locality bench-merging bench-peers bench-remote bench-near bench-crowd bench-union bench-workflow bench-adopt suites sim chaos fuzz install clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +27,11 @@ setup: ## Install what is missing, or say what to install
 
 build: setup ## Build the release binary
 	$(CARGO) build --locked --release --package perigee
+
+static: setup ## Build a binary that needs no library of its host, in target/static: what `perigee union` carries runs anywhere
+	$(CARGO) build --locked --release --package perigee --target $(HOST) --target-dir $(TARGET)/static \
+		--config 'target.$(HOST).rustflags=["-C","target-feature=+crt-static"]'
+	cp $(TARGET)/static/$(HOST)/release/perigee $(TARGET)/static/perigee
 
 demo: build ## Three nodes, a mount, a real source tree, and a node killed
 	@scripts/setup.sh mount
@@ -65,9 +72,26 @@ bench-remote: build ## Measure a large file on another host beside one TLS strea
 	@scripts/setup.sh test
 	@scripts/bench-remote.sh $(ARGS)
 
+bench-near: build ## Measure which of two stores serves a host, and how right the map of the network is; ARGS
+	@scripts/setup.sh test
+	@scripts/bench-near.sh $(ARGS)
+
 bench-crowd: build ## Measure a directory of a million files, and the memory that they need; ARGS
 	@scripts/setup.sh test
 	@scripts/bench-crowd.sh $(ARGS)
+
+bench-union: build ## Measure the union beside sshfs and mergerfs, and names by many clients at four sites; ARGS
+	@scripts/setup.sh test
+	@scripts/setup.sh bench
+	@scripts/bench-union.sh $(ARGS)
+
+bench-workflow: build ## Measure some 400 tasks over a union, on their data and by turns; ARGS
+	@scripts/setup.sh test
+	@scripts/bench-workflow.sh $(ARGS)
+
+bench-adopt: build ## Measure how long a directory takes to become one of a cluster; ARGS
+	@scripts/setup.sh test
+	@scripts/bench-adopt.sh $(ARGS)
 
 suites: build ## Outside suites on the mount: pjdfstest and fsx
 	@scripts/setup.sh test

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scripts=(scripts/*.sh scripts/peers/*.sh .ci/run)
+scripts=(scripts/*.sh scripts/peers/*.sh examples/*/*.sh .ci/run)
 for script in "${scripts[@]}"; do
     bash -n "$script"
 done

@@ -14,7 +14,7 @@ export PATH="$PATH:$HOME/.cargo/bin"
 build_packages=(build-essential git ca-certificates curl)
 mount_packages=(fuse3)
 test_packages=(attr acl e2fsprogs iproute2 mount)
-bench_packages=(fio)
+bench_packages=(fio sshfs mergerfs)
 # without it the tests of etcd say that they are skipped
 wanted_packages=()
 

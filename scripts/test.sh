@@ -8,7 +8,7 @@ jobs=${PERIGEE_TEST_JOBS:-3}
 cargo=${CARGO:-cargo}
 
 # The longest first.
-first="cluster_kill cluster_etcd cluster_moves cluster_chunks cluster_snapshots cluster_rebalance"
+first="cluster_kill cluster_behind union cluster_failing_disk cluster_etcd cluster_moves cluster_chunks cluster_snapshots cluster_rebalance"
 alone="cluster_two_mounts cluster_chaos"
 
 logs=$(mktemp -d)

@@ -5,7 +5,7 @@
 //! that peers reach (`bench/peers.json`).
 //!
 //! What it costs that owners are on other hosts, and what it brings that ownership moves, is measured beside that: [`locality`]; and what it brings that messages leave
-//! together: [`merging`]. A large file on another host, beside a TLS stream: [`remote`]. A directory of a million files, and the memory for them: [`crowd`].
+//! together: [`merging`]. A large file on another host, beside a TLS stream: [`remote`]. Which of two stores serves a host: [`near`]. A directory of a million files, and the memory for them: [`crowd`]. The union of directories of several hosts, beside what else there is for that: [`union`]; a workflow over it, with its tasks on their data: [`workflow`].
 //!
 //! Peers that are installed are measured in the same run, and a FUSE file system that does nothing: [`side_by_side`], [`bare`].
 //!
@@ -16,10 +16,13 @@ pub mod bare;
 mod content;
 pub mod crowd;
 pub mod jobs;
+mod large;
 pub mod locality;
 pub mod merging;
+pub mod near;
 pub mod peers;
 pub mod picture;
+mod pipe;
 pub mod remote;
 pub mod report;
 pub mod round;
@@ -27,6 +30,8 @@ pub mod row;
 pub mod settings;
 pub mod side_by_side;
 pub mod target;
+pub mod union;
+pub mod workflow;
 
 pub use row::Row;
 pub use settings::Settings;

@@ -61,7 +61,7 @@ mod tests {
         let live = |node| Live {
             node,
             free: 0,
-            version: String::new(),
+            ..Live::default()
         };
         let alive =
             |at, of| Txn::default().put_leased(key::live(at), live(of).encode(), LeaseNumber(1));

@@ -160,6 +160,12 @@ impl Record for Grown {
 
 impl Record for Live {
     const WHAT: &'static str = "live";
+    const VERSION: u8 = 2;
+
+    /// Version 1 ended before `coordinate` and `disk`, of which nothing is known then.
+    fn update(_version: u8, body: &[u8]) -> Vec<u8> {
+        [body, &[0, 0]].concat()
+    }
 }
 
 impl Record for ControlProcess {
@@ -214,7 +220,7 @@ mod tests {
     use perigee_types::WallTime;
 
     #[test]
-    fn tokens_and_nodes_of_the_version_before_are_read_and_may_what_they_could() {
+    fn records_of_the_version_before_are_read_and_may_what_they_could() {
         let token = Token {
             hash: [7; 32],
             expires: WallTime { secs: 9, nanos: 0 },
@@ -234,6 +240,16 @@ mod tests {
         cut.pop();
         assert!(Token::decode(&cut).is_err());
         assert!(Token::decode(&[earlier, vec![1]].concat()).is_err());
+
+        let live = Live {
+            node: NodeId(3),
+            free: 7,
+            version: "0.1".to_owned(),
+            ..Live::default()
+        };
+        let earlier = (live.node, live.free, &live.version);
+        let earlier = postcard::to_extend(&earlier, vec![1]).expect("plain data");
+        assert_eq!(Live::decode(&earlier), Ok(live));
 
         let address: std::net::SocketAddr = ([10, 0, 0, 1], 1).into();
         for (storage, role) in [(false, Role::Mounts), (true, Role::Stores)] {

@@ -3,12 +3,13 @@
 //! Promises: pure. No runtime, file, socket or clock; the moment, the randomness and the record itself
 //! arrive as arguments, and every change is a [`store::Txn`] that whoever holds a
 //! [`store::ControlStore`] commits. Read [`model`] first, then [`store`], [`directory`],
-//! [`transition`], [`placement`], [`nearness`], [`rebalance`] and [`rebuild`]; [`conformance`] says what every control store must do.
+//! [`transition`], [`placement`], [`coordinate`], [`nearness`], [`rebalance`] and [`rebuild`]; [`conformance`] says what every control store must do.
 #![forbid(unsafe_code)]
 
 pub mod authority;
 pub mod codec;
 pub mod conformance;
+pub mod coordinate;
 pub mod directory;
 #[cfg(test)]
 mod fixture;
@@ -22,6 +23,7 @@ pub mod store;
 pub mod transition;
 
 pub use codec::DecodeError;
+pub use coordinate::{Coordinate, Vivaldi};
 pub use directory::Directory;
 pub use model::{
     Admits, ClusterInfo, Container, ControlProcess, Grown, Live, Move, Node, NodeState, Policy,

@@ -1,6 +1,7 @@
 //! The records of the control store.
 
-use perigee_types::{ContainerId, Epoch, NodeId, WallTime};
+use crate::coordinate::Coordinate;
+use perigee_types::{ContainerId, Epoch, NodeId, Span, WallTime};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -103,7 +104,7 @@ impl Node {
 
 /// A node's sign of life: attached to a lease that the node renews, so it is gone when the node is.
 /// It decides nothing about ownership; chain members do that among themselves.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Live {
     /// The node.
     pub node: NodeId,
@@ -111,6 +112,10 @@ pub struct Live {
     pub free: u64,
     /// The version of its program, for people.
     pub version: String,
+    /// Where it is in the network, once it knows.
+    pub coordinate: Option<Coordinate>,
+    /// How long its disk takes to keep a few bytes for good, once that is measured.
+    pub disk: Option<Span>,
 }
 
 /// A container's place: the record that decides who may order its changes.

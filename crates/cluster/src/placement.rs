@@ -2,7 +2,7 @@
 
 use crate::directory::Directory;
 use crate::model::Node;
-use crate::nearness::{Nearness, nearness};
+use crate::nearness::nearest;
 use perigee_types::{ContainerId, NodeId};
 use std::cmp::Reverse;
 
@@ -15,6 +15,12 @@ pub struct Candidate<'a> {
     pub free: u64,
     /// How many containers it holds.
     pub containers: usize,
+}
+
+impl Candidate<'_> {
+    fn has_room(&self) -> bool {
+        self.node.takes_containers() && self.free > 0
+    }
 }
 
 /// The live nodes that may take a container, with what is known of them.
@@ -38,7 +44,7 @@ pub fn candidates(dir: &Directory) -> Vec<Candidate<'_>> {
 pub fn choose_member(members: &[&Node], candidates: &[Candidate<'_>]) -> Option<NodeId> {
     candidates
         .iter()
-        .filter(|c| c.node.takes_containers() && c.free > 0)
+        .filter(|c| c.has_room())
         .filter(|c| members.iter().all(|member| member.id != c.node.id))
         .max_by_key(|c| {
             (
@@ -52,19 +58,16 @@ pub fn choose_member(members: &[&Node], candidates: &[Candidate<'_>]) -> Option<
         .map(|c| c.node.id)
 }
 
-/// Where the first copy should lie of what is made on a node that keeps none itself: on its machine, else at its site, else
-/// where [`choose_member`] says.
+/// Where the first copy should lie of what is made on a node that keeps none itself: on its machine, else at its site, else as
+/// near as there is room; of equals, where [`choose_member`] says.
 #[must_use]
-pub fn choose_first(creator: &Node, candidates: &[Candidate<'_>]) -> Option<NodeId> {
-    let near = |how: Nearness| {
-        let near = candidates
-            .iter()
-            .filter(|c| nearness(c.node, creator) <= how);
-        choose_member(&[], &near.copied().collect::<Vec<_>>())
-    };
-    near(Nearness::Machine)
-        .or_else(|| near(Nearness::Site))
-        .or_else(|| choose_member(&[], candidates))
+pub fn choose_first(
+    dir: &Directory,
+    creator: &Node,
+    candidates: &[Candidate<'_>],
+) -> Option<NodeId> {
+    let with_room = candidates.iter().filter(|c| c.has_room()).copied();
+    choose_member(&[], &nearest(dir, creator, with_room, |c| c.node))
 }
 
 /// What an owner does next about who keeps its container.
@@ -198,7 +201,8 @@ mod tests {
             node(3, 3, Some("a")),
             node(4, 4, Some("b")),
         );
-        let choose = |all: &[Candidate<'_>]| choose_first(&creator, all).map(|node| node.0);
+        let dir = Directory::default();
+        let choose = |all: &[Candidate<'_>]| choose_first(&dir, &creator, all).map(|node| node.0);
         let all = [
             candidate(&far, 9 * GIB, 0),
             candidate(&near, 2 * GIB, 5),
@@ -211,7 +215,7 @@ mod tests {
         assert_eq!(choose(&full), Some(4));
         let nowhere = node(5, 5, None);
         let other = [candidate(&near, GIB, 0), candidate(&far, 4 * GIB, 0)];
-        assert_eq!(choose_first(&nowhere, &other), Some(NodeId(4)));
+        assert_eq!(choose_first(&dir, &nowhere, &other), Some(NodeId(4)));
         assert_eq!(choose(&[]), None);
     }
 
@@ -264,7 +268,7 @@ mod tests {
             let live = Live {
                 node: NodeId(id),
                 free: GIB,
-                version: String::new(),
+                ..Live::default()
             };
             dir.live.insert(NodeId(id), known(live));
         }

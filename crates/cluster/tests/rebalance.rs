@@ -60,6 +60,7 @@ fn cluster(hosts: &[Host], containers: &[(Vec<u32>, u64)]) -> (Directory, Pictur
             node: NodeId(id),
             free: host.2 * GIB,
             version: String::new(),
+            ..Live::default()
         };
         rows.push((key::live(NodeId(id)), live.encode()));
         add(&mut rows, vec![id], 0);

@@ -176,6 +176,7 @@ fn a_copy_moves_where_there_is_none_and_one_at_a_time() {
         node: n(3),
         free: 1,
         version: String::new(),
+        ..Live::default()
     };
     assert!(model.commit(&Txn::default().put(key::live(n(3)), live.encode())));
     model.apply(begin(&model.directory(), 1, 3));
@@ -364,6 +365,7 @@ fn one_token_lets_a_node_in_again_that_shows_no_life() {
         node: n(2),
         free: 0,
         version: String::new(),
+        ..Live::default()
     };
     let appears = Txn::default().put(key::live(n(2)), live.encode());
     assert!(model.commit(&appears));

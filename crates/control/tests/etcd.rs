@@ -47,6 +47,7 @@ async fn live(member: &Member) -> perigee_cluster::LeaseNumber {
         node,
         free: 1,
         version: "1".to_owned(),
+        ..Live::default()
     };
     let txn = Txn::default().put_leased(key::live(node), live.encode(), lease);
     member.store.commit(txn).await.unwrap();

@@ -101,7 +101,12 @@ impl Calls {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.inner.lock().open.is_empty()
+        self.len() == 0
+    }
+
+    /// How many have no answer yet.
+    pub(crate) fn len(&self) -> usize {
+        self.inner.lock().open.len()
     }
 
     /// Every smaller id is done.

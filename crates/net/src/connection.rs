@@ -8,6 +8,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout_at};
 use crate::channel::FrameWriter;
 use crate::error::Ended;
 use crate::frame::{Frame, Kind};
+use crate::identity::PeerName;
 use crate::queue::{Outgoing, SendQueue, Taken};
 use crate::shared::Shared;
 use crate::stats::PeerCounters;
@@ -75,21 +76,22 @@ pub(crate) async fn ping(shared: &Shared, queue: &SendQueue) -> Ended {
     }
 }
 
-/// Answers a ping, or takes the answer to one.
+/// Answers a ping of a peer, or takes its answer to one.
 pub(crate) fn on_ping_or_pong(
     shared: &Shared,
     queue: &SendQueue,
-    counters: &Arc<PeerCounters>,
+    (peer, counters): (PeerName, &Arc<PeerCounters>),
     frame: &Frame,
 ) {
     if frame.header.kind == Kind::Ping {
-        queue.push_pong(frame.header.id);
+        queue.push_pong(frame.header.id, shared.note.read().clone());
         return;
     }
     let sent = Duration::from_micros(frame.header.id);
     // a time that never was is a peer's mistake, and does no harm
     if let Some(sample) = shared.started.elapsed().checked_sub(sent) {
         counters.on_round_trip(sample);
+        shared.service.round_trip(peer, sample, &frame.body);
     }
 }
 

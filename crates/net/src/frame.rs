@@ -15,6 +15,8 @@
 //! | 32 | 4 | length of the payload |
 //! | 36 | 4 | CRC-32C of body, payload and the 36 bytes before, in this order |
 //!
+//! The body of a pong is what its sender tells all peers of itself; that of a ping is empty.
+//!
 //! Numbers are little-endian. The checksum covers body and payload first, so that the sender computes it once, when the
 //! frame is made, and a repeat with other header fields need not read the payload again. It is end to end: TLS covers
 //! the wire alone, this covers the queues and buffers on both sides too.

@@ -24,25 +24,43 @@ pub(crate) enum LaneName {
     /// Control and meta.
     Urgent,
     /// Data and background.
-    Bulk,
+    Bulk(Stream),
     /// The one request of somebody who joins.
     Join,
 }
 
+/// One of the connections that bulk data goes over by turns, from 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Stream(pub(crate) u8);
+
+/// More connections of one caller fill no link better.
+pub(crate) const STREAMS_MAX: u8 = 4;
+
 impl LaneName {
-    pub(crate) fn of(priority: Priority) -> Self {
+    pub(crate) const fn is_bulk(priority: Priority) -> bool {
         match priority {
-            Priority::Control | Priority::Meta => Self::Urgent,
-            Priority::Data | Priority::Background => Self::Bulk,
+            Priority::Control | Priority::Meta => false,
+            Priority::Data | Priority::Background => true,
         }
     }
 
-    fn number(self) -> u8 {
+    const fn number(self) -> u8 {
         match self {
             Self::Urgent => 1,
-            Self::Bulk => 2,
+            Self::Bulk(Stream(0)) => 2,
             Self::Join => 3,
+            Self::Bulk(Stream(further)) => 3 + further,
         }
+    }
+
+    const fn numbered(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Urgent,
+            2 => Self::Bulk(Stream(0)),
+            3 => Self::Join,
+            _ if number > 3 && number < 3 + STREAMS_MAX => Self::Bulk(Stream(number - 3)),
+            _ => return None,
+        })
     }
 }
 
@@ -82,12 +100,9 @@ impl Hello {
         let (lane, rest) = rest.split_first()?;
         let (cluster, rest) = rest.split_first_chunk::<16>()?;
         let (incarnation, _later) = rest.split_first_chunk::<8>()?;
-        let lane = [LaneName::Urgent, LaneName::Bulk, LaneName::Join]
-            .into_iter()
-            .find(|name| name.number() == *lane)?;
         Some(Self {
             versions: u16::from_le_bytes(*from)..=u16::from_le_bytes(*to),
-            lane,
+            lane: LaneName::numbered(*lane)?,
             cluster: ClusterId(u128::from_le_bytes(*cluster)),
             incarnation: u64::from_le_bytes(*incarnation),
         })
@@ -190,10 +205,21 @@ mod tests {
     }
 
     #[test]
+    fn lanes_have_numbers_of_their_own() {
+        let bulk = (0..STREAMS_MAX).map(|stream| LaneName::Bulk(Stream(stream)));
+        let all: Vec<_> = bulk.chain([LaneName::Urgent, LaneName::Join]).collect();
+        for lane in &all {
+            assert_eq!(LaneName::numbered(lane.number()), Some(*lane));
+        }
+        let named = (0..=u8::MAX).filter_map(LaneName::numbered);
+        assert_eq!(named.count(), all.len());
+    }
+
+    #[test]
     fn hellos_round_trip_and_ignore_what_later_versions_add() {
         let hello = Hello {
             versions: 2..=9,
-            lane: LaneName::Bulk,
+            lane: LaneName::Bulk(Stream(0)),
             cluster: ClusterId(42),
             incarnation: 7,
         };

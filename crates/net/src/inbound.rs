@@ -246,7 +246,7 @@ impl Door {
             shared: Arc::clone(shared),
             peer,
             charge_min: match member.lane {
-                LaneName::Bulk => BULK_CHARGE_MIN,
+                LaneName::Bulk(_) => BULK_CHARGE_MIN,
                 LaneName::Urgent | LaneName::Join => 0,
             },
             queue: Arc::new(SendQueue::new(shared.limits.queue_bytes_max)),
@@ -310,7 +310,8 @@ impl Host {
                 Kind::Cast => self.shared.service.cast(self.peer, into_call(frame)),
                 Kind::Cancel => self.seat.replies.cancel(frame.header.id),
                 Kind::Ping | Kind::Pong => {
-                    connection::on_ping_or_pong(&self.shared, &self.queue, &self.counters, &frame);
+                    let peer = (self.peer, &self.counters);
+                    connection::on_ping_or_pong(&self.shared, &self.queue, peer, &frame);
                 }
                 Kind::Hello | Kind::Answer => return Ended::Unexpected(frame.header.kind),
             }

@@ -73,6 +73,15 @@ impl Lane {
         self.queue.bytes()
     }
 
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(*self.state.lock(), State::Connected)
+    }
+
+    /// How many calls have no answer yet.
+    pub(crate) fn load(&self) -> usize {
+        self.calls.len()
+    }
+
     pub(crate) fn on_address_changed(&self) {
         self.address_changed.notify_one();
     }
@@ -82,6 +91,15 @@ impl Lane {
             .with_content(call.body, call.payload);
         let dropped = self.queue.push_cast(frame);
         connection::count_dropped_casts(&self.counters, dropped);
+    }
+
+    /// Sees to it that there is a connection, if one can be made.
+    pub(crate) fn reach(&self) {
+        if !self.is_connected() && self.queue.is_empty() {
+            // Its answer measures nothing: it may wait for long before it leaves.
+            let ping = Outgoing::new(Kind::Ping, Priority::Control, 0, u64::MAX);
+            self.queue.push(ping);
+        }
     }
 
     pub(crate) async fn call(
@@ -182,6 +200,7 @@ impl Lane {
     fn on_unreachable(&self, cause: ConnectError) {
         tracing::debug!(peer = %self.peer, %cause, "cannot connect");
         connection::count_dropped_casts(&self.counters, self.queue.drop_casts());
+        self.queue.retain(|frame| frame.kind != Kind::Ping);
         for (priority, id) in self.calls.on_unreachable(self.peer, &cause) {
             self.queue.withdraw(priority, id);
         }
@@ -284,7 +303,7 @@ impl Lane {
                         connection::on_ping_or_pong(
                             &self.shared,
                             &self.queue,
-                            &self.counters,
+                            (self.peer, &self.counters),
                             &frame,
                         );
                     }

@@ -17,12 +17,14 @@
 //!
 //! A process listens on one TCP port. ALPN tells members (`perigee/1`) from those who join (`perigee-join/1`). Whoever
 //! wants to call opens a connection; answers come back over it. A caller has two connections to a peer, its lanes: urgent
-//! (control and meta) and bulk (data and background), so that bulk data never stands before a heartbeat. Frames are
+//! (control and meta) and bulk (data and background), so that bulk data never stands before a heartbeat. Where their order does
+//! not matter, bulk calls go over up to four ([`Network::set_streams`]). Frames are
 //! described in `frame.rs`, the first one of each side in `hello.rs`.
 //!
 //! Frames wait in one queue for each lane and direction, the more urgent first. Whatever waits when the last write has
 //! ended leaves in the next one ([`Merging::Adaptive`]); the published fixed watermark ([`Merging::Fixed`]) and no merging
-//! are kept for comparison. Each side pings once a second: that measures the round trip, finds dead peers, and carries the
+//! are kept for comparison. Each side pings once a second: that measures the round trip, finds dead peers, brings what the
+//! peer tells of itself ([`Network::set_note`]), and carries the
 //! watermark below which a caller has all its answers.
 //!
 //! # At most once
@@ -74,7 +76,7 @@ pub use identity::{
 };
 pub use join::join;
 pub use limits::{Limits, Merging, NetConfig, NoMerging, PROTOCOL};
-pub use network::Network;
+pub use network::{NOTE_LEN_MAX, Network};
 pub use perigee_proto::{Priority, Retry, Retry as RetryClass};
 pub use service::{Answer, BoxFuture, Call, CallOptions, Service};
 pub use stats::{NetStats, PeerStats, QUEUE_CLASSES};

@@ -1,5 +1,6 @@
 //! The handle that the rest of a process uses.
 
+use bytes::Bytes;
 use parking_lot::RwLock;
 use perigee_proto::Priority;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use crate::connection::count_dropped_casts;
 use crate::crypto;
 use crate::error::{CallError, NetError};
 use crate::frame::Kind;
-use crate::hello::LaneName;
+use crate::hello::{LaneName, STREAMS_MAX, Stream};
 use crate::identity::{ClusterId, PeerName, Serial};
 use crate::inbound::Listener;
 use crate::lane::Lane;
@@ -25,6 +26,11 @@ use crate::service::{Answer, Call, CallOptions, Service};
 use crate::shared::{Parts, Shared};
 use crate::stats::NetStats;
 use crate::tls;
+
+/// A connection with so many calls on it wants another one beside it, where that is allowed.
+const LOAD_SPREAD: usize = 2;
+/// The longest note that peers are told ([`Network::set_note`]).
+pub const NOTE_LEN_MAX: usize = 64;
 
 /// A process's place in the network of its cluster. Clones are one network; it stops when the last is dropped.
 #[derive(Clone)]
@@ -36,6 +42,8 @@ struct Handle {
     shared: Arc<Shared>,
     local_addr: SocketAddr,
     lanes: RwLock<BTreeMap<(PeerName, LaneName), Arc<Lane>>>,
+    /// Connections for bulk data, where that is not one.
+    streams: RwLock<BTreeMap<PeerName, u8>>,
     /// Casts to this process itself.
     own_casts: Arc<SendQueue>,
 }
@@ -86,6 +94,7 @@ impl Network {
                 shared,
                 local_addr,
                 lanes: RwLock::default(),
+                streams: RwLock::default(),
                 own_casts,
             }),
         })
@@ -124,16 +133,38 @@ impl Network {
     /// Says where a peer is. Connections that are open stay; the next ones go there.
     pub fn set_address(&self, peer: PeerName, address: SocketAddr) {
         self.handle.shared.addresses.write().insert(peer, address);
-        for lane in [LaneName::Urgent, LaneName::Bulk] {
-            if let Some(lane) = self.handle.lanes.read().get(&(peer, lane)) {
+        for ((of, _), lane) in self.handle.lanes.read().iter() {
+            if *of == peer {
                 lane.on_address_changed();
             }
         }
     }
 
+    /// Says how many connections bulk data to and from `peer` may go over at once, 1 to 4; 1 where nothing was said. Calls on
+    /// several may arrive in another order than they were made in: one connection carries over a long way no more than the
+    /// system's window in each round trip.
+    pub fn set_streams(&self, peer: PeerName, streams: u8) {
+        let streams = streams.clamp(1, STREAMS_MAX);
+        self.handle.streams.write().insert(peer, streams);
+    }
+
     /// Replaces the set of revoked certificates. Connections with their holders are cut, and no new ones are made.
     pub fn set_revoked(&self, serials: BTreeSet<Serial>) {
         self.handle.shared.set_revoked(serials);
+    }
+
+    /// What peers are told with every answer to their pings: at most [`NOTE_LEN_MAX`] bytes, of which more are not sent.
+    pub fn set_note(&self, mut note: Bytes) {
+        note.truncate(NOTE_LEN_MAX);
+        *self.handle.shared.note.write() = note;
+    }
+
+    /// Sees to it that there is a connection to `peer`, which measures round trips from then on. One that cannot be made is
+    /// not tried again.
+    pub fn reach(&self, peer: PeerName) {
+        if peer != self.handle.shared.name && !*self.handle.shared.stop.borrow() {
+            self.lane(peer, LaneName::Urgent).reach();
+        }
     }
 
     /// Cuts every connection with `peer`. Calls that may be repeated are, over a new one.
@@ -162,8 +193,9 @@ impl Network {
         if to == shared.name {
             return self.call_own(call, options).await;
         }
-        let lane = self.lane(to, LaneName::of(options.priority));
-        lane.call(call, &options).await
+        self.lane_for(to, options.priority)
+            .call(call, &options)
+            .await
     }
 
     /// Sends a one-way message; never blocks. It is lost when the peer cannot be reached, when its connection breaks, or
@@ -174,7 +206,7 @@ impl Network {
             return count_dropped_casts(&shared.counters.peer(to), 1);
         }
         if to != shared.name {
-            return self.lane(to, LaneName::of(priority)).cast(call, priority);
+            return self.lane_for(to, priority).cast(call, priority);
         }
         let mut frame = Outgoing::new(Kind::Cast, priority, call.method, 0);
         // no checksum: it does not leave the process
@@ -206,6 +238,32 @@ impl Network {
         {
             tracing::warn!("requests still run after the network was shut down");
         }
+    }
+
+    /// The connection for what is sent next: of those for bulk data the one that has least to do. A further one is opened
+    /// when all have enough, and used once it is there.
+    fn lane_for(&self, peer: PeerName, priority: Priority) -> Arc<Lane> {
+        if !LaneName::is_bulk(priority) {
+            return self.lane(peer, LaneName::Urgent);
+        }
+        let mut best = self.lane(peer, LaneName::Bulk(Stream::default()));
+        let streams = self.handle.streams.read().get(&peer).copied().unwrap_or(1);
+        let mut load = best.load();
+        for stream in 1..streams {
+            if load < LOAD_SPREAD {
+                break;
+            }
+            let other = self.lane(peer, LaneName::Bulk(Stream(stream)));
+            if !other.is_connected() {
+                other.reach();
+                break;
+            }
+            if other.load() < load {
+                load = other.load();
+                best = other;
+            }
+        }
+        best
     }
 
     fn lane(&self, peer: PeerName, name: LaneName) -> Arc<Lane> {

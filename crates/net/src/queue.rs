@@ -155,12 +155,13 @@ impl SendQueue {
     }
 
     /// Queues the answer to a ping, unless much waits before it.
-    pub(crate) fn push_pong(&self, id: u64) {
+    pub(crate) fn push_pong(&self, id: u64, note: Bytes) {
         let mut inner = self.inner.lock();
         if inner.bytes[rank(Priority::Control)] > PONG_BEHIND_MAX {
             return;
         }
-        inner.push(Outgoing::new(Kind::Pong, Priority::Control, 0, id));
+        let pong = Outgoing::new(Kind::Pong, Priority::Control, 0, id);
+        inner.push(pong.with_content(note, Bytes::new()));
         drop(inner);
         self.ready.notify_one();
     }
@@ -471,7 +472,7 @@ mod tests {
     fn pongs_do_not_pile_up() {
         let queue = SendQueue::new(8 << 20);
         for id in 0..100_000 {
-            queue.push_pong(id);
+            queue.push_pong(id, Bytes::new());
         }
         assert!(queue.bytes() <= PONG_BEHIND_MAX + HEADER_LEN);
     }

@@ -70,4 +70,8 @@ pub trait Service: Send + Sync + 'static {
     /// The first connection with `peer` was made (`up`), or the last one was lost, or an attempt to make one failed while
     /// there was none. Calls for all peers come one after the other; must not block.
     fn link(&self, peer: PeerName, up: bool);
+
+    /// A ping was answered after `took`, with the note of [`crate::Network::set_note`] of `peer`; empty where it has none.
+    /// Of each connection about once a second; must not block. Most have no use for it.
+    fn round_trip(&self, _peer: PeerName, _took: Duration, _note: &[u8]) {}
 }

@@ -1,5 +1,6 @@
 //! What every connection of a process shares.
 
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -35,6 +36,8 @@ pub(crate) struct Shared {
     /// Bounds the lines about peers that are refused or break a rule.
     refusals: Refusals,
     pub(crate) addresses: RwLock<BTreeMap<PeerName, SocketAddr>>,
+    /// What goes with every answer to a ping.
+    pub(crate) note: RwLock<Bytes>,
     revoked: RwLock<BTreeSet<Serial>>,
     connections: Mutex<Connections>,
     pub(crate) stop: watch::Sender<bool>,
@@ -96,6 +99,7 @@ impl Shared {
             counters: Counters::default(),
             refusals: Refusals::default(),
             addresses: RwLock::default(),
+            note: RwLock::default(),
             revoked: RwLock::default(),
             connections: Mutex::default(),
             stop: watch::Sender::new(false),

@@ -68,6 +68,7 @@ fn is_for_clients(method: u16) -> bool {
         method,
         session::Execute::METHOD
             | file::Read::METHOD
+            | file::ReadCopy::METHOD
             | file::Write::METHOD
             | file::Sync::METHOD
             | file::Seek::METHOD

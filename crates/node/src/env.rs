@@ -3,6 +3,7 @@
 use crate::behind::WritesBehind;
 use crate::clock::Clock;
 use crate::container::Container;
+use crate::coordinates::Coordinates;
 use crate::heat::Heats;
 use crate::in_force::Lately;
 use crate::life::Shown;
@@ -46,14 +47,16 @@ pub(crate) struct Env {
     pub(crate) home: RwLock<Option<ContainerId>>,
     /// Changes of owners wake those who wait for one.
     pub(crate) owners: watch::Sender<Owners>,
-    /// The cluster as the control store last told it.
-    pub(crate) directory: RwLock<Directory>,
+    /// The cluster as the control store last told it. Read under the locks of containers: whoever needs those with it takes the
+    /// pointer, and lets go of the lock.
+    pub(crate) directory: RwLock<Arc<Directory>>,
     pub(crate) usage: Usage,
     pub(crate) heats: Heats,
     pub(crate) removals: Removals,
     pub(crate) rooms: Rooms,
     pub(crate) losses: Losses,
     pub(crate) behind: WritesBehind,
+    pub(crate) coordinates: Coordinates,
     /// Calls of holders so far.
     pub(crate) calls: AtomicU64,
     /// Until when this node's sign of life counts.
@@ -130,6 +133,7 @@ impl Env {
             rooms: Rooms::default(),
             losses: Losses::default(),
             behind: WritesBehind::default(),
+            coordinates: Coordinates::new(first_call ^ u64::from(me.0)),
             // Another process of this node has other numbers.
             calls: AtomicU64::new(first_call),
             life: Shown::default(),

@@ -7,11 +7,13 @@
 //! Reading order: [`node`], `container` (its `mod.rs` first), `router`, `service`.
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod authority;
 mod behind;
 mod clock;
 mod container;
 mod control_place;
+mod coordinates;
 mod deadlock;
 mod env;
 mod growth;
@@ -20,6 +22,7 @@ mod in_force;
 pub mod inventory;
 mod leftovers;
 mod life;
+mod locate;
 mod losses;
 pub mod membership;
 mod migration;
@@ -38,6 +41,7 @@ mod service;
 mod sessions;
 pub mod snapshot;
 mod stripes;
+mod topology;
 pub mod trash;
 mod usage;
 

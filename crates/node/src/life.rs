@@ -1,9 +1,10 @@
-//! A node's sign of life in the cluster's record, and what its disk has left, by which new copies are placed.
+//! A node's sign of life in the cluster's record, with what its disk has left, how fast that is and where the node is, by
+//! which copies and owners are placed.
 
 use crate::control_place::ControlPlaces;
 use crate::env::Env;
 use perigee_cluster::codec::Record as _;
-use perigee_cluster::{LeaseNumber, Live, StoreError, Txn, key};
+use perigee_cluster::{Coordinate, LeaseNumber, Live, StoreError, Txn, key};
 use perigee_meta::lock::kept;
 use perigee_types::{Span, Tick};
 use std::sync::Arc;
@@ -17,6 +18,11 @@ const TERM: Span = Span::from_millis(4_000);
 const RENEWAL: Duration = Duration::from_millis(1_000);
 /// What is free is told anew at most so often: every node hears of it.
 const TOLD: Duration = Duration::from_secs(20);
+
+/// Where the node is is told anew at most so often; it differs only while the network does ([`Coordinates::to_tell`]).
+///
+/// [`Coordinates::to_tell`]: crate::coordinates::Coordinates::to_tell
+const PLACE_TOLD: Duration = Duration::from_secs(5);
 
 /// The last sign of life that was given counts for so long from the moment when it was sent: less than its term by as much
 /// as clocks may differ, and more.
@@ -45,36 +51,70 @@ impl Shown {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Life {
     lease: LeaseNumber,
-    /// What was said to be free, and when.
-    free: u64,
+    /// What all were told with it, and when.
+    told: Told,
     at: Instant,
+}
+
+/// What all are told with a sign of life.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    free: u64,
+    coordinate: Option<Coordinate>,
+    disk: Option<Span>,
+}
+
+impl Told {
+    /// As it is at the beginning, or after `before`, since which more may be known.
+    fn now(env: &Env, before: Option<Self>) -> Self {
+        let coordinate = before.and_then(|told| told.coordinate);
+        Self {
+            free: env.store.space().map_or(0, |space| space.available),
+            coordinate: env.coordinates.to_tell(coordinate).or(coordinate),
+            disk: env.coordinates.disk(),
+        }
+    }
+
+    /// Whether anybody could choose differently for it. The first word of where a node is need not wait for its turn.
+    fn differs(self, before: Self, since: Duration) -> bool {
+        let moved = self.coordinate != before.coordinate;
+        let placed = moved && (before.coordinate.is_none() || since >= PLACE_TOLD);
+        let disk = match (self.disk, before.disk) {
+            (Some(now), Some(before)) => has_changed(before.as_micros(), now.as_micros()),
+            (now, before) => now != before,
+        };
+        placed || (since >= TOLD && (has_changed(before.free, self.free) || disk))
+    }
 }
 
 /// Shows the cluster that this node lives.
 pub(crate) async fn begin(env: &Arc<Env>, version: &str) -> Result<Life, StoreError> {
     let lease = env.control.grant_lease(TERM).await?;
-    tell(env, version, lease, free(env)).await
-}
-
-fn free(env: &Env) -> u64 {
-    env.store.space().map_or(0, |space| space.available)
+    tell(env, version, lease, Told::now(env, None)).await
 }
 
 async fn tell(
     env: &Arc<Env>,
     version: &str,
     lease: LeaseNumber,
-    free: u64,
+    told: Told,
 ) -> Result<Life, StoreError> {
+    let Told {
+        free,
+        coordinate,
+        disk,
+    } = told;
     let live = Live {
         node: env.me,
         free,
         version: version.to_owned(),
+        coordinate,
+        disk,
     };
     let txn = Txn::default().put_leased(key::live(env.me), live.encode(), lease);
     env.control.commit(txn).await?;
     let at = Instant::now();
-    Ok(Life { lease, free, at })
+    Ok(Life { lease, told, at })
 }
 
 /// Goes on showing it.
@@ -118,11 +158,11 @@ pub(crate) async fn keep(
 
 async fn renew(env: &Arc<Env>, version: &str, life: Life) -> Result<Life, StoreError> {
     env.control.keep_alive(life.lease).await?;
-    let free = free(env);
-    if life.at.elapsed() < TOLD || !has_changed(life.free, free) {
-        return Ok(life);
+    let told = Told::now(env, Some(life.told));
+    match told.differs(life.told, life.at.elapsed()) {
+        true => tell(env, version, life.lease, told).await,
+        false => Ok(life),
     }
-    tell(env, version, life.lease, free).await
 }
 
 /// Whether placement could see a difference: it compares by factors of two, and wants any room at all.
@@ -134,6 +174,33 @@ fn has_changed(told: u64, free: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_a_node_is_is_told_at_once_and_where_it_has_moved_to_in_its_turn() {
+        let (long, short) = (TOLD, Duration::from_secs(1));
+        let at = |coordinate| Told {
+            free: 1_000,
+            coordinate,
+            disk: Some(Span(500)),
+        };
+        let [none, here, there] = [None, Some(&[0_u8, 0, 0, 0]), Some(&[8, 0, 0, 0])]
+            .map(|note| at(note.and_then(|note| Coordinate::from_note(note))));
+        assert!(here.coordinate.is_some() && here.coordinate != there.coordinate);
+        assert!(here.differs(none, short));
+        assert!(!there.differs(here, short));
+        assert!(there.differs(here, PLACE_TOLD));
+        assert!(!here.differs(here, long));
+        let slow = Told {
+            disk: Some(Span(5_000)),
+            ..here
+        };
+        assert!(slow.differs(here, long));
+        let as_fast = Told {
+            disk: Some(Span(510)),
+            ..here
+        };
+        assert!(!as_fast.differs(here, long));
+    }
 
     #[test]
     fn what_is_free_is_told_anew_when_placement_could_see_it() {

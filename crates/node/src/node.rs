@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::container::Container;
 use crate::control_place::ControlPlaces;
+use crate::coordinates;
 use crate::env::Env;
 use crate::heat;
 use crate::inventory;
@@ -181,6 +182,10 @@ impl Node {
         };
         node.take_directory(directory).await;
         let leftovers = Leftovers::of(&node.env)?;
+        if node.role().stores() {
+            let disk = coordinates::measure_disk(node.env.clone(), config.data_dir.clone());
+            node.tasks.spawn(disk);
+        }
         let copy = inventory::keep_copy(node.env.clone(), config.data_dir);
         node.tasks.spawn(copy);
         Ok(node.run(appeared, leftovers, config.version).await)
@@ -204,6 +209,7 @@ impl Node {
         self.tasks
             .spawn(life::keep(env.clone(), places, version, life.ok()));
         self.tasks.spawn(crate::room::keep_asking(env.clone()));
+        self.tasks.spawn(coordinates::run(env.clone()));
         self.tasks.spawn(crate::scrub::run(env.clone()));
         self.tasks.spawn(crate::snapshot::run(env.clone()));
         self.tasks.spawn(crate::deadlock::run(env.clone()));
@@ -215,7 +221,7 @@ impl Node {
     /// Takes over the first picture of the cluster: addresses, and the containers to open.
     async fn take_directory(&self, directory: Directory) {
         self.places.learn(&directory);
-        *self.env.directory.write() = directory;
+        *self.env.directory.write() = Arc::new(directory);
         look(&self.env).await;
     }
 
@@ -473,7 +479,7 @@ async fn follow(
             Ok(directory) => {
                 told = None;
                 places.learn(&directory);
-                *env.directory.write() = directory;
+                *env.directory.write() = Arc::new(directory);
                 look(&env).await;
             }
             Err(why) => {
@@ -499,7 +505,7 @@ fn tell(why: &ListError) {
 }
 
 async fn take_event(env: &Arc<Env>, event: &Event) {
-    let applied = env.directory.write().apply(event);
+    let applied = Arc::make_mut(&mut env.directory.write()).apply(event);
     if let Err(error) = applied {
         return error!(%error, "record of the control store is unreadable");
     }
@@ -554,10 +560,9 @@ async fn duties(env: Arc<Env>) {
             }
         }
         for container in env.all_containers() {
-            {
-                let directory = env.directory.read();
-                container.seek_member(&directory);
-            }
+            let directory = Arc::clone(&env.directory.read());
+            container.seek_member(&directory);
+            drop(directory);
             container.reap(&nodes).await;
             container.settle_transactions().await;
         }

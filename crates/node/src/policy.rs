@@ -10,6 +10,7 @@ use crate::env::Env;
 use crate::in_force::InForce;
 use crate::node::Node;
 use crate::snapshot::SNAPSHOTS;
+use perigee_cluster::nearness::are_at_one_site;
 use perigee_cluster::{Policy, Purpose, change, choose_first, choose_member, key, transition};
 use perigee_meta::key::Lane;
 use perigee_meta::{Attr, Kind, Op, Reply, Setting};
@@ -237,10 +238,12 @@ impl Node {
                     .iter()
                     .filter_map(|id| directory.node(*directory.container(*id)?.chain.first()?))
                     .collect();
-                let site = owners.first().and_then(|owner| owner.site.as_ref());
                 let all = perigee_cluster::placement::candidates(&directory);
-                let near = all.iter().filter(|c| c.node.site.as_ref() == site);
-                let near: Vec<_> = near.copied().collect();
+                let at_site = |c: &&perigee_cluster::Candidate<'_>| {
+                    let first = owners.first();
+                    first.is_some_and(|owner| are_at_one_site(&directory, owner, c.node))
+                };
+                let near: Vec<_> = all.iter().filter(at_site).copied().collect();
                 choose_member(&owners, &near).or_else(|| choose_member(&owners, &all))
             };
             // As many as there are nodes: two columns on one disk are worth nothing.
@@ -430,7 +433,7 @@ impl Node {
         }
         let candidates = perigee_cluster::placement::candidates(&directory);
         let chosen = match me {
-            Some(me) => choose_first(me, &candidates),
+            Some(me) => choose_first(&directory, me, &candidates),
             None => choose_member(&[], &candidates),
         };
         chosen.ok_or(PolicyError::NoNode)

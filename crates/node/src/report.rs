@@ -11,6 +11,7 @@ use perigee_proto::admin::{
     Heat, Holder, HostHeat, MemberLag, NetStatus, NodeScrub, NodeState, NodeStatus, Placement,
     Rung, ScrubWish, Status,
 };
+use perigee_proto::message::data::{AskValid, Valid};
 use perigee_proto::message::report::{self, AskReport, NodeReport};
 use perigee_types::{ContainerId, Errno, InodeId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +70,8 @@ pub(crate) async fn of_this_node(env: &Arc<Env>) -> NodeReport {
         // As of the count that `used` has asked for.
         held: env.usage.containers().into_iter().collect(),
         heat: env.heats.told(Instant::now()),
+        coordinate: env.coordinates.current(),
+        round_trips: env.coordinates.round_trips(),
     }
 }
 
@@ -367,11 +370,12 @@ impl Node {
         let record = directory.container(inode.container());
         for node in record.iter().flat_map(|record| &record.chain) {
             let known = directory.node(*node);
+            let valid = self.valid_at(*node, inode, size).await;
             copies.push(CopyStatus {
                 node: *node,
                 name: known.map(|node| node.name.clone()).unwrap_or_default(),
                 site: known.and_then(|node| node.site.clone()).unwrap_or_default(),
-                valid_bytes: self.valid_bytes(*node, inode, size).await,
+                valid_bytes: valid.map(|valid| valid.bytes),
             });
         }
         copies
@@ -431,16 +435,17 @@ impl Node {
     }
 
     /// How much of a file is current at a member; none when it does not answer.
-    async fn valid_bytes(&self, node: NodeId, inode: InodeId, size: u64) -> Option<u64> {
+    /// Which bytes of a file of that length a member has; `None` where it does not answer.
+    pub(crate) async fn valid_at(&self, node: NodeId, inode: InodeId, size: u64) -> Option<Valid> {
         if node == self.env.me {
             let container = self.env.container(inode.container())?;
-            return Some(container.valid_bytes(inode, size));
+            return Some(container.valid(inode, size));
         }
-        let request = perigee_proto::message::data::AskValid { inode, size };
+        let request = AskValid { inode, size };
         let ask = self
             .env
             .ask(node, &request, bytes::Bytes::new(), Duration::from_secs(1));
-        ask.await.ok().map(|(answer, _)| answer.bytes)
+        ask.await.ok().map(|(answer, _)| answer)
     }
 
     /// A new single-use join token.

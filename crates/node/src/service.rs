@@ -2,7 +2,7 @@
 
 use crate::authority::{self, Denied};
 use crate::container::{
-    Answer, Container, Elsewhere, Failed, Request, Told, WriteRequest, is_well_formed,
+    Answer, Container, Elsewhere, Failed, Kept, Request, Told, WriteRequest, is_well_formed,
 };
 use crate::env::Env;
 use crate::sessions::Whom;
@@ -179,7 +179,7 @@ async fn content_beside(
     let (inode, len) = (attr.inode, attr.size as u32);
     let read = answered(|answer| container.read(session, inode, 0, len, false, answer));
     let read = tokio::time::timeout(CONTENT_WAIT, read).await;
-    let (bytes, _) = read.ok()?.ok()?;
+    let bytes = read.ok()?.ok()?.bytes;
     (bytes.len() as u64 == attr.size).then_some(bytes)
 }
 
@@ -205,17 +205,38 @@ async fn read(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
         answered(|answer| container.read(session, inode, offset, len, want_lease, answer)).await;
     let range = ByteRange::with_len(offset, u64::from(len));
     let read = read.and_then(|read| container.admit_read(inode, range, cuts).map(|()| read));
-    let (result, ttl, payload) = match inner(&container, read)? {
-        Ok((bytes, ttl)) => (Ok(()), ttl, bytes),
-        Err(errno) => (Err(errno), Span::ZERO, Bytes::new()),
+    let (result, ttl, copy, payload) = match inner(&container, read)? {
+        Ok(read) => (Ok(()), read.ttl, read.copy, read.bytes),
+        Err(errno) => (Err(errno), Span::ZERO, file::CopyAt::Own, Bytes::new()),
     };
     Ok((
         encode(&file::ReadDone {
             result,
             read_ttl_us: ttl.as_micros(),
+            copy,
         }),
         payload,
     ))
+}
+
+/// Reads this member's copy for a session that the owner lets do so.
+async fn read_copy(env: &Arc<Env>, body: &[u8]) -> Handled {
+    let request: file::ReadCopy = decode(body)?;
+    if request.len as usize > IO_LEN_MAX {
+        return Err(Refused(
+            Code::Malformed,
+            format!("a read of {} bytes", request.len),
+        ));
+    }
+    let container = container(env, request.inode.container())?;
+    let range = ByteRange::with_len(request.offset, u64::from(request.len));
+    let read = blocking(env, move || {
+        Ok(container.read_copy_for(range, request.inode, request.epoch))
+    });
+    Ok(match read.await? {
+        Some(bytes) => (encode(&file::CopyRead::Valid), bytes),
+        None => (encode(&file::CopyRead::Not), Bytes::new()),
+    })
 }
 
 async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Handled {
@@ -245,7 +266,7 @@ async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Han
         cuts: request.cuts,
         behind: request.behind,
     };
-    let wrote = container.write_in_turn(write, payload).await;
+    let wrote = container.write_in_turn(write, Kept::Bytes(payload)).await;
     let result = inner(&container, wrote)?;
     let row = match &result {
         Ok(range) => container.row_after(&request, *range),
@@ -257,6 +278,7 @@ async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Han
 async fn files(env: &Arc<Env>, from: NodeId, method: u16, body: &[u8], payload: Bytes) -> Handled {
     match method {
         file::Read::METHOD => read(env, from, body).await,
+        file::ReadCopy::METHOD => read_copy(env, body).await,
         file::Write::METHOD => write(env, from, body, payload).await,
         file::Sync::METHOD => {
             let request: file::Sync = decode(body)?;
@@ -292,8 +314,7 @@ async fn members(env: &Arc<Env>, method: u16, body: &[u8]) -> Handled {
         data::AskValid::METHOD => {
             let request: data::AskValid = decode(body)?;
             let container = container(env, request.inode.container())?;
-            let bytes = container.valid_bytes(request.inode, request.size);
-            reply::<data::AskValid>(&data::Valid { bytes })
+            reply::<data::AskValid>(&container.valid(request.inode, request.size))
         }
         data::AskRoom::METHOD => {
             let _: data::AskRoom = decode(body)?;
@@ -527,9 +548,11 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
     authority::check_call(&env.directory.read(), from, method)?;
     match method {
         session::Execute::METHOD => execute(env, from, &body).await,
-        file::Read::METHOD | file::Write::METHOD | file::Sync::METHOD | file::Seek::METHOD => {
-            files(env, from, method, &body, payload).await
-        }
+        file::Read::METHOD
+        | file::ReadCopy::METHOD
+        | file::Write::METHOD
+        | file::Sync::METHOD
+        | file::Seek::METHOD => files(env, from, method, &body, payload).await,
         hold::AskRight::METHOD | hold::SendWritten::METHOD | hold::CallHolder::METHOD => {
             holders(env, from, method, &body, payload).await
         }
@@ -627,6 +650,13 @@ impl Service for NodeService {
                 None => env.unknown_container(envelope.container),
             },
             Err(error) => warn!(%node, %error, "cast dropped"),
+        }
+    }
+
+    fn round_trip(&self, peer: PeerName, took: Duration, note: &[u8]) {
+        if let (PeerName::Node(node), Some(env)) = (peer, self.env()) {
+            let now = env.clock.now();
+            env.coordinates.on_round_trip(now, node, took, note);
         }
     }
 

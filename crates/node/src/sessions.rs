@@ -9,6 +9,7 @@ use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::near::{Asked, Near, Word};
 use perigee_meta::{Attr, Op, Reply, Touched};
+use perigee_proto::message::file::CopyAt;
 use perigee_proto::message::session::{CONTENT_MAX, Executed};
 use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Span, Tick};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,14 +28,31 @@ pub(crate) enum Whom {
     AllBut(SessionId),
 }
 
+/// The owner's word that a session may read another copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReadLease {
+    /// Not from here on.
+    pub(crate) until: Tick,
+    /// Which copy.
+    pub(crate) copy: CopyAt,
+    /// No other lease has it, but those that went on from this one before it ended.
+    number: u64,
+    /// It is being asked for anew.
+    renewing: bool,
+}
+
 /// All sessions of one node.
 pub(crate) struct Sessions {
     me: NodeId,
     own: SessionId,
     next: AtomicU32,
     open: RwLock<BTreeMap<SessionId, Arc<Session>>>,
-    /// Until when a session may read this node's own copy of a file that another node owns.
-    reads: RwLock<BTreeMap<(SessionId, InodeId), Tick>>,
+    /// What copies sessions may read of files that other nodes own.
+    reads: RwLock<BTreeMap<(SessionId, InodeId), ReadLease>>,
+    /// Numbers them.
+    leases: AtomicU64,
+    /// Members whose copies are not read for a while.
+    shunned: Mutex<BTreeMap<NodeId, Tick>>,
     /// Counts revocations, so that a lease that crossed one on its way is not believed.
     revision: AtomicU64,
     near: Mutex<Near>,
@@ -54,6 +72,8 @@ impl Sessions {
             next: AtomicU32::new(start.wrapping_add(1)),
             open: RwLock::default(),
             reads: RwLock::default(),
+            leases: AtomicU64::new(0),
+            shunned: Mutex::default(),
             revision: AtomicU64::new(0),
             near: Mutex::default(),
             compounds,
@@ -134,8 +154,14 @@ impl Sessions {
     pub(crate) fn changed(&self, inode: InodeId) {
         let open: Vec<SessionId> = self.open.read().keys().copied().collect();
         let mut near = self.near.lock();
+        let mut reads = self.reads.write();
         for session in open {
             near.changed(session, inode);
+            // What this host changes takes no lease of its own back; a member may carry it out after it is answered.
+            let of_member = |lease: &ReadLease| lease.copy != CopyAt::Own;
+            if reads.get(&(session, inode)).is_some_and(of_member) {
+                reads.remove(&(session, inode));
+            }
         }
     }
 
@@ -232,23 +258,99 @@ impl Sessions {
         self.revision.load(Ordering::SeqCst)
     }
 
-    /// The owner lets a session read this node's copy, as of `revision`.
-    pub(crate) fn lease_reads(&self, id: SessionId, inode: InodeId, until: Tick, revision: u64) {
+    /// The owner lets a session read a copy until a moment, as of `revision`.
+    pub(crate) fn lease_reads(
+        &self,
+        (id, inode, copy): (SessionId, InodeId, CopyAt),
+        (now, until): (Tick, Tick),
+        revision: u64,
+    ) {
+        if let CopyAt::Member { node, .. } = copy
+            && self.is_shunned(node, now)
+        {
+            return;
+        }
         let mut reads = self.reads.write();
         if self.revision() == revision {
             if reads.len() >= READS_MAX {
                 reads.clear();
             }
-            reads.insert((id, inode), until);
+            let before = reads.get(&(id, inode));
+            let same = before.filter(|before| before.copy == copy && now < before.until);
+            let number = match same {
+                Some(before) => before.number,
+                None => self.leases.fetch_add(1, Ordering::Relaxed),
+            };
+            let lease = ReadLease {
+                until,
+                copy,
+                number,
+                renewing: false,
+            };
+            reads.insert((id, inode), lease);
         }
     }
 
-    /// Whether a session may read this node's copy now.
+    /// Whether a session may read this node's own copy now.
     pub(crate) fn may_read(&self, id: SessionId, inode: InodeId, now: Tick) -> bool {
-        self.reads
-            .read()
-            .get(&(id, inode))
-            .is_some_and(|until| now < *until)
+        let lease = self.read_lease(id, inode);
+        lease.is_some_and(|lease| lease.copy == CopyAt::Own && now < lease.until)
+    }
+
+    /// What copy a session may read, or might until the lease ended.
+    pub(crate) fn read_lease(&self, id: SessionId, inode: InodeId) -> Option<ReadLease> {
+        self.reads.read().get(&(id, inode)).copied()
+    }
+
+    /// The same after the owner was asked to renew it; where it did not, the lease is forgotten.
+    pub(crate) fn renewed(&self, id: SessionId, inode: InodeId, now: Tick) -> Option<ReadLease> {
+        let mut reads = self.reads.write();
+        let lease = *reads.get(&(id, inode))?;
+        if now < lease.until {
+            return Some(lease);
+        }
+        reads.remove(&(id, inode));
+        None
+    }
+
+    /// Whether the caller is to ask for a lease anew: nobody else does so already.
+    pub(crate) fn renews(&self, id: SessionId, inode: InodeId, copy: CopyAt) -> bool {
+        let mut reads = self.reads.write();
+        let lease = reads.get_mut(&(id, inode));
+        let lease = lease.filter(|lease| lease.copy == copy && !lease.renewing);
+        lease.map(|lease| lease.renewing = true).is_some()
+    }
+
+    /// A copy was not as the lease had said.
+    pub(crate) fn forget_lease(&self, id: SessionId, inode: InodeId) {
+        self.reads.write().remove(&(id, inode));
+    }
+
+    /// Whether a lease has stood without a break since it was looked at.
+    pub(crate) fn stands(
+        &self,
+        id: SessionId,
+        inode: InodeId,
+        lease: ReadLease,
+        now: Tick,
+    ) -> bool {
+        let current = self.read_lease(id, inode);
+        current.is_some_and(|current| current.number == lease.number && now < current.until)
+    }
+
+    /// A member's copy is not read until a moment.
+    pub(crate) fn shun(&self, node: NodeId, until: Tick) {
+        self.shunned.lock().insert(node, until);
+        let mut reads = self.reads.write();
+        reads.retain(
+            |_, lease| !matches!(lease.copy, CopyAt::Member { node: at, .. } if at == node),
+        );
+    }
+
+    fn is_shunned(&self, node: NodeId, now: Tick) -> bool {
+        let mut shunned = self.shunned.lock();
+        shunned.retain(|_, until| now < *until);
+        shunned.contains_key(&node)
     }
 
     /// A session itself has changed a file's content at its owner, in a way that this node's copy may not have heard of:
@@ -347,4 +449,84 @@ pub(crate) async fn call_lock(env: &Env, session: SessionId, id: KeptId) -> Resu
     // The receiver waits below.
     session.lock_called(id, Box::new(move |fate| _ = sender.send(fate)));
     receiver.await.map_err(|_| Elsewhere::NotReady.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perigee_types::{Epoch, InodeIndex};
+
+    const ME: NodeId = NodeId(4);
+    const NEAR: NodeId = NodeId(3);
+
+    fn of(epoch: u64) -> CopyAt {
+        let epoch = Epoch(epoch);
+        CopyAt::Member { node: NEAR, epoch }
+    }
+
+    fn reader() -> (Sessions, SessionId, InodeId) {
+        let inode = InodeId::new(ContainerId(5), InodeIndex(7));
+        (Sessions::new(ME, true), SessionId::new(ME, 9), inode)
+    }
+
+    #[test]
+    fn an_answer_counts_only_under_the_lease_that_it_was_asked_for_under() {
+        let (sessions, id, inode) = reader();
+        let near = of(2);
+        let lease = |copy, now: u64, until: u64| {
+            let revision = sessions.revision();
+            sessions.lease_reads((id, inode, copy), (Tick(now), Tick(until)), revision);
+            sessions.read_lease(id, inode)
+        };
+        let first = lease(near, 10, 100).expect("it is given");
+        assert!(sessions.stands(id, inode, first, Tick(99)));
+        assert!(
+            !sessions.stands(id, inode, first, Tick(100)),
+            "it has ended"
+        );
+        assert!(!sessions.may_read(id, inode, Tick(20)), "its own copy");
+        lease(near, 90, 200);
+        assert!(sessions.stands(id, inode, first, Tick(150)), "it went on");
+        // Something may have changed between the two.
+        let second = lease(near, 200, 300).expect("it is given");
+        assert!(!sessions.stands(id, inode, first, Tick(210)));
+        sessions.end_reads(id, &[Touched::Data(inode)]);
+        assert!(!sessions.stands(id, inode, second, Tick(210)));
+        lease(near, 220, 300);
+        assert!(
+            !sessions.stands(id, inode, second, Tick(230)),
+            "another one"
+        );
+        let third = lease(near, 230, 300).expect("it is given");
+        lease(of(3), 240, 300);
+        assert!(
+            !sessions.stands(id, inode, third, Tick(250)),
+            "another chain"
+        );
+        // A word that crossed a revocation on its way.
+        let revision = sessions.revision();
+        sessions.end_reads(id, &[Touched::Data(inode)]);
+        sessions.lease_reads((id, inode, near), (Tick(250), Tick(300)), revision);
+        assert_eq!(sessions.read_lease(id, inode), None);
+        lease(CopyAt::Own, 250, 300);
+        assert!(sessions.may_read(id, inode, Tick(260)));
+        assert_eq!(sessions.renewed(id, inode, Tick(301)), None);
+        assert_eq!(sessions.read_lease(id, inode), None, "it is asked for anew");
+    }
+
+    #[test]
+    fn a_member_that_did_not_answer_is_not_asked_for_a_while() {
+        let (sessions, id, inode) = reader();
+        let near = of(2);
+        let lease = |now: u64| {
+            let revision = sessions.revision();
+            sessions.lease_reads((id, inode, near), (Tick(now), Tick(now + 100)), revision);
+            sessions.read_lease(id, inode).is_some()
+        };
+        assert!(lease(10));
+        sessions.shun(NEAR, Tick(500));
+        assert_eq!(sessions.read_lease(id, inode), None);
+        assert!(!lease(20));
+        assert!(lease(500));
+    }
 }

@@ -161,6 +161,7 @@ fn is_audited(request: &Request) -> bool {
         Request::Mount { .. }
         | Request::Umount { .. }
         | Request::PolicySet { .. }
+        | Request::Adopt { .. }
         | Request::SnapshotCreate { .. }
         | Request::SnapshotDelete { .. }
         | Request::TrashBring { .. }
@@ -173,6 +174,9 @@ fn is_audited(request: &Request) -> bool {
         | Request::Remove { .. }
         | Request::Stop => true,
         Request::Status
+        | Request::Topology
+        | Request::Union
+        | Request::Locate { .. }
         | Request::Where { .. }
         | Request::PolicyGet { .. }
         | Request::SnapshotList
@@ -194,6 +198,10 @@ fn shown(request: &Request) -> String {
         Request::TrashPurge { entries } => {
             let more = entries.len().saturating_sub(1);
             format!("TrashPurge {:?} and {more} more", entries.first())
+        }
+        Request::Adopt { step, files } => {
+            let more = files.len().saturating_sub(1);
+            format!("Adopt {step:?} {:?} and {more} more", files.first())
         }
         request => format!("{request:?}"),
     }

@@ -23,8 +23,9 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Where the control store listens. No default.
     pub control: SocketAddr,
-    /// The site: nodes that are a short round trip apart share one. Default `default`.
-    pub site: String,
+    /// The site, where one is named: nodes of one are taken to be near to each other, and those of two to be apart, whatever
+    /// is measured. None by default.
+    pub site: Option<String>,
     /// Whether the node stores data, or only mounts. Default true.
     pub storage: bool,
     /// What is logged: `error`, `warn`, `info`, `debug` or `trace`; `info` by default.
@@ -70,10 +71,10 @@ impl NodeConfig {
         };
         reader.unknown_keys();
         let config = Self {
-            name: reader.name("name", None),
+            name: reader.name("name"),
             listen: reader.address("listen"),
             control: reader.address("control"),
-            site: reader.name("site", Some("default")),
+            site: reader.site("site"),
             storage: reader.switch("storage", true),
             log: reader.level("log"),
             merging: reader.merging("merging"),
@@ -108,8 +109,8 @@ impl NodeConfig {
                 quote(&self.control.to_string()),
             ),
             (
-                "site: nodes that are a short round trip apart share one; default \"default\"",
-                quote(&self.site),
+                "site: nodes of one are near to each other; \"\" (the default): round trips say what is near",
+                quote(self.site.as_deref().unwrap_or_default()),
             ),
             (
                 "store data here (true, the default), or only mount (false)",
@@ -204,14 +205,26 @@ impl Reader<'_> {
         }
     }
 
-    fn name(&mut self, key: &str, default: Option<&str>) -> String {
-        let Some(name) = self.text(key, default) else {
+    fn name(&mut self, key: &str) -> String {
+        let Some(name) = self.text(key, None) else {
             return String::new();
         };
         if let Err(fault) = check_name(&name) {
             self.fault(key, &fault);
         }
         name
+    }
+
+    /// A name that need not be given; an empty one is none.
+    fn site(&mut self, key: &str) -> Option<String> {
+        let site = self.text(key, Some(""))?;
+        if site.is_empty() {
+            return None;
+        }
+        if let Err(fault) = check_name(&site) {
+            self.fault(key, &fault);
+        }
+        Some(site)
     }
 
     fn address(&mut self, key: &str) -> SocketAddr {
@@ -283,7 +296,7 @@ mod tests {
             name: "node-1".to_owned(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7401)),
             control: SocketAddr::from(([127, 0, 0, 1], 7400)),
-            site: "lab".to_owned(),
+            site: Some("lab".to_owned()),
             storage: false,
             log: "debug".to_owned(),
             merging: Merging::Fixed(4),
@@ -300,8 +313,8 @@ mod tests {
         let text = "name = 'a'\nlisten = '[::1]:1'\ncontrol = '10.0.0.1:7'";
         let config = NodeConfig::parse(text).unwrap();
         assert_eq!(
-            (config.site.as_str(), config.storage, config.log.as_str()),
-            ("default", true, "info")
+            (config.site, config.storage, config.log.as_str()),
+            (None, true, "info")
         );
     }
 

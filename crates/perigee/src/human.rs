@@ -68,7 +68,7 @@ pub fn plural(number: usize, noun: &str) -> String {
     if number == 1 {
         format!("1 {noun}")
     } else {
-        format!("{number} {noun}s")
+        format!("{} {noun}s", count(number as u64))
     }
 }
 

@@ -12,6 +12,7 @@ mod config;
 mod daemon;
 mod human;
 mod layout;
+mod local_port;
 mod logging;
 mod mount_helper;
 mod mount_options;

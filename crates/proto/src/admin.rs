@@ -4,10 +4,18 @@
 //! The socket never leaves the machine, so its messages need no golden bytes: an unknown request
 //! is refused with a [`Failure`], and fields may be added where they have a default.
 
+mod adopt;
+mod locate;
 mod rebalance;
+mod topology;
 mod trash;
+mod union;
 
+pub use self::adopt::{ADOPTED_MAX, AdoptFile, AdoptSource, AdoptStep, Adopted};
+pub use self::locate::{LOCATED_MAX, Located, LocatedFile, LocatedNode, LocatedPiece};
 pub use self::rebalance::{CopyMove, CopyMoving, Goes, NodeFill, RebalancePlan};
+pub use self::topology::{MapPoint, MappedNode, MeasuredPair, Topology};
+pub use self::union::{UnionHost, UnionStatus, UnionWay};
 pub use crate::message::report::{
     Heat, Hold, Rates, ScrubFound, ScrubPass, ScrubState, ScrubWish, Thousandths,
 };
@@ -115,10 +123,26 @@ pub enum Request {
         #[serde(default)]
         lazy: bool,
     },
+    /// Where nodes are in the network. Answer: [`Answer::Topology`].
+    Topology,
+    /// The hosts of a union. Answer: [`Answer::Union`].
+    Union,
     /// Where the bytes of a file are. Answer: [`Answer::Where`].
     Where {
         /// Path inside the file system.
         path: AdminPath,
+    },
+    /// Which nodes have which bytes of files. Answer: [`Answer::Located`].
+    Locate {
+        /// Paths inside the file system, [`LOCATED_MAX`] at most.
+        paths: Vec<AdminPath>,
+    },
+    /// One step of making local files files of the file system. Answer: [`Answer::Adopted`].
+    Adopt {
+        /// Which.
+        step: AdoptStep,
+        /// For which files, [`ADOPTED_MAX`] at most.
+        files: Vec<AdoptFile>,
     },
     /// The policies in force at a path. Answer: [`Answer::Policy`].
     PolicyGet {
@@ -237,8 +261,16 @@ pub enum Answer {
     Done,
     /// To [`Request::Status`].
     Status(Status),
+    /// To [`Request::Topology`].
+    Topology(Topology),
+    /// To [`Request::Union`].
+    Union(UnionStatus),
     /// To [`Request::Where`].
     Where(Box<Placement>),
+    /// To [`Request::Locate`].
+    Located(Located),
+    /// To [`Request::Adopt`], of each file.
+    Adopted(Vec<Adopted>),
     /// To [`Request::PolicyGet`] and [`Request::PolicySet`].
     Policy(Vec<PolicyValue>),
     /// To what is asked about snapshots.

@@ -69,6 +69,8 @@ services! {
     // a chunk's holder to the owner; the payload of send_written is the bytes
     0x0205 ask_right(hold::AskRight) -> hold::Right, Control, Same;
     0x0206 send_written(hold::SendWritten) -> hold::WrittenTaken, Data, Same;
+    // client to a member that is nearer than the owner; the payload of the answer is the file's bytes
+    0x0207 read_copy(file::ReadCopy) -> file::CopyRead, Data, Same;
     // owner to a session's host
     0x0210 revoke(session::Revoke) -> session::Revoked, Control, Same;
     0x0211 still_open(session::StillOpen) -> session::Open, Meta, Same;

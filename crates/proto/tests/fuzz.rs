@@ -35,7 +35,7 @@ fn fuzz_the_effects_of_a_record() {
 fn fuzz_every_message() {
     of!(chain: Envelope);
     of!(data: Fetch, Region, Fetched, SyncData, DataSynced, AskRoom, Room, StatePage, StateRows, AskValid, Valid);
-    of!(file: Read, ReadDone, At, Write, Written, Sync, Synced, Whence, Seek, Sought);
+    of!(file: Read, ReadDone, CopyAt, ReadCopy, CopyRead, At, Write, Written, Sync, Synced, Whence, Seek, Sought);
     of!(report: AskReport, NodeReport, ScrubWish, Scrub, Scrubbing, ScrubState, ScrubPass, ScrubFound, AskHolders, Hold, Holders, Heat, Rates, Thousandths);
     of!(session: Execute, Executed, Revoke, Revoked, LockTurn, LockTurnHeard, CallLock, LockCalled, AskSessions, OpenSessions, AskWaits, Waits, StillOpen, OpenIn, Open);
     of!(hold: AskRight, Right, SendWritten, WrittenTaken, CallHolder, HolderReport);

@@ -81,6 +81,12 @@ pub enum StoreError {
         /// The object.
         inode: InodeId,
     },
+    /// The backing file has a name beside its own, so it must not be changed in place.
+    #[error("the backing file of inode {inode} has another name beside its own")]
+    Named {
+        /// The object.
+        inode: InodeId,
+    },
     /// The object would grow beyond [`perigee_types::limits::FILE_LEN_MAX`].
     #[error("inode {inode} cannot reach to {end}: longer than a file may be")]
     TooLong {
@@ -117,6 +123,7 @@ impl StoreError {
             | Self::Damaged { .. }
             | Self::Failed { .. }
             | Self::Closed
+            | Self::Named { .. }
             | Self::Unrecovered { .. } => Errno::EIO,
         }
     }

@@ -27,7 +27,7 @@ mod touched;
 pub use error::{OpenError, StoreError};
 pub use format::container_of_dir;
 pub use kv::{Done, Snapshot, Space, WriteBatch};
-pub use object::{AsItIs, Object, Unverified, Verified, is_hole};
+pub use object::{AsItIs, AsTaken, Local, LocalFile, Object, Unverified, Verified, is_hole};
 pub use objects::Unremoved;
 pub use store::{Adopt, Recovered, Store, StoreIdentity, StoreOptions, StoreSpace};
 pub use sums::block_sums;

@@ -168,6 +168,10 @@ impl Store {
         Ok(())
     }
 
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        &*self.core.disk
+    }
+
     pub(crate) fn kv(&self) -> &crate::kv::Kv {
         &self.core.kv
     }

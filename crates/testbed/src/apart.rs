@@ -17,15 +17,51 @@ impl Cluster {
         limit: Duration,
         prepare: impl FnOnce(&Path) -> Checked,
     ) -> Checked<Self> {
-        Self::start_on(|folder| Links::new(folder, nodes), nodes, limit, prepare)
+        let links = |folder: &Path| Links::new(folder, nodes);
+        Self::start_on(links, nodes, limit, prepare, &[])
     }
 
     /// The same with links over which everything takes its time, and is counted.
     ///
     /// Errors: those of [`Cluster::start_prepared`] and of [`Links::with_delay`].
     pub fn start_far_apart(nodes: u32, limit: Duration, wire: Wire) -> Checked<Self> {
+        Self::start_far_apart_with(nodes, limit, wire, &[])
+    }
+
+    /// The same with hosts that store nothing. The first is none of them.
+    ///
+    /// Errors: those of [`Cluster::start_far_apart`].
+    pub fn start_far_apart_with(
+        nodes: u32,
+        limit: Duration,
+        wire: Wire,
+        without_storage: &[u32],
+    ) -> Checked<Self> {
         let links = |folder: &Path| Links::with_delay(folder, nodes, wire);
-        Self::start_on(links, nodes, limit, |_| Ok(()))
+        Self::start_on(links, nodes, limit, |_| Ok(()), without_storage)
+    }
+
+    /// The same with links that take no time worth speaking of within each half of the hosts, and `round_trip` from one half to the
+    /// other; once `prepare` has had [`Cluster::dir`] to itself.
+    ///
+    /// Errors: those of [`Cluster::start_prepared`] and of [`Links::with_delay`].
+    pub fn start_at_two_sites(
+        nodes: u32,
+        limit: Duration,
+        round_trip: Duration,
+        prepare: impl FnOnce(&Path) -> Checked,
+    ) -> Checked<Self> {
+        let short = Wire::of_round_trip(Duration::from_micros(150));
+        let links = |folder: &Path| Links::with_delay(folder, nodes, short);
+        let cluster = Self::start_on(links, nodes, limit, prepare, &[])?;
+        let half = nodes / 2;
+        for a in 1..=half {
+            for b in half + 1..=nodes {
+                let links = cluster.links()?;
+                links.reroute(a, b, Wire::of_round_trip(round_trip))?;
+            }
+        }
+        Ok(cluster)
     }
 
     fn start_on(
@@ -33,12 +69,14 @@ impl Cluster {
         nodes: u32,
         limit: Duration,
         prepare: impl FnOnce(&Path) -> Checked,
+        without_storage: &[u32],
     ) -> Checked<Self> {
         let mut cluster = Self::unstarted(nodes, limit)?;
         let links = links(cluster.path())?;
         prepare(&cluster.dir())?;
         for host in 1..=nodes {
-            cluster.found(&links, host)?;
+            let stores = !without_storage.contains(&host);
+            cluster.found(&links, host, if stores { &[] } else { &["--no-storage"] })?;
         }
         cluster.links = Some(links);
         cluster.up()?;
@@ -77,7 +115,7 @@ impl Cluster {
 
     /// Makes the node of a host: the first one the cluster, too. Each host has a directory as a machine has, whose
     /// node lies in [`Cluster::dir`], so that commands there see all nodes.
-    fn found(&mut self, links: &Links, host: u32) -> Checked {
+    fn found(&mut self, links: &Links, host: u32, options: &[&str]) -> Checked {
         let (machine, data) = (self.machine(host), self.dir().join(format!("node-{host}")));
         for folder in [&machine, &data] {
             std::fs::create_dir_all(folder).call(|| format!("make {}", folder.display()))?;
@@ -94,11 +132,13 @@ impl Cluster {
         let token = parsed["token"].as_str().unwrap_or_default().to_owned();
         crate::ensure!(!token.is_empty(), "`token --json` gave none");
         let join = ["join", &token, "--listen", &listen, "--name", &name];
+        let join = [&join, options].concat();
         self.on_host(links, host, &join).map(drop)
     }
 
     /// The directory of a host.
-    pub(crate) fn machine(&self, host: u32) -> PathBuf {
+    #[must_use]
+    pub fn machine(&self, host: u32) -> PathBuf {
         self.path().join(format!("c-{host}"))
     }
 

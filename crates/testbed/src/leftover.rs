@@ -1,12 +1,12 @@
 //! A temporary folder that leaves nothing behind: no process, no mount, no file.
 //!
-//! What belongs to a test is known by two marks only: the folder's own random name in a process's
-//! command line, and the identities recorded in its `pids` file. Folders whose test has died
-//! are swept by the next one.
+//! What belongs to a test is known by three marks only: the folder's own random name in a process's
+//! command line, the identities recorded in its `pids` file, and the folder that a host of its own
+//! has mounted. Folders whose test has died are swept by the next one.
 
 use crate::error::{Call, Checked};
 use crate::process::{self, Identity};
-use crate::{mounts, slow, wait};
+use crate::{mounts, slow, ssh_hosts, wait};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::io;
@@ -107,6 +107,10 @@ fn recorded(folder: &Path) -> BTreeSet<Identity> {
 fn stop(folder: &Path) -> Checked {
     let mut all = recorded(folder);
     all.extend(process::mentioning(&folder.to_string_lossy()));
+    let hosts = ssh_hosts::folder(folder);
+    if hosts.is_dir() {
+        all.extend(process::with_mounts_in(&hosts));
+    }
     for identity in &all {
         identity
             .signal(Signal::KILL)

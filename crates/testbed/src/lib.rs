@@ -21,12 +21,15 @@ pub mod links;
 pub mod lock;
 pub mod map;
 pub mod mounts;
+mod namespace;
 mod netns;
 pub mod pattern;
 pub mod process;
 pub mod program;
 pub mod side;
+pub mod sites;
 pub mod slow;
+pub mod ssh_hosts;
 pub mod tree;
 pub mod wait;
 

@@ -1,20 +1,18 @@
 //! Hosts apart: a network namespace for each node, and links that can be cut. They are joined by a switch in one more
 //! namespace, or by wires over which everything takes its time ([`crate::delay`]).
 //!
-//! A namespace lives as long as the process that holds it, and that one ends with the test: nothing has a name, and
-//! nothing is left. A cut is silence, as from a cable: what is sent goes to a machine that is not there.
+//! A cut is silence, as from a cable: what is sent goes to a machine that is not there.
+
+pub use crate::namespace::{ENTER, Own};
 
 use crate::delay::{DelayNet, Lateness, Place, Traffic, Wire};
-use crate::error::{Call, CheckError, Checked};
+use crate::error::{CheckError, Checked};
+use crate::namespace::Namespace;
 use crate::netns;
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 
-/// The program that runs others in a namespace.
-pub const ENTER: &str = "nsenter";
 /// A machine that is not there.
 const NOBODY: &str = "02:00:00:00:ff:ff";
 
@@ -51,7 +49,14 @@ impl Links {
     ///
     /// Errors: this process is not root, or the system has no `ip`, `unshare`, `nsenter`, or no bridges.
     pub fn new(folder: &Path, hosts: u32) -> Checked<Self> {
-        let switch = Namespace::new(folder)?;
+        Self::between(folder, &network_alone(hosts))
+    }
+
+    /// The same where the hosts, from the first on, have more than a network for themselves.
+    ///
+    /// Errors: those of [`Links::new`].
+    pub fn between(folder: &Path, hosts: &[Own]) -> Checked<Self> {
+        let switch = Namespace::new(folder, Own::Network)?;
         let hosts = namespaces(folder, hosts)?;
         switch.run("ip link add br0 type bridge && ip link set br0 up")?;
         for (host, namespace) in (1..).zip(&hosts) {
@@ -64,12 +69,7 @@ impl Links {
         let way = Way::Switch { _namespace: switch };
         let links = Self { way, hosts };
         for host in links.ids() {
-            let mut script = address(host);
-            for other in links.ids().filter(|other| *other != host) {
-                // Writing to a string cannot fail.
-                _ = write!(script, " && {}", neighbour(other, &mac_of(other)));
-            }
-            links.of(host)?.run(&script)?;
+            links.appear(host)?;
         }
         Ok(links)
     }
@@ -78,6 +78,13 @@ impl Links {
     ///
     /// Errors: this process is not root, or the system has no `ip`, `unshare`, `nsenter`, or no TUN devices.
     pub fn with_delay(folder: &Path, hosts: u32, wire: Wire) -> Checked<Self> {
+        Self::with_delay_between(folder, &network_alone(hosts), wire)
+    }
+
+    /// The same where the hosts, from the first on, have more than a network for themselves.
+    ///
+    /// Errors: those of [`Links::with_delay`].
+    pub fn with_delay_between(folder: &Path, hosts: &[Own], wire: Wire) -> Checked<Self> {
         let hosts = namespaces(folder, hosts)?;
         let place = |(host, namespace): (u32, &Namespace)| Place {
             address: address_of(host),
@@ -85,23 +92,48 @@ impl Links {
         };
         let places: Vec<Place> = (1..).zip(&hosts).map(place).collect();
         let way = Way::Wires(DelayNet::between(&places, wire)?);
-        for (host, namespace) in (1..).zip(&hosts) {
+        let links = Self { way, hosts };
+        for host in links.ids() {
+            links.appear(host)?;
             // A burst that waits for its turn is no loss. Where the kernel's own choice paces its packets, as bbr does,
             // a short delay makes it slow; where there is no cubic it stays.
-            namespace.run(&format!(
-                "{} && ip link set eth0 txqueuelen 10000 && \
-                 {{ echo cubic > /proc/sys/net/ipv4/tcp_congestion_control; }} 2> /dev/null || true",
-                address(host)
-            ))?;
+            links.of(host)?.run(
+                "ip link set eth0 txqueuelen 10000 && \
+                 { echo cubic > /proc/sys/net/ipv4/tcp_congestion_control; } 2> /dev/null || true",
+            )?;
         }
-        Ok(Self { way, hosts })
+        Ok(links)
+    }
+
+    /// Gives a host its address, and over a switch it hears all others from now on.
+    ///
+    /// Errors: there is no such host, or those of `ip`.
+    pub fn appear(&self, host: u32) -> Checked {
+        let address = address_of(host);
+        let mut script = format!(
+            "ip link set lo up && ip addr replace {address}/16 dev eth0 && ip link set eth0 up"
+        );
+        if let Way::Switch { .. } = self.way {
+            for other in self.ids().filter(|other| *other != host) {
+                // Writing to a string cannot fail.
+                _ = write!(script, " && {}", neighbour(other, &mac_of(other)));
+            }
+        }
+        self.of(host)?.run(&script)
+    }
+
+    /// Takes a host's address away: nobody answers there. What it has sent before arrives.
+    ///
+    /// Errors: there is no such host, or those of `ip`.
+    pub fn vanish(&self, host: u32) -> Checked {
+        self.of(host)?.run("ip addr flush dev eth0")
     }
 
     fn ids(&self) -> impl Iterator<Item = u32> + use<> {
         1..=self.hosts.len() as u32
     }
 
-    fn of(&self, host: u32) -> Checked<&Namespace> {
+    pub(crate) fn of(&self, host: u32) -> Checked<&Namespace> {
         let found = (host as usize)
             .checked_sub(1)
             .and_then(|at| self.hosts.get(at));
@@ -158,6 +190,21 @@ impl Links {
         }
     }
 
+    /// What is sent from now on between two hosts takes another way.
+    ///
+    /// Errors: they are joined by a switch; or there is no such host.
+    pub fn reroute(&self, a: u32, b: u32, wire: Wire) -> Checked {
+        let mut directions = both(a, b).into_iter();
+        directions.try_for_each(|direction| self.reroute_one(direction, wire))
+    }
+
+    /// The same in one direction.
+    ///
+    /// Errors: those of [`Links::reroute`].
+    pub fn reroute_one(&self, direction: Direction, wire: Wire) -> Checked {
+        self.wires()?.set_wire(direction, wire)
+    }
+
     /// What has arrived over so many directions.
     ///
     /// Errors: a switch counts nothing; or there is no such host.
@@ -184,19 +231,18 @@ impl Links {
     fn wires(&self) -> Checked<&DelayNet> {
         match &self.way {
             Way::Wires(wires) => Ok(wires),
-            Way::Switch { .. } => Err(CheckError::violated("a switch counts nothing")),
+            Way::Switch { .. } => Err(CheckError::violated("a switch has no wires")),
         }
     }
 }
 
-fn namespaces(folder: &Path, count: u32) -> Checked<Vec<Namespace>> {
-    (0..count).map(|_| Namespace::new(folder)).collect()
+fn network_alone(hosts: u32) -> Vec<Own> {
+    (0..hosts).map(|_| Own::Network).collect()
 }
 
-/// What gives a host its address.
-fn address(host: u32) -> String {
-    let address = address_of(host);
-    format!("ip link set lo up && ip addr add {address}/16 dev eth0 && ip link set eth0 up")
+fn namespaces(folder: &Path, hosts: &[Own]) -> Checked<Vec<Namespace>> {
+    let made = hosts.iter().map(|own| Namespace::new(folder, *own));
+    made.collect()
 }
 
 /// Neither of two hosts hears the other.
@@ -221,63 +267,6 @@ fn mac_of(host: u32) -> String {
 fn neighbour(other: u32, mac: &str) -> String {
     let address = address_of(other);
     format!("ip neigh replace {address} lladdr {mac} dev eth0 nud permanent")
-}
-
-/// A network namespace of its own.
-#[derive(Debug)]
-struct Namespace {
-    /// Ends when its input does, and so with this process.
-    holder: Child,
-}
-
-impl Namespace {
-    fn new(folder: &Path) -> Checked<Self> {
-        let what = || "make a network namespace".to_owned();
-        let mut holder = Command::new("unshare")
-            .args(["--net", "sh", "-c", "echo made; read _"])
-            .arg(folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .call(what)?;
-        let mut line = String::new();
-        if let Some(output) = holder.stdout.take() {
-            BufReader::new(output).read_line(&mut line).call(what)?;
-        }
-        let namespace = Self { holder };
-        crate::ensure!(line == "made\n", "cannot make a network namespace");
-        Ok(namespace)
-    }
-
-    fn pid(&self) -> u32 {
-        self.holder.id()
-    }
-
-    fn place(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/ns/net", self.pid()))
-    }
-
-    fn entry(&self) -> String {
-        format!("--net={}", self.place().display())
-    }
-
-    fn run(&self, script: &str) -> Checked {
-        let what = || format!("`{script}` in a network namespace");
-        let mut command = Command::new(ENTER);
-        command.args([&self.entry(), "sh", "-c", script]);
-        let ended = command.output().call(what)?;
-        let said = String::from_utf8_lossy(&ended.stderr);
-        crate::ensure!(ended.status.success(), "{}: {said}", what());
-        Ok(())
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        // One that has ended already is only to be waited for.
-        _ = self.holder.kill();
-        _ = self.holder.wait();
-    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,8 @@ usage: perigee-testbed CHECK ...
                                    kinds: kill, kill-all, stop, full, wipe, cut, part, deafen, slow,
                                    fail, jump, swap (which takes another build: PERIGEE_OTHER_BIN),
                                    etcd (which has the record in one); disks in memory, or with
-                                   PERIGEE_TEST_DISKS=images in files; PERIGEE_TEST_MOUNT_OPTIONS for mounts";
+                                   PERIGEE_TEST_DISKS=images in files; PERIGEE_TEST_MOUNT_OPTIONS for mounts;
+                                   PERIGEE_TEST_SITES=MS between two halves of the hosts";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -195,6 +196,7 @@ fn run_chaos(words: &[&str]) -> Checked {
         seed: number(words.get(2), random_seed())?,
         kinds: kinds(words.get(3..).unwrap_or_default())?,
         disks: disks()?,
+        sites: sites()?,
     };
     tell(&format!(
         "chaos: {} nodes for {:?}, seed {}",
@@ -225,6 +227,17 @@ fn disks() -> Checked<chaos::Disks> {
             "PERIGEE_TEST_DISKS is `memory` or `images`",
         )),
     }
+}
+
+/// As `PERIGEE_TEST_SITES` says, in milliseconds.
+fn sites() -> Checked<Option<Duration>> {
+    let Ok(text) = std::env::var("PERIGEE_TEST_SITES") else {
+        return Ok(None);
+    };
+    let wrong = |_| CheckError::violated("PERIGEE_TEST_SITES is a number of milliseconds");
+    text.parse()
+        .map(|ms| Some(Duration::from_millis(ms)))
+        .map_err(wrong)
 }
 
 /// The usual ones where none is named.

@@ -10,12 +10,38 @@ use std::path::{Path, PathBuf};
 ///
 /// Errors: those of reading `/proc/self/mountinfo`.
 pub fn below(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    let mut found = of("self")?;
+    found.retain(|point| point.starts_with(directory));
+    found.reverse();
+    Ok(found)
+}
+
+/// Mount points of a process, by its number or as `self`, in the order of the kernel's table.
+///
+/// Errors: those of reading the table.
+pub(crate) fn of(process: &str) -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read(format!("/proc/{process}/mountinfo"))?;
+    let lines = table.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    Ok(points.map(unescape).collect())
+}
+
+/// Mount points of process `pid` at which others' file systems would outlive their unmounting, as long as its mount
+/// namespace does: those of FUSE and of namespaces, and all below `directory`, without itself. The deepest and newest come first.
+///
+/// Errors: those of reading its table.
+pub(crate) fn of_others(pid: i32, directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read(format!("/proc/{pid}/mountinfo"))?;
+    let table = String::from_utf8_lossy(&table);
     let mut found: Vec<PathBuf> = table
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
-        .map(unescape)
-        .filter(|point| point.starts_with(directory))
+        .lines()
+        .filter_map(|line| {
+            let (place, rest) = line.split_once(" - ")?;
+            let point = unescape(place.split(' ').nth(4)?.as_bytes());
+            let is_theirs = rest.starts_with("fuse") || rest.starts_with("nsfs ");
+            let is_below = point.starts_with(directory) && point != directory;
+            (is_theirs || is_below).then_some(point)
+        })
         .collect();
     found.reverse();
     Ok(found)

@@ -6,8 +6,10 @@
     reason = "the CPU clock of another process has no safe wrapper"
 )]
 
+use crate::mounts;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 /// One process, safe against reuse of its pid.
@@ -73,18 +75,23 @@ pub fn whereabouts(word: &str) -> String {
         "pipe_read",
     ];
     let this = Identity::of(i32::try_from(std::process::id()).unwrap_or(0));
+    let busy = |stack: &str| !IDLE.iter().any(|idle| stack.contains(idle));
+    let all = mentioning(word).into_iter().chain(this);
+    all.map(|process| threads(process.pid, busy)).collect()
+}
+
+/// Where the threads of a process are in the kernel, of those whose place is `wanted`.
+fn threads(pid: i32, wanted: impl Fn(&str) -> bool) -> String {
     let mut all = String::new();
-    for process in mentioning(word).into_iter().chain(this) {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.pid));
-        for task in tasks.into_iter().flatten().flatten() {
-            let read = |name: &str| std::fs::read_to_string(task.path().join(name));
-            let (Ok(stack), Ok(name)) = (read("stack"), read("comm")) else {
-                continue;
-            };
-            if !stack.is_empty() && !IDLE.iter().any(|idle| stack.contains(idle)) {
-                let place = task.path();
-                all += &format!("{} {}{stack}", place.display(), name);
-            }
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name));
+        let (Ok(stack), Ok(name)) = (read("stack"), read("comm")) else {
+            continue;
+        };
+        if !stack.is_empty() && wanted(&stack) {
+            let place = task.path();
+            all += &format!("{} {}{stack}", place.display(), name);
         }
     }
     all
@@ -96,14 +103,8 @@ pub fn whereabouts(word: &str) -> String {
 /// the same files is never touched.
 #[must_use]
 pub fn mentioning(word: &str) -> Vec<Identity> {
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let this = i32::try_from(std::process::id()).unwrap_or(0);
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| *pid != this && is_perigee(*pid))
+    others()
+        .filter(|pid| is_perigee(*pid))
         .filter(|pid| {
             std::fs::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| line.windows(word.len()).any(|part| part == word.as_bytes()))
@@ -112,13 +113,50 @@ pub fn mentioning(word: &str) -> Vec<Identity> {
         .collect()
 }
 
+/// All processes but this one.
+fn others() -> impl Iterator<Item = i32> {
+    let this = i32::try_from(std::process::id()).unwrap_or(0);
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(move |pid| *pid != this)
+}
+
 fn is_perigee(pid: i32) -> bool {
-    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| {
-        exe.file_name().is_some_and(|name| {
-            let name = name.to_string_lossy();
-            name.contains("perigee") || name == crate::etcd::PROGRAM
-        })
-    })
+    program_of(pid)
+        .is_some_and(|name| name.contains("perigee") || name.as_str() == crate::etcd::PROGRAM)
+}
+
+/// The name of the file that a process runs.
+pub(crate) fn program_of(pid: i32) -> Option<String> {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    Some(exe.file_name()?.to_string_lossy().into_owned())
+}
+
+/// A process's command line, with blanks between its words; of one that is ending, its name and what it waits for.
+pub(crate) fn command_line(pid: i32) -> String {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if words.is_empty() {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let told: Vec<&str> = status.lines().take(8).collect();
+        return format!("[{}] {}", told.join(", "), threads(pid, |_| true));
+    }
+    let text = String::from_utf8_lossy(&words).replace('\0', " ");
+    text.trim_end().to_owned()
+}
+
+/// The processes whose network is the one of that namespace, this one left out.
+///
+/// Errors: there is no such namespace, or no right to look at it; or it is this process's own, whose others nobody wants to
+/// list, let alone to end.
+pub fn in_network(namespace: &Path) -> io::Result<Vec<Identity>> {
+    let wanted = std::fs::read_link(namespace)?;
+    if wanted == std::fs::read_link("/proc/self/ns/net")? {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let there = others().filter(|pid| {
+        std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|network| network == wanted)
+    });
+    Ok(there.filter_map(Identity::of).collect())
 }
 
 /// CPU time that process `pid` has used, all its threads and modes, ended threads included.
@@ -163,6 +201,23 @@ pub fn cpu_time_of_children() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
+/// The processes in whose mount namespace something is mounted right below `folder`, where that is not this process's.
+pub(crate) fn with_mounts_in(folder: &Path) -> Vec<Identity> {
+    let look = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let own = look("self");
+    let elsewhere = others().filter(|pid| {
+        let theirs = look(&pid.to_string());
+        theirs.is_some() && theirs != own
+    });
+    let with = elsewhere.filter(|pid| {
+        mounts::of(&pid.to_string()).is_ok_and(|points| {
+            let mut parents = points.iter().map(|point| point.parent());
+            parents.any(|parent| parent == Some(folder))
+        })
+    });
+    with.filter_map(Identity::of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,6 +244,11 @@ mod tests {
             ..this
         };
         assert!(this.lives() && !earlier.lives());
+    }
+
+    #[test]
+    fn the_processes_of_this_network_are_not_listed() {
+        assert!(in_network(Path::new("/proc/self/ns/net")).is_err());
     }
 
     #[test]

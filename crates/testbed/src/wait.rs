@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 /// Between two looks at a condition: short beside every pause measured here, long beside one look.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Polls `look` until it gives a value, and gives it back.
+/// Polls `look` until it gives a value, and gives it back. The last look begins after `limit`: one that took long says nothing
+/// of the end.
 ///
 /// Errors: `Deadline` after `limit`; an error of `look` ends the wait at once.
 pub fn until<T>(
@@ -16,10 +17,11 @@ pub fn until<T>(
 ) -> Checked<T> {
     let start = Instant::now();
     loop {
+        let is_last = start.elapsed() >= limit;
         if let Some(value) = look()? {
             return Ok(value);
         }
-        if start.elapsed() >= limit {
+        if is_last {
             return Err(CheckError::Deadline {
                 what: what.to_owned(),
                 waited: limit,
@@ -38,6 +40,17 @@ mod tests {
         let limit = Duration::from_millis(60);
         let outcome: Checked<()> = until("never", limit, || Ok(None));
         assert!(matches!(outcome, Err(CheckError::Deadline { .. })));
+    }
+
+    #[test]
+    fn a_look_that_took_longer_than_the_limit_is_not_the_last() {
+        let mut looks = 0;
+        let value = until("second look", Duration::from_millis(10), || {
+            looks += 1;
+            std::thread::sleep(Duration::from_millis(20));
+            Ok((looks == 2).then_some(looks))
+        });
+        assert_eq!(value.unwrap(), 2);
     }
 
     #[test]

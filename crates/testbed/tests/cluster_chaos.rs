@@ -24,6 +24,7 @@ fn every_promise_outlives_a_few_strikes() {
         time: Duration::ZERO,
         seed: 3,
         disks: chaos::Disks::default(),
+        sites: None,
         kinds: kinds.clone(),
     };
     let outcome = chaos::run(&settings, |line| eprintln!("{line}")).unwrap();

@@ -1,8 +1,11 @@
-//! `perigee up` that dies at any moment is completed by the next one.
+//! `perigee up` that dies at any moment is completed by the next one, and starts what it has made whatever was done to
+//! the machine meanwhile.
 
-use perigee_testbed::cluster::run;
+use perigee_testbed::cluster::{Cluster, run};
 use perigee_testbed::leftover::Workspace;
 use perigee_testbed::program;
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -56,4 +59,31 @@ fn an_up_that_is_killed_is_completed_by_the_next() {
         say("down", &["down", "--dir", &path]);
     }
     eprintln!("{cut_off} of {} joins were cut off", MOMENTS_MS.len());
+}
+
+/// Another program may take the port of a node that is down.
+#[test]
+fn a_node_whose_port_was_taken_gets_another_one() {
+    let mut cluster = Cluster::start(3).unwrap();
+    let mount = cluster.mount(1).unwrap();
+    fs::write(mount.join("file"), "before").unwrap();
+    cluster.settle().unwrap();
+    let config = cluster.dir().join("node-2/node.toml");
+    let listen = || -> SocketAddr {
+        let text = fs::read_to_string(&config).unwrap();
+        let mut told = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("listen = "));
+        told.next().unwrap().trim_matches('"').parse().unwrap()
+    };
+    let before = listen();
+    cluster.down().unwrap();
+    let _taken = TcpListener::bind(before).unwrap();
+    cluster.up().unwrap();
+    assert_ne!(listen(), before);
+    // its peers find it: it sees what another host does, and has a copy again
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    fs::write(here.join("file"), "after").unwrap();
+    assert_eq!(fs::read_to_string(there.join("file")).unwrap(), "after");
+    cluster.settle().unwrap();
 }

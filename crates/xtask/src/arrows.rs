@@ -8,7 +8,7 @@ use crate::metadata::{Dep, Metadata, Package};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A room, and the rooms below it that it may use, from the bottom up.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("types", &[]),
     ("meta", &["types"]),
     ("replica", &["types"]),
@@ -22,6 +22,10 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("client", &["types", "meta", "replica", "cluster", "proto"]),
     ("gateway", &["types", "meta", "client"]),
     (
+        "union",
+        &["types", "meta", "cluster", "proto", "net", "client"],
+    ),
+    (
         "node",
         &[
             "types", "meta", "replica", "cluster", "proto", "store", "net", "control", "client",
@@ -31,7 +35,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
         "perigee",
         &[
             "types", "meta", "replica", "cluster", "proto", "store", "net", "etcd", "control",
-            "client", "gateway", "node",
+            "client", "gateway", "union", "node",
         ],
     ),
 ];

@@ -12,21 +12,21 @@ pub use report::{store, table};
 pub use stream::serve;
 
 use crate::content::Content;
+use crate::large::{self, MIB};
+use crate::pipe::Way;
 use crate::target::{Figure, Target};
 use perigee_testbed::{Call, Checked, ensure};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use stream::{Stream, Way};
+use stream::Stream;
 
 /// A benchmark that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(3_600);
 const NODES: u32 = 3;
 const CLIENT: u32 = 1;
 const SERVER: u32 = 2;
-const MIB: usize = 1 << 20;
 
 /// How much is measured.
 #[derive(Debug, Clone)]
@@ -211,36 +211,18 @@ impl Field {
         format!("f{}", self.made)
     }
 
-    /// Makes a file, and says which piece of content is where.
-    fn make(&mut self, path: &Path) -> Checked<(File, Vec<usize>)> {
-        let what = || format!("write {}", path.display());
-        let mut file = File::create_new(path).call(what)?;
-        let mut places = Vec::new();
-        for _ in 0..self.mib {
-            let (place, bytes) = self.content.next_with_place(MIB);
-            file.write_all(bytes).call(what)?;
-            places.push(place);
-        }
-        Ok((file, places))
-    }
-
     fn read(&mut self) -> Checked<Figure> {
         let name = self.name();
         let (near, far) = (self.near.join(&name), self.far.join(&name));
-        let (file, places) = self.make(&near)?;
+        let (file, places) = large::make(&mut self.content, &near, self.mib)?;
         file.sync_all()
             .call(|| format!("sync {}", near.display()))?;
         drop(file);
         self.mount.settle();
-        let what = || format!("read {}", far.display());
-        let mut piece = vec![0; MIB];
         let meter = self.mount.meter();
-        let mut file = File::open(&far).call(what)?;
-        for _ in 0..self.mib {
-            file.read_exact(&mut piece).call(what)?;
-        }
+        large::read(&far, self.mib)?;
         let figure = meter.stop().rate(self.mib as f64, self.mib);
-        self.check(&far, &places)?;
+        large::check(&self.content, &far, &places)?;
         fs::remove_file(&near).call(|| format!("remove {}", near.display()))?;
         Ok(figure)
     }
@@ -251,26 +233,14 @@ impl Field {
         let mount = self.mount.clone();
         mount.settle();
         let meter = mount.meter();
-        let (file, places) = self.make(&far)?;
+        let (file, places) = large::make(&mut self.content, &far, self.mib)?;
         if synced {
             file.sync_all().call(|| format!("sync {}", far.display()))?;
         }
         drop(file);
         let figure = meter.stop().rate(self.mib as f64, self.mib);
-        self.check(&near, &places)?;
+        large::check(&self.content, &near, &places)?;
         fs::remove_file(&near).call(|| format!("remove {}", near.display()))?;
         Ok(figure)
-    }
-
-    fn check(&self, path: &Path, places: &[usize]) -> Checked {
-        let what = || format!("read {}", path.display());
-        let mut file = File::open(path).call(what)?;
-        let mut piece = vec![0; MIB];
-        for (number, place) in places.iter().enumerate() {
-            file.read_exact(&mut piece).call(what)?;
-            let right = piece == self.content.at(*place, MIB);
-            ensure!(right, "{}: other bytes in MiB {number}", path.display());
-        }
-        Ok(())
     }
 }

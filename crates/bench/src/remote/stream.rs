@@ -3,28 +3,16 @@
 //! TLS is the daemons' own, with the identities of two of them; one end sends from memory, the other throws away what comes.
 
 use super::Between;
+use crate::pipe::{self, PIECE, Way};
 use perigee_net::Identity;
 use perigee_testbed::{Call, CheckError, Checked, Cluster};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ConnectionCommon, ServerConnection, SideData, StreamOwned};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-
-/// Bytes of one write, and of one read.
-const PIECE: usize = 1 << 20;
-
-/// Which way the bytes go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Way {
-    /// To the other process.
-    Up = 1,
-    /// From it.
-    Down = 2,
-}
 
 fn tls(error: impl std::fmt::Display) -> CheckError {
     CheckError::violated(format!("the TLS stream failed: {error}"))
@@ -51,20 +39,7 @@ pub fn serve(identity: &Path, address: Ipv4Addr) -> Checked {
     let (socket, _) = listener.accept().call(what)?;
     let connection = ServerConnection::new(config).map_err(tls)?;
     let mut stream = ready(connection, socket)?;
-    loop {
-        let mut request = [0; 9];
-        if stream.read_exact(&mut request).is_err() {
-            return Ok(());
-        }
-        let [way, bytes @ ..] = request;
-        let bytes = u64::from_be_bytes(bytes);
-        if way == Way::Up as u8 {
-            take(&mut stream, bytes)?;
-            give(&mut stream, 1)?;
-        } else {
-            give(&mut stream, bytes)?;
-        }
-    }
+    pipe::serve(&mut stream).call(|| "serve the TLS stream".to_owned())
 }
 
 fn ready<C, S>(mut connection: C, socket: TcpStream) -> Checked<StreamOwned<C, TcpStream>>
@@ -77,33 +52,6 @@ where
         .call(|| "set up the TLS stream".to_owned())?;
     connection.set_buffer_limit(Some(PIECE));
     Ok(StreamOwned::new(connection, socket))
-}
-
-fn give(stream: &mut impl Write, bytes: u64) -> Checked {
-    let piece = vec![0x5a; PIECE];
-    let what = || "write to the TLS stream".to_owned();
-    let mut left = bytes;
-    while left > 0 {
-        let len = left.min(PIECE as u64);
-        stream.write_all(&piece[..len as usize]).call(what)?;
-        left -= len;
-    }
-    stream.flush().call(what)
-}
-
-fn take(stream: &mut impl Read, bytes: u64) -> Checked {
-    let mut piece = vec![0; PIECE];
-    let mut left = bytes;
-    while left > 0 {
-        let len = left.min(PIECE as u64) as usize;
-        let read = stream.read(&mut piece[..len]);
-        let read = read.call(|| "read from the TLS stream".to_owned())?;
-        if read == 0 {
-            return Err(tls("it ended"));
-        }
-        left -= read as u64;
-    }
-    Ok(())
 }
 
 /// A connection to a process of its own, which ends with it.
@@ -176,21 +124,8 @@ impl Stream {
 
     /// Moves so many bytes; those that go up have arrived when it returns.
     pub(super) fn pass(&mut self, way: Way, bytes: u64) -> Checked {
-        let mut request = [0; 9];
-        request[0] = way as u8;
-        request[1..].copy_from_slice(&bytes.to_be_bytes());
-        let what = || "ask the TLS stream".to_owned();
-        self.connection.write_all(&request).call(what)?;
-        match way {
-            Way::Up => {
-                give(&mut self.connection, bytes)?;
-                take(&mut self.connection, 1)
-            }
-            Way::Down => {
-                self.connection.flush().call(what)?;
-                take(&mut self.connection, bytes)
-            }
-        }
+        let what = || "move bytes over the TLS stream".to_owned();
+        pipe::pass(&mut self.connection, way, bytes).call(what)
     }
 }
 

@@ -29,6 +29,6 @@ mod wire;
 
 pub use mount::{Busy, MountError, Mounted, UnmountError, mount};
 pub use open_modes::{Counts, Mode, Wish};
-pub use options::{MountOptions, OptionError, Passthrough};
+pub use options::{Locks, MountOptions, OptionError, Passthrough};
 pub use session::{Attached, Hooks, KernelFacts, SessionEnd};
 pub use watchdog::{WatchdogCommand, watch};

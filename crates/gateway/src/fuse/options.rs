@@ -36,9 +36,20 @@ pub struct MountOptions {
     pub read_ahead_kb: u32,
     /// `max_background=N`: read-ahead requests under way at once, 1 to 1024.
     pub max_background: u16,
+    /// Who keeps the locks of this mount's programs; no option can say.
+    pub locks: Locks,
     /// Who ends the mount's requests when this process is killed; no option can say. `None`: nobody, and what
     /// touches the mount then may hang.
     pub watchdog: Option<WatchdogCommand>,
+}
+
+/// Who keeps `fcntl` and `flock` locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locks {
+    /// The file system (default): all hosts see them.
+    FileSystem,
+    /// The kernel, for the programs of this mount alone.
+    Kernel,
 }
 
 /// Which programs read and write files past the daemon, whose bytes are all on this host.
@@ -74,6 +85,7 @@ impl Default for MountOptions {
             threads: None,
             read_ahead_kb: READ_AHEAD_KB,
             max_background: MAX_BACKGROUND,
+            locks: Locks::FileSystem,
             watchdog: None,
         }
     }

@@ -7,7 +7,7 @@ use super::nearby::Nearby;
 use super::notify::Kernel;
 use super::open_files::OpenFiles;
 use super::ops;
-use super::options::{MountOptions, Passthrough};
+use super::options::{Locks, MountOptions, Passthrough};
 use super::point::{self, MountError};
 use super::reply::Reply;
 use super::slice;
@@ -239,8 +239,6 @@ fn answer(request: &InitRequest, facts: &KernelFacts, options: &MountOptions) ->
     // Not among them: WRITEBACK_CACHE, which excludes passthrough and hides writes from us; READDIRPLUS_AUTO, by which
     // all but the first part of a large directory would come without attributes, each to be asked for alone.
     let mut wanted = init::ASYNC_READ
-        | init::POSIX_LOCKS
-        | init::FLOCK_LOCKS
         | init::ATOMIC_O_TRUNC
         | init::BIG_WRITES
         | init::DONT_MASK
@@ -256,6 +254,9 @@ fn answer(request: &InitRequest, facts: &KernelFacts, options: &MountOptions) ->
         | init::DIRECT_IO_ALLOW_MMAP;
     if facts.passthrough {
         wanted |= init::PASSTHROUGH;
+    }
+    if options.locks == Locks::FileSystem {
+        wanted |= init::POSIX_LOCKS | init::FLOCK_LOCKS;
     }
     InitReply {
         minor: facts.protocol_minor,

@@ -27,7 +27,14 @@ async fn cut_at_random(first: crate::Network, second: crate::Network, stop: Arc<
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_runs_exactly_once_while_connections_are_cut() {
+    for streams in [1, 4] {
+        exactly_once(streams).await;
+    }
+}
+
+async fn exactly_once(streams: u8) {
     let (first, second) = Cluster::new().pair(restless).await;
+    first.net.set_streams(n(2), streams);
     let stop = Arc::new(AtomicBool::new(false));
     let cutter = tokio::spawn(cut_at_random(
         first.net.clone(),

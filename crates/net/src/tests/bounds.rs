@@ -107,6 +107,36 @@ async fn a_full_queue_makes_calls_wait_and_loses_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bulk_data_goes_over_as_many_connections_as_are_allowed() {
+    for streams in [1, 3] {
+        let (first, second) = Cluster::new().pair(|_| {}).await;
+        first.net.set_streams(n(2), streams);
+        let connections = || {
+            let stats = first.net.stats();
+            stats.peers.get(&n(2)).map_or(0, |peer| peer.connections)
+        };
+        let mut asked = Vec::new();
+        // Each waits for an answer: more go where there is least to do, and a single one opens nothing.
+        for number in 1..=12 {
+            let net = first.net.clone();
+            asked.push(tokio::spawn(async move {
+                net.call(n(2), call(WAIT, ""), DATA).await
+            }));
+            until("at work", || second.probe.waiting() == number).await;
+            if number == 1 {
+                assert_eq!(connections(), 1);
+            }
+        }
+        until("connected", || connections() == usize::from(streams)).await;
+        second.probe.open_gate();
+        for call in asked {
+            call.await.unwrap().unwrap();
+        }
+        assert_eq!(connections(), usize::from(streams));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn control_is_not_held_up_by_bulk_data() {
     let (first, second) = Cluster::new().pair(|_| {}).await;
     first

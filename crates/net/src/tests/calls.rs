@@ -3,7 +3,9 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
 use super::{Cluster, ECHO, GIVE, Node, OPTIONS, PANIC, REFUSE, WAIT, call, n, until};
-use crate::{Call, CallError, CallOptions, ConnectError, Priority, Refusal, Retry};
+use crate::{
+    Call, CallError, CallOptions, ConnectError, NOTE_LEN_MAX, PeerName, Priority, Refusal, Retry,
+};
 
 #[tokio::test]
 async fn payloads_of_every_size_travel_both_ways_on_every_priority() {
@@ -261,19 +263,45 @@ async fn a_network_that_is_dropped_stops() {
 }
 
 #[tokio::test]
-async fn round_trips_are_measured() {
+async fn round_trips_are_measured_and_bring_what_the_peer_tells_of_itself() {
     let (first, second) = Cluster::new()
         .pair(|config| {
             config.limits.ping_interval = Duration::from_millis(20);
         })
         .await;
-    first.ask(&second, call(ECHO, "")).await.unwrap();
-    let rtt = |node: &Node, peer| node.net.stats().peers[&peer].rtt;
+    second.net.set_note(Bytes::from_static(b"here"));
+    first.net.set_note(Bytes::from(vec![7; NOTE_LEN_MAX + 1]));
+    // Nobody calls: a connection is all that it takes.
+    first.net.reach(n(2));
+    let rtt = |node: &Node, peer| {
+        let stats = node.net.stats();
+        stats.peers.get(&peer).and_then(|stats| stats.rtt)
+    };
     until("measured by both", || {
         rtt(&first, n(2)).is_some() && rtt(&second, n(1)).is_some()
     })
     .await;
     assert!(rtt(&first, n(2)).unwrap() < Duration::from_secs(1));
+    for (node, peer, note) in [
+        (&first, n(2), b"here".to_vec()),
+        (&second, n(1), vec![7; NOTE_LEN_MAX]),
+    ] {
+        let told = node.probe.round_trips.lock().clone();
+        let good = |(from, took, said): &(PeerName, Duration, Vec<u8>)| {
+            *from == peer && *took < Duration::from_secs(1) && *said == note
+        };
+        assert!(!told.is_empty() && told.iter().all(good), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_cannot_be_reached_is_not_tried_for_ever() {
+    let first = Cluster::new().start(n(1)).await;
+    first.net.set_address(n(2), ([127, 0, 0, 1], 1).into());
+    first.net.reach(n(2));
+    let peer = || first.net.stats().peers.remove(&n(2)).unwrap_or_default();
+    until("tried", || peer().connects_failed > 0).await;
+    until("nothing waits for it", || peer().queue_bytes == 0).await;
 }
 
 #[tokio::test]

@@ -49,6 +49,7 @@ struct Probe {
     counts: Mutex<BTreeMap<Bytes, u32>>,
     casts: Mutex<Vec<(PeerName, Bytes)>>,
     links: Mutex<Vec<(PeerName, bool)>>,
+    round_trips: Mutex<Vec<(PeerName, Duration, Vec<u8>)>>,
     callers: Mutex<Vec<PeerName>>,
     waiting: AtomicUsize,
     open: watch::Sender<bool>,
@@ -60,6 +61,7 @@ impl Probe {
             counts: Mutex::default(),
             casts: Mutex::default(),
             links: Mutex::default(),
+            round_trips: Mutex::default(),
             callers: Mutex::default(),
             waiting: AtomicUsize::new(0),
             open: watch::Sender::new(false),
@@ -132,6 +134,10 @@ impl Service for Serving {
 
     fn link(&self, peer: PeerName, up: bool) {
         self.0.links.lock().push((peer, up));
+    }
+
+    fn round_trip(&self, peer: PeerName, took: Duration, note: &[u8]) {
+        self.0.round_trips.lock().push((peer, took, note.to_vec()));
     }
 }
 

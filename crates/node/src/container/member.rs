@@ -411,7 +411,7 @@ mod tests {
             let life = Live {
                 node: id,
                 free: 1,
-                version: String::new(),
+                ..Live::default()
             };
             if live.contains(&id.0) {
                 directory.live.insert(id, known(life));

@@ -35,6 +35,7 @@ mod repeat;
 mod role;
 mod serve;
 mod sync;
+mod taken;
 mod transact;
 mod transfer;
 mod trash;
@@ -68,8 +69,9 @@ pub(crate) use execute::{Request, Told, changes};
 pub(crate) use heal::Damage;
 pub(crate) use hold::{AsHolder, is_well_formed, shown};
 pub(crate) use role::Standing;
+pub(crate) use taken::{NotTaken, Taken};
 pub(crate) use unseen::ThroughDaemon;
-pub(crate) use write::WriteRequest;
+pub(crate) use write::{Content, Kept, WriteRequest};
 
 /// Why a container's owner-side work did not happen here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

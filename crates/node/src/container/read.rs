@@ -2,20 +2,42 @@
 
 use super::{Answer, Container, Elsewhere, Failed};
 use bytes::Bytes;
+use perigee_cluster::nearness::nearer_than_owner;
 use perigee_meta::stripe::{Cuts, UNIT, admit_read, admit_unspread};
-use perigee_proto::message::file::Whence;
-use perigee_replica::ChainView;
+use perigee_proto::message::file::{CopyAt, Whence};
+use perigee_replica::Role;
 use perigee_replica::chunk::Access;
 use perigee_replica::work::Done;
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, Errno, InodeId, SessionId, Span};
+use perigee_types::{ByteRange, Epoch, Errno, InodeId, SessionId, Span};
 use std::sync::Arc;
 
 /// How often a read is done again because of what came while its bytes were put on all members.
 const READS_MAX: u32 = 2;
 
+/// What the owner answers a reader.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) bytes: Bytes,
+    /// For how long it may read another copy next; zero: not.
+    pub(crate) ttl: Span,
+    /// Which.
+    pub(crate) copy: CopyAt,
+}
+
+impl Read {
+    /// The reader asks again.
+    fn of(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            ttl: Span::ZERO,
+            copy: CopyAt::Own,
+        }
+    }
+}
+
 impl Container {
-    /// Reads at the owner. `grant`: the session would like to read its own node's copy next.
+    /// Reads at the owner. `grant`: the session would like to read a copy next that is nearer to it.
     pub(crate) fn read(
         self: &Arc<Self>,
         session: SessionId,
@@ -23,7 +45,7 @@ impl Container {
         offset: u64,
         len: u32,
         grant: bool,
-        answer: Answer<(Bytes, Span)>,
+        answer: Answer<Read>,
     ) {
         let local = session.node() == self.env.me;
         if local {
@@ -46,7 +68,7 @@ impl Container {
                 let bytes = self.read_object(inode, offset, len);
                 // Asked after the read: a write that it may have met had begun before.
                 if !self.abroad.has(inode) {
-                    return answer(self.or_elsewhere(bytes.map(|bytes| (bytes, Span::ZERO))));
+                    return answer(self.or_elsewhere(bytes.map(Read::of)));
                 }
             }
         }
@@ -65,7 +87,7 @@ impl Container {
         offset: u64,
         len: u32,
         grant: bool,
-    ) -> Result<(Bytes, Span), Failed> {
+    ) -> Result<Read, Failed> {
         let range = ByteRange::with_len(offset, u64::from(len));
         let (access, own) = {
             let mut st = self.state.lock();
@@ -104,26 +126,40 @@ impl Container {
                 break;
             }
         }
-        let mut ttl = Span::ZERO;
-        if grant {
+        let mut read = Read::of(read);
+        let copy = grant.then(|| self.copy_for(session)).flatten();
+        if let Some((copy, of)) = copy {
             let now = self.env.clock.now();
             let mut st = self.state.lock();
             st.visitors.came();
             let (_, until) = Self::reign(&st, now)?;
-            // A write since then would have found no lease to take back; a node that is no member is not told what its
-            // copy lacks.
-            let member = |view: &ChainView| view.lists(session.node());
+            let same = st.chain.view().is_some_and(|view| view.epoch == of);
+            // A write since then would have found no lease to take back.
             if st.dirty.get(inode).is_none()
                 && !st.data_last.contains_key(&inode)
                 && !self.unseen.has(inode)
                 && st.may_keep(inode, session)
-                && st.chain.view().is_some_and(member)
+                && same
             {
                 let limit = st.leases.limit(now, session, until);
-                ttl = st.leases.grant(now, inode, session, limit);
+                read.ttl = st.leases.grant(now, inode, session, limit);
+                read.copy = copy;
             }
         }
-        Ok((read, ttl))
+        Ok(read)
+    }
+
+    /// The copy that a session had better read than this one, and of which epoch: its own node's, if that is a member, since
+    /// another one is not told what its copy lacks; or that of a member which is nearer to it.
+    fn copy_for(&self, session: SessionId) -> Option<(CopyAt, Epoch)> {
+        let view = self.state.lock().chain.view().cloned()?;
+        let epoch = view.epoch;
+        if view.lists(session.node()) {
+            return Some((CopyAt::Own, epoch));
+        }
+        let directory = self.env.directory.read();
+        let node = nearer_than_owner(&directory, &view.chain, session.node())?;
+        Some((CopyAt::Member { node, epoch }, epoch))
     }
 
     /// This node's copy, after every write that the read may have met has failed, or waits for its record.
@@ -194,6 +230,29 @@ impl Container {
             Some(cuts) => Ok(admit_read(layout, cuts)?),
             None => Ok(admit_unspread(layout, range.end)?),
         }
+    }
+
+    /// This member's copy for a session of another node that has the owner's word for it, given in `epoch`; none where this
+    /// node is no member then, or not all of it is valid here and everybody's. Blocks.
+    pub(crate) fn read_copy_for(
+        &self,
+        range: ByteRange,
+        inode: InodeId,
+        epoch: Epoch,
+    ) -> Option<Bytes> {
+        let file = self.file(inode).ok()?;
+        // What was on its way into the file when this node's reign ended is taken out again, or has its record.
+        let _still = file.still.write();
+        let is_everybodys = || {
+            let st = self.state.lock();
+            let here = st.chain.view().is_some_and(|view| view.epoch == epoch);
+            let member = matches!(st.role, Role::Replica { .. });
+            // What has no record is nobody else's (H5), nor what programs here change unseen.
+            let own = st.unsent.holding().keeps(inode, range) || self.unseen.has(inode);
+            here && member && !own
+        };
+        let read = || self.read_copy(inode, range.start, range.len() as u32);
+        is_everybodys().then(read)?.filter(|_| is_everybodys())
     }
 
     /// This node's copy, when all that is asked for is valid here.

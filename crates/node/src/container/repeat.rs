@@ -6,7 +6,7 @@
 use super::dirty::{Effect, Pending, Taken};
 use super::drive::decode_batch;
 use super::execute::Owed;
-use super::write::{WriteRequest, touched};
+use super::write::{Content, WriteRequest, touched};
 use super::{Container, Elsewhere, Failed, File, State};
 use perigee_meta::Seen;
 use perigee_replica::RegionMap;
@@ -75,9 +75,13 @@ impl Container {
         request: &WriteRequest,
         file: &File,
         before: &WroteBefore,
-        data: &[u8],
+        content: Content<'_>,
     ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
         let WroteBefore { range, version } = *before;
+        let Content::Bytes(data) = content else {
+            // Nobody asks for that from another node.
+            return Err(Errno::EPROTO.into());
+        };
         if range.len() != data.len() as u64 {
             return Err(Errno::EPROTO.into());
         }

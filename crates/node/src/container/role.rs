@@ -5,6 +5,7 @@ use super::uncertain::Uncertain;
 use super::{After, Container, Elsewhere, State};
 use crate::room::at_most;
 use perigee_meta::{Key, Overlay, Touched};
+use perigee_proto::message::data::{INVALID_MAX, Valid};
 use perigee_replica::Role;
 use perigee_types::{ByteRange, ContainerId, DataCommand, Epoch, InodeId, NodeId, Seq};
 use std::collections::BTreeSet;
@@ -108,14 +109,32 @@ impl Container {
             .map_or(Epoch(0), |view| view.epoch)
     }
 
-    /// How many of a file's bytes are current here.
-    pub(crate) fn valid_bytes(&self, inode: InodeId, size: u64) -> u64 {
-        let st = self.state.lock();
+    /// Which of a file's bytes are current here.
+    pub(crate) fn valid(&self, inode: InodeId, size: u64) -> Valid {
         let whole = ByteRange::new(0, size);
-        let invalid = st.pull.invalid(inode).map_or(0, |map| {
-            map.overlapping(whole).map(|(range, _)| range.len()).sum()
-        });
-        size.saturating_sub(invalid)
+        if !self.holds_copy() {
+            return Valid {
+                bytes: 0,
+                invalid: vec![whole],
+            };
+        }
+        let st = self.state.lock();
+        let map = st.pull.invalid(inode);
+        let parts = map.into_iter().flat_map(|map| map.overlapping(whole));
+        let (mut bytes, mut invalid) = (size, Vec::<ByteRange>::new());
+        for (part, _) in parts {
+            bytes -= part.len();
+            match invalid.last_mut() {
+                Some(last) if last.end == part.start => last.end = part.end,
+                _ => invalid.push(part),
+            }
+        }
+        if let Some(rest) = invalid.split_off(invalid.len().min(INVALID_MAX)).last()
+            && let Some(last) = invalid.last_mut()
+        {
+            last.end = rest.end;
+        }
+        Valid { bytes, invalid }
     }
 
     /// Before a stop: everything that was acknowledged here is sent and put on disk.

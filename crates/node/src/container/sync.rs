@@ -189,6 +189,52 @@ impl Container {
         Ok(())
     }
 
+    /// [`Self::sync`] of many files, with one commit and one question to each member; of none of them is known which one it was
+    /// that failed.
+    pub(crate) async fn sync_together(
+        self: &Arc<Self>,
+        inodes: &BTreeSet<InodeId>,
+    ) -> Result<(), Failed> {
+        for inode in inodes {
+            self.take_in_unseen(*inode).await?;
+            self.recorded(*inode).await?;
+        }
+        let last = self.state.lock().chain.last();
+        let files: Result<Vec<_>, Failed> = inodes
+            .iter()
+            .map(|inode| self.file_to_sync(*inode))
+            .collect();
+        let objects = files?.iter().map(|file| file.object.clone()).collect();
+        let here = async {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            let synced = self.env.runtime.spawn_blocking(move || {
+                // The receiver may have gone: then nobody wants to know.
+                let done = move |result| _ = sender.send(result);
+                perigee_store::Object::sync_together(objects, Box::new(done));
+            });
+            synced.await.map_err(|_| Errno::EIO)?;
+            let synced = receiver.await.map_err(|_| Errno::EIO)?;
+            synced.map_err(|error| self.sync_failed(&error))
+        };
+        let there = async {
+            self.committed(last).await?;
+            self.announce();
+            self.sync_members(inodes, last.seq).await
+        };
+        let (here, there) = tokio::join!(here, there);
+        here.and(there)?;
+        let mut lost = false;
+        for inode in inodes {
+            self.settled(*inode, last.seq);
+            lost |= self.state.lock().lost_unsynced.contains(inode);
+        }
+        match lost {
+            // Who asks for it alone hears that it is gone.
+            true => Err(Errno::EIO.into()),
+            false => Ok(()),
+        }
+    }
+
     /// Puts this node's copy on its disk.
     pub(super) async fn sync_here(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         let file = self.file_to_sync(inode)?;

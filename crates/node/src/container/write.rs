@@ -38,6 +38,42 @@ pub(crate) struct WriteRequest {
     pub(crate) behind: Option<Hold>,
 }
 
+/// What a write brings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Content<'a> {
+    /// Bytes that are to be put in place.
+    Bytes(&'a [u8]),
+    /// So many that are there: the object of a file that had none [took](super::taken) them.
+    Taken(u64),
+}
+
+impl Content<'_> {
+    pub(super) const fn len(self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Taken(len) => len,
+        }
+    }
+}
+
+/// [`Content`] of a write that may wait.
+#[derive(Debug, Clone)]
+pub(crate) enum Kept {
+    /// As [`Content::Bytes`].
+    Bytes(Bytes),
+    /// As [`Content::Taken`].
+    Taken(u64),
+}
+
+impl Kept {
+    fn content(&self) -> Content<'_> {
+        match self {
+            Self::Bytes(bytes) => Content::Bytes(bytes),
+            Self::Taken(len) => Content::Taken(*len),
+        }
+    }
+}
+
 /// What a write changes for others.
 pub(super) fn touched(request: &WriteRequest) -> Vec<Touched> {
     vec![Touched::Attr(request.inode), Touched::Data(request.inode)]
@@ -95,12 +131,12 @@ impl Container {
     pub(crate) fn write(
         self: &Arc<Self>,
         request: WriteRequest,
-        data: &[u8],
+        content: Content<'_>,
         answer: Answer<ByteRange>,
     ) -> Result<(), Answer<ByteRange>> {
         let local = request.session.node() == self.env.me;
         let under_way = (!local).then(|| self.abroad.begin(request.inode));
-        match self.or_elsewhere(self.write_now(&request, data, local)) {
+        match self.or_elsewhere(self.write_now(&request, content, local)) {
             Err(Failed::Elsewhere(_)) => return Err(answer),
             Err(failed) => answer(Err(failed)),
             Ok((range, owed, None)) => self.settle(owed, Ok(range), answer),
@@ -159,11 +195,11 @@ impl Container {
     pub(crate) async fn write_in_turn(
         self: &Arc<Self>,
         request: WriteRequest,
-        data: Bytes,
+        kept: Kept,
     ) -> Result<ByteRange, Failed> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let range = reach(&request, data.len() as u64);
+            let range = reach(&request, kept.content().len());
             let (own, goes) = {
                 let mut st = self.state.lock();
                 st.note_heard(request.session, self.env.clock.now());
@@ -181,11 +217,11 @@ impl Container {
                 self.pay(owed).await?;
             }
             let (sender, receiver) = tokio::sync::oneshot::channel();
-            let (me, data) = (self.clone(), data.clone());
+            let (me, kept) = (self.clone(), kept.clone());
             let begun = self.env.runtime.spawn_blocking(move || {
                 // The receiver waits below.
                 let answer: Answer<ByteRange> = Box::new(move |result| _ = sender.send(result));
-                me.write(request, &data, answer).is_ok()
+                me.write(request, kept.content(), answer).is_ok()
             });
             if begun.await.map_err(|_| Errno::EIO)? {
                 return receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()));
@@ -219,7 +255,7 @@ impl Container {
     fn write_now(
         self: &Arc<Self>,
         request: &WriteRequest,
-        data: &[u8],
+        content: Content<'_>,
         local: bool,
     ) -> Result<(ByteRange, Owed, Option<Seq>), Failed> {
         let inode = request.inode;
@@ -243,14 +279,14 @@ impl Container {
             }
             // Also one of this node: the owner that it went to first may have carried it out.
             if let Some(before) = self.repeated_write(&st, request)? {
-                return self.write_again(&mut st, request, &file, &before, data);
+                return self.write_again(&mut st, request, &file, &before, content);
             }
             if st.lock_queue.keeps_out(inode, request.session) {
                 return Err(Errno::EIO.into());
             }
-            self.admit_striped(&st, request, data.len() as u64)?;
+            self.admit_striped(&st, request, content.len())?;
             let kept = st.leases.is_kept(now, request.session, &touched(request));
-            let range = reach(request, data.len() as u64);
+            let range = reach(request, content.len());
             let beside = st.admitted(request, range);
             if request.behind.is_some() && beside.is_empty() {
                 // Where the record that takes the chunk back is lost, the write counts after all.
@@ -270,10 +306,32 @@ impl Container {
                 self.begin_change(&mut st, request),
             )
         };
-        let range = ByteRange::with_len(offset, data.len() as u64);
+        let range = ByteRange::with_len(offset, content.len());
         if range.end > FILE_LEN_MAX {
             return Err(Errno::EFBIG.into());
         }
+        let data = match content {
+            Content::Bytes(data) => data,
+            Content::Taken(len) => {
+                let object = &file.object;
+                let there = object.len().and_then(|there| {
+                    // Holes take no room at the others either.
+                    let taken = object.allocated_blocks()?.saturating_mul(512);
+                    Ok((there, taken.min(len)))
+                });
+                let (there, taken) = there.map_err(|error| self.store_refused(&error))?;
+                if there < len {
+                    return Err(Errno::EIO.into());
+                }
+                self.find_room(ByteRange::new(0, taken))?;
+                let placed = Placed {
+                    range,
+                    effect: Effect::Grew,
+                    reign,
+                };
+                return self.note_write(request, placed);
+            }
+        };
         let len = file
             .object
             .len()

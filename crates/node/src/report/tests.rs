@@ -29,16 +29,9 @@ fn a_node_with_a_sign_of_life_and_no_answer_is_late() {
 #[test]
 fn what_a_member_did_not_say_is_not_known() {
     let report = NodeReport {
-        used: None,
-        free: None,
         missing: vec![(ContainerId(2), 77), (ContainerId(3), 23)],
         bytes_per_second: 10,
-        read_only: Vec::new(),
-        clock_ms: 0,
-        partial: Vec::new(),
-        given_away: Vec::new(),
-        heat: Vec::new(),
-        held: Vec::new(),
+        ..NodeReport::default()
     };
     let answered = Answered {
         report,
@@ -74,7 +67,7 @@ fn three_copies() -> Directory {
         let live = Live {
             node: id,
             free: 0,
-            version: String::new(),
+            ..Live::default()
         };
         rows.push((key::node(id), node.encode()));
         rows.push((key::live(id), live.encode()));
@@ -95,16 +88,11 @@ fn a_container_is_whole_only_when_each_member_has_said_that_it_has_a_copy() {
     let says = |number, missing: &[ContainerId], partial: &[ContainerId]| {
         let answered = Answered {
             report: NodeReport {
-                used: None,
-                free: None,
                 missing: missing.iter().map(|id| (*id, 0)).collect(),
                 bytes_per_second: 0,
-                read_only: Vec::new(),
-                clock_ms: 0,
                 partial: partial.to_vec(),
                 given_away: vec![(id, 2)],
-                heat: Vec::new(),
-                held: Vec::new(),
+                ..NodeReport::default()
             },
             took: None,
             clock_ahead_ms: 0,
@@ -128,16 +116,9 @@ fn a_container_is_whole_only_when_each_member_has_said_that_it_has_a_copy() {
 #[test]
 fn a_member_that_lacks_files_to_ends_that_it_does_not_know_is_told_of() {
     let report = NodeReport {
-        used: None,
-        free: None,
         missing: vec![(ContainerId(2), u64::MAX - 5), (ContainerId(3), u64::MAX)],
         bytes_per_second: 1,
-        read_only: Vec::new(),
-        clock_ms: 0,
-        partial: Vec::new(),
-        given_away: Vec::new(),
-        heat: Vec::new(),
-        held: Vec::new(),
+        ..NodeReport::default()
     };
     let answered = Answered {
         report,

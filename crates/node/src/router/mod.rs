@@ -7,6 +7,7 @@
 mod asks;
 mod backend;
 mod behind;
+mod nearer;
 mod parts;
 mod places;
 mod striped;
@@ -17,7 +18,9 @@ pub(crate) use asks::{
 };
 pub(crate) use places::{container_of, place_for_guest, place_of};
 
-use crate::container::{AsHolder, Container, Elsewhere, Failed, Request, WriteRequest, changes};
+use crate::container::{
+    AsHolder, Container, Elsewhere, Failed, Kept, Request, WriteRequest, changes,
+};
 use crate::env::Env;
 use crate::heat::Served;
 use crate::search::at_owner;
@@ -231,6 +234,10 @@ impl Router {
         self.note_asked(request.session, id, what, 0);
         let env = self.env.clone();
         let me = self.me();
+        if let Some(inode) = request.operation.data_inode() {
+            // Other programs here may see it before it is answered.
+            env.sessions.ask_again(request.session, inode);
+        }
         self.env.runtime.spawn(async move {
             let result = Self::route(&env, &request).await;
             if result.is_err() {
@@ -338,14 +345,13 @@ impl Router {
         range: ByteRange,
         cuts: Option<Cuts>,
     ) -> Result<Bytes, Failed> {
-        let want_lease = env.container(inode.container()).is_some();
         let (offset, len) = (range.start, range.len() as u32);
         let request = file::Read {
             session,
             inode,
             offset,
             len,
-            want_lease,
+            want_lease: true,
             cuts,
         };
         let here = |container: Arc<Container>| async move {
@@ -358,9 +364,9 @@ impl Router {
                 false,
                 Box::new(move |result| _ = sender.send(result)),
             );
-            let (bytes, _) = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
+            let read = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
             container.admit_read(inode, range, cuts)?;
-            Ok(Ok(bytes))
+            Ok(Ok(read.bytes))
         };
         let there = |node| {
             let request = &request;
@@ -370,7 +376,9 @@ impl Router {
                 let (answer, payload) = env.ask(node, request, Bytes::new(), CALL).await?;
                 if answer.result.is_ok() && answer.read_ttl_us > 0 {
                     let until = sent + Span(answer.read_ttl_us);
-                    env.sessions.lease_reads(session, inode, until, revision);
+                    let reads = (session, inode, answer.copy);
+                    let term = (env.clock.now(), until);
+                    env.sessions.lease_reads(reads, term, revision);
                 }
                 Ok(answer.result.map(|()| payload))
             }
@@ -391,7 +399,12 @@ impl Router {
         };
         let here = |container: Arc<Container>| {
             let data = data.clone();
-            async move { container.write_in_turn(write, data).await.map(Ok) }
+            async move {
+                container
+                    .write_in_turn(write, Kept::Bytes(data))
+                    .await
+                    .map(Ok)
+            }
         };
         let request = file::Write {
             session: write.session,

@@ -2,8 +2,9 @@
 
 use super::asks::ask;
 use super::behind;
+use super::nearer::Reading;
 use super::{CALL, PATIENCE, Router, errno};
-use crate::container::{Answer, AsHolder, Container, Failed, WriteRequest};
+use crate::container::{Answer, AsHolder, Container, Content, Failed, WriteRequest};
 use crate::heat::Served;
 use crate::search::at_owner;
 use bytes::Bytes;
@@ -43,7 +44,16 @@ impl Router {
             let heat = env.heats.of(id);
             heat.note(Served::Asked, What::Read, u64::from(len));
             runtime.spawn(async move {
-                let read = Self::read_elsewhere(&env, session, inode, range, cuts).await;
+                let reading = Reading {
+                    session,
+                    inode,
+                    range,
+                    cuts,
+                };
+                let read = match Self::read_nearer(&env, reading).await {
+                    Some(read) => read,
+                    None => Self::read_elsewhere(&env, session, inode, range, cuts).await,
+                };
                 if offset == 0 && len <= CONTENT_MAX && read.is_ok() {
                     env.sessions.read_small(session);
                 }
@@ -60,11 +70,11 @@ impl Router {
                     len,
                     false,
                     Box::new(move |result| match result {
-                        Ok((bytes, _)) => match asked.admit_read(inode, range, cuts) {
+                        Ok(read) => match asked.admit_read(inode, range, cuts) {
                             Ok(()) => {
-                                let len = bytes.len() as u64;
+                                let len = read.bytes.len() as u64;
                                 asked.heat.note(Served::Here, What::Read, len);
-                                done(Ok(bytes));
+                                done(Ok(read.bytes));
                             }
                             Err(Failed::Errno(errno)) => done(Err(errno)),
                             Err(Failed::Elsewhere(_)) => elsewhere(done),
@@ -145,7 +155,7 @@ impl Router {
             }
             if container.owned().is_some() {
                 let answer: Answer<ByteRange> = Box::new(move |result| done(result.map_err(errno)));
-                match container.write(write, data, answer) {
+                match container.write(write, Content::Bytes(data), answer) {
                     Ok(()) => {
                         let len = data.len() as u64;
                         return container.heat.note(Served::Here, What::Change, len);

@@ -7,6 +7,7 @@ use crate::search::at_owner;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use perigee_client::fs::{Done, Seek};
+use perigee_cluster::nearness::are_at_one_site;
 use perigee_cluster::{Directory, Node, Purpose};
 use perigee_meta::stripe::job::{Ask, Change, Cut, Job, Known, NewWrite, Read, Step, Told, Write};
 use perigee_meta::stripe::{Cuts, Faults, UNIT, pieces};
@@ -70,8 +71,12 @@ fn containers_for_columns(
         }
     };
     there.retain(|id| *id != own);
-    let site = |id| directory.node(owner(id)?)?.site.as_ref();
-    let (near, far): (Vec<_>, Vec<_>) = there.into_iter().partition(|id| site(*id) == site(own));
+    let node = |id| directory.node(owner(id)?);
+    let at_site = |id: &ContainerId| {
+        let both = node(own).zip(node(*id));
+        both.is_some_and(|(own, other)| are_at_one_site(directory, own, other))
+    };
+    let (near, far): (Vec<_>, Vec<_>) = there.into_iter().partition(at_site);
     let there = [near, far].into_iter().flat_map(|mut of_site| {
         if !of_site.is_empty() {
             let first = inode.index().0 % of_site.len() as u64;

@@ -1,8 +1,9 @@
 //! `perigee control`: where the cluster's record is kept.
 
-use super::up::{Undo, check_address, lock, start_control};
+use super::up::{Undo, lock, start_control};
 use super::{DirArg, JsonArg};
 use crate::layout::Layout;
+use crate::local_port::check_address;
 use crate::output::Report;
 use crate::{daemon, human, process};
 use clap::{Args, Subcommand};

@@ -1,10 +1,11 @@
 //! `perigee init`: the first node of a cluster of several machines.
 
 use super::control::EtcdArgs;
-use super::up::{check_address, start_missing};
+use super::up::start_missing;
 use super::{DirArg, JsonArg};
 use crate::config::{NodeConfig, check_name};
 use crate::layout::{Layout, make_private_dir};
+use crate::local_port::check_address;
 use crate::output::Report;
 use crate::{daemon, human, process};
 use clap::Args;
@@ -50,9 +51,9 @@ pub struct Init {
     /// Name of the node [default: the host's name]
     #[arg(long, value_parser = parse_name)]
     name: Option<String>,
-    /// Site of the node
-    #[arg(long, default_value = "default", value_parser = parse_name)]
-    site: String,
+    /// Site of the node, instead of what round trips say about which nodes are near to each other
+    #[arg(long, value_parser = parse_name)]
+    site: Option<String>,
     #[command(flatten)]
     json: JsonArg,
 }

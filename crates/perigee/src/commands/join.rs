@@ -49,9 +49,9 @@ pub struct Join {
     /// Name of the node [default: the host's name]
     #[arg(long, value_parser = parse_name)]
     name: Option<String>,
-    /// Site of the node: those that are a short round trip apart share one
-    #[arg(long, default_value = "default", value_parser = parse_name)]
-    site: String,
+    /// Site of the node, instead of what round trips say about which nodes are near to each other
+    #[arg(long, value_parser = parse_name)]
+    site: Option<String>,
     /// Only mount here; store nothing
     #[arg(long)]
     no_storage: bool,
@@ -91,7 +91,7 @@ impl Join {
         };
         let config = NodeConfig {
             name,
-            listen: super::up::check_address(self.listen.ok_or_else(no_address)?)?,
+            listen: crate::local_port::check_address(self.listen.ok_or_else(no_address)?)?,
             control,
             site: self.site,
             storage: !self.no_storage,

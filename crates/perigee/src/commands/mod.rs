@@ -1,5 +1,6 @@
 //! The command line: one file per command, each with its arguments, its text and its work.
 
+pub mod adopt;
 pub mod bench;
 pub mod completions;
 pub mod control;
@@ -10,8 +11,10 @@ pub mod explain;
 pub mod init;
 pub mod inventory;
 pub mod join;
+pub mod locate;
 pub mod lock;
 pub mod man;
+pub mod mirror;
 pub mod mount;
 pub mod mount_watchdog;
 pub mod policy;
@@ -21,11 +24,14 @@ pub mod remove;
 pub mod scrub;
 pub mod serve;
 pub mod serve_control;
+pub mod serve_union;
 pub mod snapshot;
 pub mod status;
 pub mod token;
+pub mod topo;
 pub mod umount;
 pub mod undelete;
+pub mod union;
 pub mod up;
 pub mod where_is;
 
@@ -48,6 +54,7 @@ Examples:
   perigee status                              how it is
   perigee where /mnt/perigee/file             where a file's bytes are
   perigee down                                stop it; the data stays
+  perigee union h1:/data h2:/data /mnt/u      directories of several hosts as one, over SSH alone
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 degraded but working."
 )]
@@ -68,7 +75,11 @@ pub enum Command {
     Mount(mount::Mount),
     Umount(umount::Umount),
     Status(status::StatusArgs),
+    Topo(topo::Topo),
     Where(where_is::Where),
+    Locate(locate::Locate),
+    Adopt(adopt::Adopt),
+    Union(union::Union),
     Explain(explain::Explain),
     Lock(lock::Lock),
     #[command(subcommand)]
@@ -93,6 +104,8 @@ pub enum Command {
     #[command(hide = true)]
     ServeControl(serve_control::ServeControl),
     #[command(hide = true)]
+    ServeUnion(serve_union::ServeUnion),
+    #[command(hide = true)]
     MountWatchdog(mount_watchdog::MountWatchdog),
 }
 
@@ -108,7 +121,11 @@ impl Command {
             Self::Mount(command) => command.run(),
             Self::Umount(command) => command.run(),
             Self::Status(command) => command.run(),
+            Self::Topo(command) => command.run(),
             Self::Where(command) => command.run(),
+            Self::Locate(command) => command.run(),
+            Self::Adopt(command) => command.run(),
+            Self::Union(command) => command.run(),
             Self::Explain(command) => command.run(),
             Self::Lock(command) => command.run(),
             Self::Policy(command) => command.run(),
@@ -127,6 +144,7 @@ impl Command {
             Self::Man(command) => command.run(),
             Self::Serve(command) => command.run(),
             Self::ServeControl(command) => command.run(),
+            Self::ServeUnion(command) => command.run(),
             Self::MountWatchdog(command) => command.run(),
         }
     }

@@ -139,11 +139,11 @@ impl Rebuild {
 
     fn listen_address(&self, layout: &Layout) -> Result<SocketAddr, Failure> {
         match self.listen {
-            Some(address) => super::up::check_address(address),
+            Some(address) => crate::local_port::check_address(address),
             None => {
                 let first = super::up::first_node(layout)?;
                 let old = NodeConfig::load(&first.config())?.control;
-                super::up::check_address(old).map_err(|failure| {
+                crate::local_port::check_address(old).map_err(|failure| {
                     failure.hint("name an address of this machine with --listen")
                 })
             }

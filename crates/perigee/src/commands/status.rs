@@ -200,7 +200,7 @@ fn nodes_table(status: &Status) -> String {
             node.pid
                 .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             node.address.clone(),
-            node.site.clone(),
+            super::topo::site(&node.site),
             size(node.used_bytes),
             size(node.free_bytes),
         ]);

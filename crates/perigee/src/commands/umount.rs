@@ -35,9 +35,12 @@ impl Umount {
                     mountpoint: AdminPath::from(&mount.mountpoint),
                     lazy: self.lazy,
                 };
-                match ask(&dir, &request, CHANGE_TIME)? {
-                    Answer::Done => {}
-                    other => return Err(unexpected(&other)),
+                match ask(&dir, &request, CHANGE_TIME) {
+                    Ok(Answer::Done) => {}
+                    Ok(other) => return Err(unexpected(&other)),
+                    // The process of a union ends with its mount, perhaps before it has said so.
+                    Err(_) if find(&self.mountpoint).is_err() => {}
+                    Err(failure) => return Err(failure),
                 }
             }
             // a mount without its process has nothing to save

@@ -10,14 +10,14 @@ use crate::layout::{Layout, NODES_MAX, NodeDir, make_private_dir};
 use crate::mount_options::Options;
 use crate::mounts::{self, Entries};
 use crate::output::Report;
-use crate::{daemon, human, pid_file, process};
+use crate::{daemon, human, local_port, pid_file, process};
 use clap::Args;
 use perigee_cluster::Admits;
 use perigee_net::Merging;
 use perigee_proto::admin::{Answer, Failure, NodeState, Request};
 use serde::Serialize;
 use std::fs::{File, TryLockError};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -328,7 +328,7 @@ fn start_nodes(nodes: &[NodeDir], undo: &mut Undo) -> Result<Vec<NodeDir>, Failu
     }
     let mut started = Vec::new();
     for (starting, node) in waiting {
-        match starting.wait() {
+        match starting.wait().or_else(|failure| elsewhere(&node, failure)) {
             Ok(()) => started.push(node),
             // one that an earlier call has started was faster
             Err(_) if pid_file::running(&node.path).is_some() => {
@@ -345,6 +345,24 @@ fn start_nodes(nodes: &[NodeDir], undo: &mut Undo) -> Result<Vec<NodeDir>, Failu
         }
     }
     Ok(started)
+}
+
+/// Starts a node that has failed to start once more, at another port, where a program that is not of this node has taken
+/// the one that was chosen for it. Its peers are told where it listens at each start.
+fn elsewhere(node: &NodeDir, failure: Failure) -> Result<(), Failure> {
+    let known = match NodeConfig::load(&node.config()) {
+        Ok(known) if pid_file::running(&node.path).is_none() => known,
+        _ => return Err(failure),
+    };
+    if !local_port::is_chosen_and_taken(known.listen) {
+        return Err(failure);
+    }
+    let config = NodeConfig {
+        listen: local_port::for_node()?,
+        ..known
+    };
+    config.save(&node.config())?;
+    process::start("serve", &node.path)?.wait()
 }
 
 /// Waits until the node that commands ask knows those that were started: its watch of the control store may be a moment
@@ -376,7 +394,7 @@ fn serving(node: &NodeDir) -> Result<process::Run, Failure> {
 fn first_token(layout: &Layout) -> Result<String, Failure> {
     let control = layout.control();
     if !daemon::is_control(&control) {
-        return daemon::init_control(&layout.dir, local_address(free_port()?), None);
+        return daemon::init_control(&layout.dir, local_port::for_control()?, None);
     }
     // an earlier call was cut off before it had a node; its control store may still run
     process::terminate(&control, Duration::from_secs(5))?;
@@ -402,9 +420,9 @@ fn make_node(node: &NodeDir, token: &str) -> Result<(), Failure> {
     }
     let config = NodeConfig {
         name: node.name(),
-        listen: local_address(free_port()?),
+        listen: local_port::for_node()?,
         control: daemon::control_address(token)?,
-        site: "default".to_owned(),
+        site: None,
         storage: true,
         log: "info".to_owned(),
         merging: Merging::default(),
@@ -422,54 +440,9 @@ pub fn first_node(layout: &Layout) -> Result<&NodeDir, Failure> {
     })
 }
 
-fn local_address(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
-}
-
-/// Checks that nobody listens there; with port 0 chooses a port.
-pub fn check_address(address: SocketAddr) -> Result<SocketAddr, Failure> {
-    let what = format!("cannot listen on `{address}`");
-    if address.port() == 0 {
-        return Ok(SocketAddr::new(address.ip(), free_port()?));
-    }
-    match TcpListener::bind(address) {
-        Ok(_) => Ok(address),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            Err(Failure::new(what, "another program listens there")
-                .hint("choose another port; `ss -ltnp` shows which program it is"))
-        }
-        Err(error) => Err(Failure::new(what, error)
-            .hint("the address is one of this machine; `ip address` lists them")),
-    }
-}
-
-/// A port that nobody listens on. Below the range from which the kernel gives ports to outgoing
-/// connections (32768 and up), so that it is still free at the next start.
-fn free_port() -> Result<u16, Failure> {
-    use std::hash::{BuildHasher, RandomState};
-    for _ in 0..1000 {
-        let random = RandomState::new().hash_one(0);
-        let port = 20_000 + (random % 12_000) as u16;
-        if TcpListener::bind(local_address(port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    Err(Failure::new(
-        "cannot find a free port",
-        "a thousand ports of 127.0.0.1 between 20000 and 32000 are in use",
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn free_ports_stay_below_the_ephemeral_range() {
-        for _ in 0..20 {
-            assert!((20_000..32_000).contains(&free_port().unwrap()));
-        }
-    }
 
     #[test]
     fn two_commands_on_one_directory_do_not_meet() {

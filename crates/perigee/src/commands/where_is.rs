@@ -198,7 +198,13 @@ fn copies(placement: &Placement) -> String {
             false => "replica",
         };
         let current = current(copy.valid_bytes, placement.size_bytes);
-        row(copy.node, &copy.name, &copy.site, role, current);
+        row(
+            copy.node,
+            &copy.name,
+            &super::topo::site(&copy.site),
+            role,
+            current,
+        );
     }
     for host in &placement.hosts {
         if placement.copies.iter().all(|copy| copy.node != host.node) {

@@ -222,8 +222,9 @@ impl Joining {
                 return Err(Failure::new(
                     what(),
                     format!(
-                        "an earlier join as `{}` (site `{}`) was cut off and may have succeeded",
-                        earlier.name, earlier.site
+                        "an earlier join as `{}` (site {}) was cut off and may have succeeded",
+                        earlier.name,
+                        earlier.site.as_deref().unwrap_or("not named"),
                     ),
                 )
                 .hint(format!(
@@ -266,7 +267,7 @@ impl Joining {
         let request = JoinRequest {
             name: self.config.name.clone(),
             address: self.config.listen,
-            site: Some(self.config.site.clone()),
+            site: self.config.site.clone(),
             storage: self.config.storage,
             capacity: 0,
         };

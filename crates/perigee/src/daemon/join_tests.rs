@@ -106,7 +106,7 @@ impl World {
             name: name.to_owned(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7001)),
             control: control_address(token).unwrap(),
-            site: "default".to_owned(),
+            site: None,
             storage: true,
             log: "info".to_owned(),
             merging: Merging::default(),

@@ -10,6 +10,7 @@ mod rebalance;
 mod rebuild;
 mod snapshots;
 mod trash;
+mod union;
 
 pub use control::{
     address as address_of_control, check_etcd, export_control, first_token, import_control,
@@ -21,6 +22,7 @@ pub use rebuild::{
     give_inventory, inventory, plan, put_identities, read_inventories, rebuild, resolve,
     take_back_inventories,
 };
+pub use union::{HostLine, UnionPlan, serve_branches, serve_union};
 
 use perigee_proto::admin::Failure;
 use std::error::Error;

@@ -19,7 +19,9 @@ use perigee_node::policy::{
 use perigee_node::schedule::Schedule;
 use perigee_node::snapshot::SNAPSHOTS;
 use perigee_node::{Node, StartError};
-use perigee_proto::admin::{AdminPath, Answer, Failure, PolicyValue, Request, Status, Token};
+use perigee_proto::admin::{
+    ADOPTED_MAX, AdminPath, Answer, Failure, LOCATED_MAX, PolicyValue, Request, Status, Token,
+};
 use perigee_types::{
     ContainerSize, Errno, InodeId, Migration, Retention, SessionId, Span, StripeWidth,
 };
@@ -139,12 +141,28 @@ impl Inner {
                 mountpoint,
                 options,
             } => self.mount(node, mountpoint.into(), &options).await,
+            Request::Topology => Ok(Answer::Topology(node.topology().await)),
+            Request::Union => Err(Failure::new(
+                "cannot show the hosts of a union",
+                "this is a node of a cluster",
+            )
+            .hint("`perigee status` shows its nodes")),
             Request::Where { path } => {
                 let placement = node.placement(&path).await;
                 placement
                     .map(|placement| Answer::Where(Box::new(placement)))
                     .map_err(|errno| about(&path, errno))
             }
+            Request::Locate { paths } if paths.len() > LOCATED_MAX => Err(Failure::new(
+                "cannot locate files",
+                format!("{} are more than {LOCATED_MAX} at once", paths.len()),
+            )),
+            Request::Locate { paths } => Ok(Answer::Located(node.locate(paths).await)),
+            Request::Adopt { files, .. } if files.len() > ADOPTED_MAX => Err(Failure::new(
+                "cannot adopt files",
+                format!("{} are more than {ADOPTED_MAX} at once", files.len()),
+            )),
+            Request::Adopt { step, files } => Ok(Answer::Adopted(node.adopt(step, files).await)),
             Request::PolicyGet { path } => policy(node, &path).await,
             Request::PolicySet { path, pairs } => {
                 set_policy(node, &path, pairs).await?;
@@ -260,26 +278,32 @@ impl Inner {
             return Err(Failure::new(what, "this node has no mount there")
                 .hint("`perigee status` lists the mounts"));
         };
-        let busy = if lazy { Busy::Detach } else { Busy::Refuse };
-        match spawn_blocking(move || mounted.unmount(busy)).await {
-            Ok(Ok(())) => {
-                self.mounts().remove(&mountpoint);
-                Ok(Answer::Done)
-            }
-            Ok(Err(UnmountError::InUse { .. })) => {
-                let shown = mountpoint.display();
-                Err(Failure::new(what, "files are open there, or a program works in it").hint(
-                    format!("`fuser -vm '{shown}'` shows which; `perigee umount --lazy '{shown}'` does not wait"),
-                ))
-            }
-            Ok(Err(error)) => Err(failure(what, &error)),
-            Err(error) => Err(Failure::new(what, error)),
+        unmount(mounted, lazy).await?;
+        self.mounts().remove(&mountpoint);
+        Ok(Answer::Done)
+    }
+}
+
+/// Unmounts for a person, who is told what stands in the way.
+pub(super) async fn unmount(mounted: Arc<Mounted>, lazy: bool) -> Result<(), Failure> {
+    let what = format!("cannot unmount `{}`", mounted.path().display());
+    let busy = if lazy { Busy::Detach } else { Busy::Refuse };
+    let asked = Arc::clone(&mounted);
+    match spawn_blocking(move || asked.unmount(busy)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(UnmountError::InUse { .. })) => {
+            let shown = mounted.path().display();
+            Err(Failure::new(what, "files are open there, or a program works in it").hint(
+                format!("`fuser -vm '{shown}'` shows which; `perigee umount --lazy '{shown}'` does not wait"),
+            ))
         }
+        Ok(Err(error)) => Err(failure(what, &error)),
+        Err(error) => Err(Failure::new(what, error)),
     }
 }
 
 /// This program, though its file may have been replaced since it started.
-fn watchdog() -> WatchdogCommand {
+pub(super) fn watchdog() -> WatchdogCommand {
     WatchdogCommand {
         program: "/proc/self/exe".into(),
         arguments: vec!["mount-watchdog".into()],

@@ -203,4 +203,9 @@ pub struct AskValid {
 pub struct Valid {
     /// Bytes.
     pub bytes: u64,
+    /// The rest, in order; where it is in more than [`INVALID_MAX`] pieces, what lies between the last ones counts to it.
+    pub invalid: Vec<ByteRange>,
 }
+
+/// The most pieces of a file that are told one by one not to be current.
+pub const INVALID_MAX: usize = 1_024;

@@ -3,7 +3,7 @@
 pub use perigee_meta::WriteAt as At;
 use perigee_meta::stripe::Cuts;
 use perigee_replica::{Chunk, Hold};
-use perigee_types::{ByteRange, Errno, InodeId, OpId, SessionId};
+use perigee_types::{ByteRange, Epoch, Errno, InodeId, NodeId, OpId, SessionId};
 use serde::{Deserialize, Serialize};
 
 /// Reads at the owner; the payload of the answer is the content.
@@ -17,7 +17,7 @@ pub struct Read {
     pub offset: u64,
     /// At most 1 MiB.
     pub len: u32,
-    /// The session would like to read its own node's copy from now on.
+    /// The session would like to read a copy that is nearer than the owner's from now on: its own node's, or a member's.
     pub want_lease: bool,
     /// The file is a column, of which the reader knows so many cuts; ESTALE where there were more.
     pub cuts: Option<Cuts>,
@@ -28,8 +28,47 @@ pub struct Read {
 pub struct ReadDone {
     /// Success, or the error for the program.
     pub result: Result<(), Errno>,
-    /// For how long the session may read its own node's valid copy, microseconds; 0: not.
+    /// For how long the session may read another valid copy, microseconds; 0: not.
     pub read_ttl_us: u64,
+    /// Which.
+    pub copy: CopyAt,
+}
+
+/// Which copy a session may read without asking the owner.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CopyAt {
+    /// Its own node's.
+    #[default]
+    Own,
+    /// That of a member which is nearer to it than the owner is, while the chain is as in this epoch.
+    Member {
+        /// The member.
+        node: NodeId,
+        /// The epoch.
+        epoch: Epoch,
+    },
+}
+
+/// Reads a member's copy, by a lease that the owner has given ([`CopyAt::Member`]); the payload of the answer is the content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadCopy {
+    /// The file.
+    pub inode: InodeId,
+    /// First byte.
+    pub offset: u64,
+    /// At most 1 MiB.
+    pub len: u32,
+    /// In which the owner gave the lease.
+    pub epoch: Epoch,
+}
+
+/// What came of [`ReadCopy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CopyRead {
+    /// The payload has the bytes; fewer than asked for only at the end of the file.
+    Valid,
+    /// They are not all valid there, or the chain is another one.
+    Not,
 }
 
 /// Writes the payload, at most 1 MiB. Run at most once by (session, op).

@@ -1,6 +1,7 @@
 //! What nodes ask of each other to answer people.
 
-use perigee_types::{ContainerId, InodeId, NodeId};
+use perigee_cluster::Coordinate;
+use perigee_types::{ContainerId, InodeId, NodeId, Span};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// How does this node do? Reading only: a repeat is harmless.
@@ -8,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct AskReport;
 
 /// So it does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Bytes that its store takes on its disk; none while they are still being counted.
     pub used: Option<u64>,
@@ -30,6 +31,10 @@ pub struct NodeReport {
     pub held: Vec<(ContainerId, u64)>,
     /// What its programs did lately, in each container where they did anything.
     pub heat: Vec<(ContainerId, Heat)>,
+    /// Where it is in the network, as far as it knows.
+    pub coordinate: Coordinate,
+    /// The round trips that it has measured lately, without what stood in their way.
+    pub round_trips: Vec<(NodeId, Span)>,
 }
 
 /// A number of at least 0 with three decimals: written as 12.345, kept as 12,345.

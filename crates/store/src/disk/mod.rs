@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How a file is opened. Always for reading and writing.
+/// How a file is opened: for reading and writing, where nothing else is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
     /// It must exist.
@@ -24,6 +24,10 @@ pub enum OpenMode {
     Create,
     /// Made, or emptied.
     Truncate,
+    /// Made, and it must not exist.
+    New,
+    /// It must exist; for reading alone.
+    ReadOnly,
 }
 
 /// What a seek looks for.
@@ -48,16 +52,31 @@ pub struct DiskSpace {
     pub files_free: u64,
 }
 
+/// Which file of a machine: the same under each of its names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileNumber {
+    /// Of its file system.
+    pub device: u64,
+    /// Of the file there.
+    pub inode: u64,
+}
+
 /// A file system.
 pub trait Disk: Debug + Send + Sync + 'static {
     /// Opens a file for reading and writing, mode 0600.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a regular file for reading, if the path leads to the one with that number; anything else is not even opened.
+    fn open_known(&self, path: &Path, number: FileNumber) -> io::Result<Option<Arc<dyn DiskFile>>>;
     /// Makes a directory and its parents, mode 0700.
     fn create_dirs(&self, path: &Path) -> io::Result<()>;
     /// Names in a directory.
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
     /// Renames over whatever is there.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives an open file one more name, which must be free.
+    ///
+    /// Errors: `EXDEV` where it is on another file system, too.
+    fn link(&self, file: &dyn DiskFile, to: &Path) -> io::Result<()>;
     /// Whether anybody has the file open for writing, this process included, or a map of it that can be stored to.
     ///
     /// Errors: where the file system cannot tell, too.
@@ -100,6 +119,32 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
     }
     /// The length in bytes.
     fn size(&self) -> io::Result<u64>;
+    /// Which file of this machine it is.
+    ///
+    /// Errors: `Unsupported` of what is no file of a file system.
+    fn number(&self) -> io::Result<FileNumber> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Whether anybody has it open for writing, or a map of it that can be stored to; of a file that is open for reading.
+    ///
+    /// Errors: where the file system cannot tell, too.
+    fn has_writers(&self) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Makes it this process's user's, mode 0600.
+    fn make_own(&self) -> io::Result<()> {
+        Ok(())
+    }
+    /// When anything about it was last changed.
+    ///
+    /// Errors: `Unsupported` of what is no file of a file system.
+    fn touched(&self) -> io::Result<WallTime> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// How many names it has.
+    fn links(&self) -> io::Result<u64> {
+        Ok(1)
+    }
     /// When the content was last changed, by whomever.
     ///
     /// Errors: `Unsupported` of what is no file of a file system.

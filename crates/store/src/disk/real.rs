@@ -1,11 +1,11 @@
 //! The real disk.
 
-use super::{Disk, DiskFile, DiskSpace, OpenMode, SeekTo, Sharing, WholeDisk};
+use super::{Disk, DiskFile, DiskSpace, FileNumber, OpenMode, SeekTo, Sharing, WholeDisk};
 use parking_lot::Mutex;
 use perigee_types::{ByteRange, WallTime};
 use rustix::fs::{
-    FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, fallocate, fdatasync, flock, fstat,
-    ftruncate, seek, syncfs,
+    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat,
+    fallocate, fchmod, fchown, fdatasync, flock, fstat, ftruncate, linkat, seek, syncfs,
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::ffi::OsString;
@@ -40,7 +40,42 @@ const F_SETSIG: libc::c_int = 10;
 
 static BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
+/// Of a file that is open for reading.
+#[expect(unsafe_code, reason = "rustix has no leases")]
+fn has_writers(fd: &OwnedFd) -> io::Result<bool> {
+    let set = |what, value: libc::c_int| {
+        // SAFETY: these take no pointer.
+        match unsafe { libc::fcntl(fd.as_raw_fd(), what, value) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // A lease for reading is given where nobody writes. Who opens the file meanwhile waits until it is given back, which
+    // is at once, and has this process told by a signal: by one that is ignored unless asked for.
+    set(F_SETSIG, libc::SIGURG)?;
+    match set(libc::F_SETLEASE, libc::F_RDLCK) {
+        Ok(()) => set(libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+const fn number_of(stat: &Stat) -> FileNumber {
+    FileNumber {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    }
+}
+
 impl RealFile {
+    fn new(fd: OwnedFd) -> Self {
+        Self {
+            fd: Arc::new(fd),
+            past_cache: OnceLock::new(),
+            read_only: OnceLock::new(),
+        }
+    }
+
     /// The file, opened for writes past the page cache; `None` where the file system has none.
     fn past_cache(&self) -> Option<&OwnedFd> {
         let open = || {
@@ -85,14 +120,33 @@ impl Disk for RealDisk {
             OpenMode::Existing => OFlags::empty(),
             OpenMode::Create => OFlags::CREATE,
             OpenMode::Truncate => OFlags::CREATE | OFlags::TRUNC,
+            OpenMode::New => OFlags::CREATE | OFlags::EXCL,
+            OpenMode::ReadOnly => OFlags::empty(),
         };
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | more;
+        let access = match mode {
+            OpenMode::ReadOnly => OFlags::RDONLY,
+            _ => OFlags::RDWR,
+        };
+        let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | more;
         let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(Arc::new(RealFile {
-            fd: Arc::new(fd),
-            past_cache: OnceLock::new(),
-            read_only: OnceLock::new(),
-        }))
+        Ok(Arc::new(RealFile::new(fd)))
+    }
+
+    fn open_known(&self, path: &Path, number: FileNumber) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let place = match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened?,
+        };
+        let stat = fstat(&place)?;
+        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !regular || number_of(&stat) != number {
+            return Ok(None);
+        }
+        let own = format!("/proc/self/fd/{}", place.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(own, flags, Mode::empty())?;
+        Ok(Some(Arc::new(RealFile::new(fd))))
     }
 
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
@@ -109,25 +163,15 @@ impl Disk for RealDisk {
         fs::rename(from, to)
     }
 
-    #[expect(unsafe_code, reason = "rustix has no leases")]
+    fn link(&self, file: &dyn DiskFile, to: &Path) -> io::Result<()> {
+        let fd = file.fd()?;
+        let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        Ok(linkat(CWD, own, CWD, to, AtFlags::SYMLINK_FOLLOW)?)
+    }
+
     fn has_writers(&self, path: &Path) -> io::Result<bool> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = rustix::fs::open(path, flags, Mode::empty())?;
-        let set = |what, value: libc::c_int| {
-            // SAFETY: these take no pointer.
-            match unsafe { libc::fcntl(fd.as_raw_fd(), what, value) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        };
-        // A lease for reading is given where nobody writes. Who opens the file meanwhile waits until it is given back, which
-        // is at once, and has this process told by a signal: by one that is ignored unless asked for.
-        set(F_SETSIG, libc::SIGURG)?;
-        match set(libc::F_SETLEASE, libc::F_RDLCK) {
-            Ok(()) => set(libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
-            Err(error) => Err(error),
-        }
+        has_writers(&rustix::fs::open(path, flags, Mode::empty())?)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
@@ -238,6 +282,32 @@ impl DiskFile for RealFile {
 
     fn size(&self) -> io::Result<u64> {
         Ok(u64::try_from(fstat(&self.fd)?.st_size).unwrap_or(0))
+    }
+
+    fn number(&self) -> io::Result<FileNumber> {
+        Ok(number_of(&fstat(&self.fd)?))
+    }
+
+    fn has_writers(&self) -> io::Result<bool> {
+        has_writers(&self.fd)
+    }
+
+    fn make_own(&self) -> io::Result<()> {
+        let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+        fchown(&self.fd, Some(user), Some(group))?;
+        Ok(fchmod(&self.fd, Mode::RUSR | Mode::WUSR)?)
+    }
+
+    fn touched(&self) -> io::Result<WallTime> {
+        let stat = fstat(&self.fd)?;
+        Ok(WallTime {
+            secs: stat.st_ctime,
+            nanos: u32::try_from(stat.st_ctime_nsec).unwrap_or_default(),
+        })
+    }
+
+    fn links(&self) -> io::Result<u64> {
+        Ok(fstat(&self.fd)?.st_nlink)
     }
 
     fn modified(&self) -> io::Result<WallTime> {

@@ -23,10 +23,10 @@ impl Object {
         if let Some(open) = &*slot {
             return Ok(Some(open.file()));
         }
-        let path = self.core.layout.object(self.inode);
-        match self.core.disk.open(&path, OpenMode::Existing) {
-            Ok(file) => {
-                *slot = Some(Open::File(Arc::clone(&file)));
+        match self.open_existing() {
+            Ok(open) => {
+                let file = open.file();
+                *slot = Some(open);
                 self.core.open_files.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(file))
             }
@@ -49,7 +49,7 @@ impl Object {
         if body.backing == Backing::Small {
             return self.outgrow(body);
         }
-        if let Some(file) = self.open_file(body)? {
+        if let Some(file) = self.open_own_file(body)? {
             return Ok(file);
         }
         let file = self.create_file().map_err(|e| self.io("make", &e))?;
@@ -59,16 +59,64 @@ impl Object {
         Ok(file)
     }
 
+    /// Opens the backing file as it may be used: one that has another name is not held open for writing, where programs may
+    /// be running it, or have it be read by nobody but themselves.
+    fn open_existing(&self) -> io::Result<Open> {
+        let path = self.core.layout.object(self.inode);
+        let file = match self.core.disk.open(&path, OpenMode::Existing) {
+            Ok(file) if file.links()? < 2 => return Ok(Open::File(file)),
+            Ok(_) => self.core.disk.open(&path, OpenMode::ReadOnly)?,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ETXTBSY | libc::EACCES)) => {
+                self.core.disk.open(&path, OpenMode::ReadOnly)?
+            }
+            Err(e) => return Err(e),
+        };
+        Ok(Open::Named(file))
+    }
+
+    /// [`Object::open_file`], for a change of what is in it: of a file that has another name a copy takes its place before.
+    pub(super) fn open_own_file(
+        &self,
+        body: &Body,
+    ) -> Result<Option<Arc<dyn DiskFile>>, StoreError> {
+        let file = self.open_file(body)?;
+        let named = match &*self.file.lock() {
+            Some(Open::Named(file)) => Arc::clone(file),
+            _ => return Ok(file),
+        };
+        if named.links().map_err(|e| self.io("look at", &e))? > 1 {
+            self.renew_file().map_err(|e| self.io("copy", &e))?;
+        } else {
+            // Whoever had it before has no right to it any more.
+            named.make_own().map_err(|e| self.io("own", &e))?;
+            self.close_file();
+        }
+        self.open_file(body)
+    }
+
     /// An object without a record has no bytes: whatever lies under its name is not its own.
     pub(super) fn create_file(&self) -> io::Result<Arc<dyn DiskFile>> {
         let (disk, layout) = (&self.core.disk, &self.core.layout);
         let path = layout.object(self.inode);
-        match disk.open(&path, OpenMode::Truncate) {
+        self.with_shelf(|| match disk.open(&path, OpenMode::New) {
+            // It may have another name as well: its bytes stay.
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
+                disk.remove_file(&path)?;
+                disk.open(&path, OpenMode::New)
+            }
+            other => other,
+        })
+    }
+
+    /// Does what needs the directory of the backing file, which is made if it is not there.
+    pub(super) fn with_shelf<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let (disk, layout) = (&self.core.disk, &self.core.layout);
+        match act() {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
                 disk.create_dirs(&layout.shelf(self.inode))?;
                 disk.sync_dir(&layout.container(self.inode.container()))?;
                 disk.sync_dir(&layout.objects())?;
-                disk.open(&path, OpenMode::Truncate)
+                act()
             }
             other => other,
         }
@@ -79,7 +127,7 @@ impl Object {
     pub(super) fn renew_file(&self) -> io::Result<()> {
         let disk = &self.core.disk;
         let path = self.core.layout.object(self.inode);
-        let old = match disk.open(&path, OpenMode::Existing) {
+        let old = match disk.open(&path, OpenMode::ReadOnly) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
             opened => opened?,
         };
@@ -110,14 +158,16 @@ impl Object {
         let Some(mut slot) = self.file.try_lock() else {
             return;
         };
-        if matches!(&*slot, Some(Open::File(file)) if Arc::strong_count(file) == 1) {
+        let backing = slot.as_ref().and_then(Open::backing);
+        if backing.is_some_and(|file| Arc::strong_count(file) == 1) {
             *slot = None;
             self.core.open_files.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     pub(super) fn close_file(&self) {
-        if let Some(Open::File(_)) = self.file.lock().take() {
+        let open = self.file.lock().take();
+        if open.as_ref().and_then(Open::backing).is_some() {
             self.core.open_files.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -126,15 +176,20 @@ impl Object {
     pub(crate) fn has_open_file(&self) -> bool {
         self.file
             .try_lock()
-            .is_some_and(|slot| matches!(*slot, Some(Open::File(_))))
+            .is_some_and(|slot| slot.as_ref().and_then(Open::backing).is_some())
     }
 
     /// The backing file, open for reading and writing, as long as the object. It is made if it is not there.
     ///
     /// Whoever lets it be written outside of this object calls [`Object::set_externally_writable`] first.
+    ///
+    /// Errors: `Named` of one that has another name, whose change would change both.
     pub fn backing_fd(&self) -> Result<Arc<OwnedFd>, StoreError> {
         let mut body = self.body.write();
         self.check_live(&body)?;
+        if self.has_other_name(&body)? {
+            return Err(StoreError::Named { inode: self.inode });
+        }
         if matches!(body.backing, Backing::None | Backing::Small) {
             self.core.check_room(self.inode.container())?;
             self.note_data_change(Goes::ToFile)?;

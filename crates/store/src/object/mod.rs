@@ -16,6 +16,7 @@ mod shape;
 mod small;
 mod sync;
 mod table;
+mod taken;
 mod validity;
 mod write;
 
@@ -38,6 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sync::{Pending, Turn};
 use table::SumTable;
+pub use taken::{AsTaken, Local, LocalFile};
 pub use write::is_hole;
 
 /// Bytes whose validity is stored under one key: bounds what a small invalidation rewrites.

@@ -84,6 +84,9 @@ impl Object {
             if writers == body.writers {
                 return Ok(());
             }
+            if on && self.has_other_name(&body)? {
+                return Err(StoreError::Named { inode: self.inode });
+            }
             self.core.check_writable(self.inode.container())?;
             self.note_data_change(Goes::ToFile)?;
             if on {
@@ -169,7 +172,7 @@ impl Object {
             Backing::None | Backing::Small | Backing::Removed => return Ok(false),
         }
         let mut slot = self.file.lock();
-        if let Some(Open::File(file)) = &*slot {
+        if let Some(file) = slot.as_ref().and_then(Open::backing) {
             if Arc::strong_count(file) > 1 {
                 return Ok(true);
             }

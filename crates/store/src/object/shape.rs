@@ -93,7 +93,7 @@ impl Object {
     fn open_to_change(&self, body: &mut Body) -> Result<Option<Arc<dyn DiskFile>>, StoreError> {
         match body.backing {
             Backing::Small => Ok(Some(self.open_small_for_write(body)?)),
-            _ => self.open_file(body),
+            _ => self.open_own_file(body),
         }
     }
 

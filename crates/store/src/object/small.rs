@@ -20,15 +20,25 @@ use std::sync::atomic::Ordering;
 pub(super) enum Open {
     /// Its backing file, open.
     File(Arc<dyn DiskFile>),
+    /// The same, while it has another name: it was taken from a directory of this machine, where it is not removed yet.
+    Named(Arc<dyn DiskFile>),
     /// The bytes of a small object that were changed and are not stored yet.
     Small(Arc<SmallFile>),
 }
 
 impl Open {
+    /// The backing file.
+    pub(super) fn backing(&self) -> Option<&Arc<dyn DiskFile>> {
+        match self {
+            Self::File(file) | Self::Named(file) => Some(file),
+            Self::Small(_) => None,
+        }
+    }
+
     /// It as a file.
     pub(super) fn file(&self) -> Arc<dyn DiskFile> {
         match self {
-            Self::File(file) => Arc::clone(file),
+            Self::File(file) | Self::Named(file) => Arc::clone(file),
             Self::Small(file) => Arc::clone(file) as _,
         }
     }

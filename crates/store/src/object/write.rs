@@ -92,7 +92,7 @@ impl Object {
         let body = self.body.read();
         self.check_live(&body)?;
         let whole = matches!(body.backing, Backing::Fresh | Backing::Present);
-        if !whole || body.writers == Writers::Outside {
+        if !whole || body.writers == Writers::Outside || self.has_other_name(&body)? {
             return Ok(None);
         }
         self.open_file(&body)

@@ -1,10 +1,11 @@
 //! A disk that fails when told to, and forgets what was not synced.
 
 use crate::disk::{
-    Disk, DiskFile, DiskSpace, OpenMode, RealDisk, SeekTo, WholeDisk, read_padded, write_all,
+    Disk, DiskFile, DiskSpace, FileNumber, OpenMode, RealDisk, SeekTo, WholeDisk, read_padded,
+    write_all,
 };
 use parking_lot::Mutex;
-use perigee_types::{ByteRange, Rng};
+use perigee_types::{ByteRange, Rng, WallTime};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
@@ -157,6 +158,19 @@ impl Disk for FaultyDisk {
         }))
     }
 
+    fn open_known(&self, path: &Path, number: FileNumber) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        self.alive()?;
+        let Some(inner) = RealDisk.open_known(path, number)? else {
+            return Ok(None);
+        };
+        Ok(Some(Arc::new(FaultyFile {
+            inner,
+            id: number.inode,
+            is_object: false,
+            faults: Arc::clone(&self.faults),
+        })))
+    }
+
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
         self.change()?;
         RealDisk.create_dirs(path)
@@ -171,6 +185,13 @@ impl Disk for FaultyDisk {
         self.change()?;
         self.faults.lock().created.remove(from);
         RealDisk.rename(from, to)
+    }
+
+    fn link(&self, file: &dyn DiskFile, to: &Path) -> io::Result<()> {
+        self.change()?;
+        RealDisk.link(file, to)?;
+        self.faults.lock().created.insert(to.to_owned(), ());
+        Ok(())
     }
 
     fn has_writers(&self, path: &Path) -> io::Result<bool> {
@@ -290,6 +311,31 @@ impl DiskFile for FaultyFile {
         } else {
             self.inner.size()
         }
+    }
+
+    fn number(&self) -> io::Result<FileNumber> {
+        self.inner.number()
+    }
+
+    fn has_writers(&self) -> io::Result<bool> {
+        self.inner.has_writers()
+    }
+
+    fn make_own(&self) -> io::Result<()> {
+        self.faults.lock().change()?;
+        self.inner.make_own()
+    }
+
+    fn touched(&self) -> io::Result<WallTime> {
+        self.inner.touched()
+    }
+
+    fn links(&self) -> io::Result<u64> {
+        self.inner.links()
+    }
+
+    fn modified(&self) -> io::Result<WallTime> {
+        self.inner.modified()
     }
 
     fn blocks(&self) -> io::Result<u64> {

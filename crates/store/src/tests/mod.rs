@@ -10,6 +10,7 @@ mod model;
 mod object;
 mod replica;
 mod small;
+mod taken;
 
 use crate::disk::Disk;
 use crate::{Adopt, Object, Store, StoreError, StoreIdentity, StoreOptions};

@@ -39,6 +39,9 @@ pub struct Settings {
     pub kinds: Vec<Kind>,
     /// What the nodes' disks are made of, where a kind of strike does not need others.
     pub disks: Disks,
+    /// A round trip between two halves of the hosts, where they are at two sites; nodes on one host where they are not, and no
+    /// strike needs others.
+    pub sites: Option<Duration>,
 }
 
 /// What a campaign saw.
@@ -101,7 +104,9 @@ pub fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Checked<Outcome> 
         settings.disks
     };
     let prepare = |dir: &Path| disks(dir, settings.nodes, wanted);
-    let mut cluster = if settings.kinds.iter().any(is_of_links) {
+    let mut cluster = if let Some(round_trip) = settings.sites {
+        Cluster::start_at_two_sites(settings.nodes, limit, round_trip, prepare)
+    } else if settings.kinds.iter().any(is_of_links) {
         Cluster::start_apart(settings.nodes, limit, prepare)
     } else {
         Cluster::start_prepared(settings.nodes, limit, prepare)

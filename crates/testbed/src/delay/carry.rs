@@ -5,7 +5,6 @@
 )]
 
 use super::packet::{self, PACKET_MAX};
-use super::wire::{Lane, Wire};
 use super::{Shared, Traffic};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -75,7 +74,6 @@ impl Eq for Flight {}
 pub(super) struct Carrier {
     devices: Vec<File>,
     addresses: Vec<Ipv4Addr>,
-    lanes: Vec<Lane>,
     shared: Arc<Shared>,
     stopped: PipeReader,
     flights: BinaryHeap<Flight>,
@@ -89,13 +87,10 @@ impl Carrier {
     pub(super) fn new(
         devices: Vec<File>,
         addresses: Vec<Ipv4Addr>,
-        wire: Wire,
         stopped: PipeReader,
         shared: Arc<Shared>,
     ) -> Self {
-        let lane = Lane::new(wire, Instant::now());
         Self {
-            lanes: vec![lane; devices.len() * devices.len()],
             devices,
             addresses,
             shared,
@@ -202,12 +197,11 @@ impl Carrier {
             .addresses
             .iter()
             .position(|address| *address == seen.to)?;
-        let cut = self.shared.lane(from, to)?.cut.load(Relaxed);
-        if cut || self.held_bytes + length > HELD_MAX_BYTES {
+        let lane = self.shared.lane(from, to)?;
+        if lane.cut.load(Relaxed) || self.held_bytes + length > HELD_MAX_BYTES {
             return None;
         }
-        let lane = self.lanes.get_mut(from * self.addresses.len() + to)?;
-        let due = lane.send(Instant::now(), seen.size.bytes)?;
+        let due = lane.lane().send(Instant::now(), seen.size.bytes)?;
         self.sequence += 1;
         self.held_bytes += length;
         self.flights.push(Flight {

@@ -22,10 +22,11 @@ use std::iter::Sum;
 use std::net::Ipv4Addr;
 use std::ops::{Add, Sub};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use wire::Lane;
 
 /// The name of a host's device.
 const DEVICE: &str = "eth0";
@@ -101,18 +102,26 @@ struct Shared {
     late_worst_ns: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LaneState {
+    lane: Mutex<Lane>,
     cut: AtomicBool,
     segments: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl Shared {
-    fn new(hosts: usize) -> Self {
+    fn new(hosts: usize, wire: Wire) -> Self {
+        let lane = Lane::new(wire, Instant::now());
+        let state = |_| LaneState {
+            lane: Mutex::new(lane),
+            cut: AtomicBool::new(false),
+            segments: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        };
         Self {
             hosts,
-            lanes: (0..hosts * hosts).map(|_| LaneState::default()).collect(),
+            lanes: (0..hosts * hosts).map(state).collect(),
             late_packets: AtomicU64::new(0),
             late_ns: AtomicU64::new(0),
             late_worst_ns: AtomicU64::new(0),
@@ -134,6 +143,11 @@ impl Shared {
 }
 
 impl LaneState {
+    /// Whoever panicked with it has changed nothing by halves.
+    fn lane(&self) -> MutexGuard<'_, Lane> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn traffic(&self) -> Traffic {
         Traffic {
             segments: self.segments.load(Relaxed),
@@ -153,9 +167,9 @@ impl DelayNet {
             .collect::<Checked<Vec<_>>>()?;
         let what = || "start the delay network".to_owned();
         let (stopped, stop) = std::io::pipe().call(what)?;
-        let shared = Arc::new(Shared::new(places.len()));
+        let shared = Arc::new(Shared::new(places.len(), wire));
         let addresses = places.iter().map(|place| place.address).collect();
-        let carrier = Carrier::new(devices, addresses, wire, stopped, Arc::clone(&shared));
+        let carrier = Carrier::new(devices, addresses, stopped, Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("delay".to_owned())
             .spawn(move || carrier.run())
@@ -181,6 +195,14 @@ impl DelayNet {
     /// Errors: there is no such link.
     pub(crate) fn set_cut(&self, direction: Direction, cut: bool) -> Checked {
         self.lane(direction)?.cut.store(cut, Relaxed);
+        Ok(())
+    }
+
+    /// What is sent from now on goes over another wire.
+    ///
+    /// Errors: there is no such link.
+    pub(crate) fn set_wire(&self, direction: Direction, wire: Wire) -> Checked {
+        self.lane(direction)?.lane().set(wire);
         Ok(())
     }
 

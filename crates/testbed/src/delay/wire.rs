@@ -47,6 +47,10 @@ impl Lane {
         Self { wire, free_at: now }
     }
 
+    pub(super) fn set(&mut self, wire: Wire) {
+        self.wire = wire;
+    }
+
     /// When a packet that is sent now arrives, and never before one that was sent earlier; none where it is dropped.
     pub(super) fn send(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
         let begins = self.free_at.max(now);

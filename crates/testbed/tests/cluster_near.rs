@@ -1,0 +1,175 @@
+//! Programs of a host without a copy read the nearest one (law 5), and cannot tell it from the owner's (law 4).
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use perigee_testbed::delay::Wire;
+use perigee_testbed::links::{self, Direction};
+use perigee_testbed::{Cluster, pattern, program};
+use rustix::fs::{Advice, OFlags};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(300);
+/// Until coordinates are known, and the owner has heard of them.
+const FOUND: Duration = Duration::from_secs(90);
+const SEED: u64 = 20_261_130;
+const MIB: usize = 1 << 20;
+const FILE: usize = 32 * MIB;
+const OWNER: u32 = 1;
+
+struct Stage {
+    cluster: Cluster,
+    mounts: Vec<PathBuf>,
+    /// The member that is at the site of the reader.
+    near: u32,
+    /// It has no copy.
+    reader: u32,
+}
+
+impl Stage {
+    /// Four hosts, three of which have copies: the owner and one of them at one site, the near one and the reader at another.
+    fn set() -> Self {
+        let wire = Wire::of_round_trip(Duration::from_micros(150));
+        let mut cluster = Cluster::start_far_apart(4, LIMIT, wire).unwrap();
+        let roots: Vec<PathBuf> = (1..=4).map(|node| cluster.mount(node).unwrap()).collect();
+        let directory = roots[0].join("d");
+        fs::create_dir(&directory).unwrap();
+        let place = directory.to_string_lossy().into_owned();
+        let set = ["policy", "set", &place, "copies=3", "migration=off"];
+        let set = cluster.command(&set).unwrap();
+        assert!(set.status.success(), "{}", set.stderr);
+        let file = File::create(directory.join("f")).unwrap();
+        let mut bytes = vec![0; FILE];
+        pattern::fill(SEED, 0, &mut bytes);
+        file.write_all_at(&bytes, 0).unwrap();
+        file.sync_all().unwrap();
+        cluster.settle().unwrap();
+        assert_eq!(cluster.owner(&directory).unwrap(), OWNER);
+        let told = cluster.command(&["where", "--json", &place]).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+        let copies = told["copies"].as_array().unwrap().iter();
+        let copies: Vec<u64> = copies.map(|copy| copy["node"].as_u64().unwrap()).collect();
+        let [1, other, near] = copies[..] else {
+            panic!("three copies are not here: {told:#}");
+        };
+        let (other, near) = (other as u32, near as u32);
+        let reader = 10 - OWNER - other - near;
+        let wire = Wire::of_round_trip(Duration::from_millis(40));
+        for (a, b) in [
+            (OWNER, near),
+            (OWNER, reader),
+            (other, near),
+            (other, reader),
+        ] {
+            cluster.links().unwrap().reroute(a, b, wire).unwrap();
+        }
+        let mounts = roots.iter().map(|root| root.join("d")).collect();
+        Self {
+            cluster,
+            mounts,
+            near,
+            reader,
+        }
+    }
+
+    fn path(&self, host: u32) -> PathBuf {
+        self.mounts[host as usize - 1].join("f")
+    }
+
+    /// What has come from a host to the reader.
+    fn came(&self, from: u32) -> u64 {
+        let direction = Direction {
+            from,
+            to: self.reader,
+        };
+        let links = self.cluster.links().unwrap();
+        links.traffic(&[direction]).unwrap().bytes
+    }
+
+    /// Reads at the reader until bytes come from the near member.
+    fn wait_until_near(&self) {
+        let began = Instant::now();
+        loop {
+            let before = self.came(self.near);
+            _ = read(&self.path(self.reader), 0, 4 * MIB);
+            if self.came(self.near) - before > 2 * MIB as u64 {
+                eprintln!("near after {:?}", began.elapsed());
+                return;
+            }
+            assert!(
+                began.elapsed() < FOUND,
+                "nothing comes from the near member"
+            );
+        }
+    }
+}
+
+/// Reads past the kernel's pages.
+fn read(path: &Path, offset: usize, len: usize) -> Vec<u8> {
+    let mut options = File::options();
+    options
+        .read(true)
+        .custom_flags(OFlags::DIRECT.bits() as i32);
+    let file = options.open(path).unwrap();
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, offset as u64).unwrap();
+    bytes
+}
+
+#[test]
+fn bytes_come_from_the_nearest_copy_while_it_answers_and_are_those_of_the_last_write() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let stage = Stage::set();
+    stage.wait_until_near();
+
+    let (near, far) = (stage.came(stage.near), stage.came(OWNER));
+    let file = File::open(stage.path(stage.reader)).unwrap();
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    let mut bytes = vec![0; FILE];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(pattern::first_difference(SEED, 0, &bytes), None);
+    let (near, far) = (stage.came(stage.near) - near, stage.came(OWNER) - far);
+    assert!(
+        near > FILE as u64 * 3 / 4 && far < FILE as u64 / 4,
+        "{near} bytes from the near member, {far} from the owner"
+    );
+
+    let [owner, member, reader] = [OWNER, stage.near, stage.reader].map(|host| {
+        let mut options = File::options();
+        options.write(true).open(stage.path(host)).unwrap()
+    });
+    for round in 0..30_u64 {
+        let offset = FILE as u64 / 2 + round * 123 * 4_096;
+        // A lease is there when the change comes.
+        _ = read(&stage.path(stage.reader), offset as usize, 4_096);
+        let bytes = [round as u8 + 1; 4_096];
+        let writer = [&owner, &member, &reader][round as usize % 3];
+        writer.write_all_at(&bytes, offset).unwrap();
+        assert_eq!(
+            read(&stage.path(stage.reader), offset as usize, 4_096),
+            bytes,
+            "{round}"
+        );
+    }
+
+    // It falls silent, and is passed over; it comes back.
+    let links = stage.cluster.links().unwrap();
+    for direction in links::both(stage.near, stage.reader) {
+        links.cut(direction).unwrap();
+    }
+    for round in 0..20 {
+        let began = Instant::now();
+        let bytes = read(&stage.path(stage.reader), round * MIB / 2, MIB / 2);
+        let offset = (round * MIB / 2) as u64;
+        assert_eq!(pattern::first_difference(SEED, offset, &bytes), None);
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(3), "read {round} took {took:?}");
+    }
+    for direction in links::both(stage.near, stage.reader) {
+        links.mend(direction).unwrap();
+    }
+    stage.wait_until_near();
+}

@@ -1,0 +1,219 @@
+//! Files that this host has open, for its own programs and for those of other members.
+
+use crate::branch::{Branch, from_io};
+use crate::path::RelPath;
+use crate::wire::{Done, FileId, FileOp, How, Parent, Stat};
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use perigee_client::fs::Allocate;
+use perigee_types::limits::IO_LEN_MAX;
+use perigee_types::{Errno, NodeId};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::ReadWriteFlags;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::IoSlice;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Files that one member may have open here.
+const OPEN_MAX: usize = 16 << 10;
+/// The longest content that goes with the answer to an open.
+pub const HEAD_LEN_MAX: u32 = 128 << 10;
+
+/// An open file of a branch.
+#[derive(Debug)]
+pub struct OpenFile {
+    file: File,
+    branch: Arc<Branch>,
+}
+
+/// Those of all members.
+#[derive(Debug)]
+pub struct Files {
+    open: Mutex<HashMap<NodeId, HashMap<FileId, Arc<OpenFile>>>>,
+    next: AtomicU64,
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        Self {
+            open: Mutex::default(),
+            // Numbers of a process that was lost are not to be those of this one.
+            next: AtomicU64::new(RandomState::new().hash_one(std::process::id())),
+        }
+    }
+}
+
+/// What an open gave.
+pub struct Opened {
+    /// Names the file.
+    pub file: FileId,
+    /// Its attributes.
+    pub stat: Stat,
+    /// This made it.
+    pub made: bool,
+    /// Its first bytes.
+    pub head: Bytes,
+}
+
+impl Files {
+    /// Opens one for a member, with up to `head` bytes of its content.
+    ///
+    /// # Errors
+    /// What the system says; EMFILE's place is taken by EBUSY where a member has too many.
+    pub fn open(
+        &self,
+        by: NodeId,
+        branch: &Arc<Branch>,
+        path: &RelPath,
+        (how, parents, head): (How, &[Parent], u32),
+    ) -> Result<Opened, Errno> {
+        let count = self.open.lock().get(&by).map_or(0, HashMap::len);
+        if count >= OPEN_MAX {
+            return Err(Errno::EBUSY);
+        }
+        let (file, stat, made) = branch.open_file(path, how, parents)?;
+        let id = FileId(self.next.fetch_add(1, Ordering::Relaxed));
+        let wanted = stat.size.min(u64::from(head.min(HEAD_LEN_MAX)));
+        let head = match how.read && wanted == stat.size {
+            true => read(&file, 0, wanted as usize)?,
+            false => Bytes::new(),
+        };
+        let open = OpenFile {
+            file,
+            branch: Arc::clone(branch),
+        };
+        self.open
+            .lock()
+            .entry(by)
+            .or_default()
+            .insert(id, Arc::new(open));
+        Ok(Opened {
+            file: id,
+            stat,
+            made,
+            head,
+        })
+    }
+
+    /// A file of a member.
+    ///
+    /// # Errors
+    /// EBADF: it has no such file open here, or this host has forgotten it.
+    pub fn get(&self, by: NodeId, id: FileId) -> Result<Arc<OpenFile>, Errno> {
+        let open = self.open.lock();
+        let file = open.get(&by).and_then(|files| files.get(&id));
+        file.cloned().ok_or(Errno::EBADF)
+    }
+
+    /// Closes one.
+    pub fn close(&self, by: NodeId, id: FileId) {
+        if let Some(files) = self.open.lock().get_mut(&by) {
+            files.remove(&id);
+        }
+    }
+
+    /// Closes all of a member that is gone.
+    pub fn close_all(&self, by: NodeId) {
+        self.open.lock().remove(&by);
+    }
+}
+
+fn read(file: &File, offset: u64, len: usize) -> Result<Bytes, Errno> {
+    let mut bytes = BytesMut::zeroed(len);
+    let mut done = 0;
+    while done < len {
+        match file.read_at(&mut bytes[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(more) => done += more,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(from_io(&error)),
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes.freeze())
+}
+
+impl OpenFile {
+    /// Attributes.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn stat(&self) -> Result<Stat, Errno> {
+        self.branch.of_file(&self.file)
+    }
+
+    /// Up to `len` bytes; fewer only at the end.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn read(&self, offset: u64, len: u32) -> Result<Bytes, Errno> {
+        read(&self.file, offset, (len as usize).min(IO_LEN_MAX))
+    }
+
+    /// Writes all of it there; at the end where no place is given.
+    ///
+    /// # Errors
+    /// What the system says: some of it may have been written.
+    pub fn write(&self, offset: Option<u64>, mut data: &[u8]) -> Result<(), Errno> {
+        if let Some(offset) = offset {
+            return self
+                .file
+                .write_all_at(data, offset)
+                .map_err(|e| from_io(&e));
+        }
+        while !data.is_empty() {
+            let flags = ReadWriteFlags::APPEND;
+            let slices = [IoSlice::new(data)];
+            match rustix::io::pwritev2(&self.file, &slices, 0, flags) {
+                Ok(0) => return Err(Errno::EIO),
+                Ok(done) => data = &data[done..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Errno::from_code(error.raw_os_error())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything but reads and writes.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn perform(&self, op: &FileOp) -> Result<Done, Errno> {
+        let system = |error: rustix::io::Errno| Errno::from_code(error.raw_os_error());
+        match op {
+            FileOp::Stat => Ok(Done::Stat(self.stat()?)),
+            FileOp::SetAttr(set) => Ok(Done::Stat(self.branch.set_attr_of(&self.file, set)?)),
+            FileOp::Sync => {
+                self.file.sync_all().map_err(|error| from_io(&error))?;
+                Ok(Done::Nothing)
+            }
+            FileOp::Allocate(range, how) => {
+                let keep = FallocateFlags::KEEP_SIZE;
+                let flags = match how {
+                    Allocate::Extend => FallocateFlags::empty(),
+                    Allocate::KeepSize => keep,
+                    Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | keep,
+                    Allocate::ZeroRange => FallocateFlags::ZERO_RANGE,
+                    Allocate::ZeroRangeKeepSize => FallocateFlags::ZERO_RANGE | keep,
+                };
+                let len = range.end.saturating_sub(range.start);
+                rustix::fs::fallocate(&self.file, flags, range.start, len).map_err(system)?;
+                Ok(Done::Stat(self.stat()?))
+            }
+            FileOp::Seek { offset, data } => {
+                let from = match data {
+                    true => SeekFrom::Data(*offset),
+                    false => SeekFrom::Hole(*offset),
+                };
+                // The place in the file that this moves is nobody's: all else says where.
+                let at = rustix::fs::seek(&self.file, from).map_err(system)?;
+                Ok(Done::At(at))
+            }
+            FileOp::Read { .. } | FileOp::Write { .. } | FileOp::Close => Err(Errno::EINVAL),
+        }
+    }
+}
