@@ -4,6 +4,7 @@ use crate::disk::{Disk, DiskFile, OpenMode, WholeDisk};
 use crate::error::StoreError;
 use crate::format::Layout;
 use crate::kv::Kv;
+use crate::reserve::LetIn;
 use crate::touched::Touched;
 use parking_lot::{Condvar, Mutex, RwLock};
 use perigee_dirtylog::DirtyLog;
@@ -171,13 +172,10 @@ impl Core {
         }
     }
 
-    /// Whether a container's data may grow.
-    pub(crate) fn check_room(&self, container: ContainerId) -> Result<(), StoreError> {
+    /// Whether a container's data may grow: for as long as the answer is kept.
+    pub(crate) fn let_in(&self, container: ContainerId) -> Result<LetIn<'_>, StoreError> {
         self.check_writable(container)?;
-        if self.kv.reserve.is_spent() {
-            return Err(StoreError::NoSpace);
-        }
-        Ok(())
+        self.kv.reserve.let_in().ok_or(StoreError::NoSpace)
     }
 
     pub(crate) fn why_read_only(&self, container: ContainerId) -> Option<String> {

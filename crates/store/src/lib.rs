@@ -26,7 +26,7 @@ mod touched;
 
 pub use error::{OpenError, StoreError};
 pub use format::container_of_dir;
-pub use kv::{Done, Snapshot, Space, WriteBatch};
+pub use kv::{Done, Snapshot, Space, WithoutRoom, WriteBatch};
 pub use object::{AsItIs, AsTaken, Local, LocalFile, Object, Unverified, Verified, is_hole};
 pub use objects::Unremoved;
 pub use store::{Adopt, Recovered, Store, StoreIdentity, StoreOptions, StoreSpace};

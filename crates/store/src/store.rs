@@ -212,7 +212,8 @@ impl Store {
     /// reads; callbacks run in the order of submission, and must not wait for another commit. Waits
     /// while 64 MiB are queued (not on the committer thread).
     ///
-    /// Errors, through `done`: `NoSpace` (later batches may pass, but for those that keep an order:
+    /// Errors, through `done`: `NoSpace`, for all but those that wait for room
+    /// ([`WriteBatch::set_without_room`]) (later batches may pass, but for those that keep an order:
     /// [`WriteBatch::keep_order`]), `Failed`, `Closed`.
     pub fn submit(&self, batch: WriteBatch, done: Done) {
         self.core.kv.submit(batch, done);
@@ -278,6 +279,12 @@ impl Store {
     #[must_use]
     pub fn read_only(&self, container: ContainerId) -> Option<String> {
         self.core.why_read_only(container)
+    }
+
+    /// Whether the disk has room for more than what makes room. Without any, little is left for batches, too.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        !self.core.kv.reserve.is_spent()
     }
 
     /// Room, for `statfs`.

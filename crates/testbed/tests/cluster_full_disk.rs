@@ -1,8 +1,9 @@
-//! A member whose disk is full, while the owner's is not.
+//! Disks that are full: a member's, while the owner's is not; the one that has the only copy.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use perigee_testbed::{Cluster, disk, pattern, wait};
 use rustix::fs::XattrFlags;
+use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -101,6 +102,78 @@ fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
     .unwrap();
     holds(&there.join("late"), 3, 20);
     all_are_up(&mut cluster);
+}
+
+/// Names alone do not use up what is left for those who make room; nor do programs that write what is refused.
+#[test]
+fn the_only_copy_on_a_full_disk_takes_no_more_and_goes_on_once_there_is_room() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: mounting a small disk needs root");
+    }
+    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-1"), SMALL as u64);
+    let mut cluster = Cluster::start_prepared(1, WATCHDOG, small_disk).unwrap();
+    let here = cluster.mount(1).unwrap();
+    let kept = File::create(here.join("kept")).unwrap();
+    assert_eq!(write(&kept, 1, 20), 20);
+    kept.sync_all().unwrap();
+    let foreign = cluster.dir().join("node-1/foreign");
+    disk::fill(&foreign).unwrap();
+    let began = Instant::now();
+    std::thread::scope(|threads| {
+        for writer in 0..4 {
+            let here = &here;
+            threads.spawn(move || {
+                let mut made = 0;
+                loop {
+                    let name = here.join(format!("{writer}-{made}"));
+                    let wrote = File::create(name).and_then(|file| {
+                        file.write_all_at(&[7; 100 << 10], 0)?;
+                        file.sync_all()
+                    });
+                    match wrote {
+                        Ok(()) => made += 1,
+                        Err(error) => break assert!(is_full(&error), "{error}"),
+                    }
+                }
+            });
+        }
+    });
+    let mut made = 0;
+    let refused = loop {
+        match fs::create_dir(here.join(format!("name-{made}"))) {
+            Ok(()) => made += 1,
+            Err(error) => break error,
+        }
+        assert!(began.elapsed() < LIMIT, "{made} names");
+    };
+    assert!(is_full(&refused), "{refused}");
+    // What is there can be read, and changed; names can go.
+    fs::rename(here.join("kept"), here.join("moved")).unwrap();
+    kept.set_len(10 * MIB as u64).unwrap();
+    for number in 0..made {
+        fs::remove_dir(here.join(format!("name-{number}"))).unwrap();
+    }
+    holds(&here.join("moved"), 1, 10);
+
+    fs::remove_file(&foreign).unwrap();
+    let late = here.join("late");
+    wait::until("names once there is room", LIMIT, || {
+        Ok(fs::create_dir(&late).ok())
+    })
+    .unwrap();
+    let file = File::create(late.join("file")).unwrap();
+    wait::until("bytes once there is room", LIMIT, || {
+        Ok((write(&file, 2, 20) == 20 && file.sync_all().is_ok()).then_some(()))
+    })
+    .unwrap();
+    all_are_up(&mut cluster);
+    drop((kept, file));
+    cluster.kill(1, Signal::KILL).unwrap();
+    cluster.umount(1).unwrap();
+    cluster.up().unwrap();
+    let again = cluster.mount(1).unwrap();
+    holds(&again.join("late/file"), 2, 20);
+    holds(&again.join("moved"), 1, 10);
 }
 
 /// What a new member fetches is as long as its disk is large many times over, and nearly all of it is holes. Beside that there is room

@@ -10,7 +10,7 @@ use perigee_proto::Rpc;
 use perigee_proto::message::chain::Envelope;
 use perigee_replica::Origin;
 use perigee_replica::{Entry, Holds, Input, LogWrite, Message, Output, PersistId, Role};
-use perigee_store::{Space, WriteBatch};
+use perigee_store::{Space, WithoutRoom, WriteBatch};
 use perigee_types::{
     Batch, ContainerId, DataCommand, Epoch, InodeId, NodeId, Seq, Span, Tick, Version,
 };
@@ -229,6 +229,10 @@ impl Container {
         batch.put(Space::Local(self.id), HARD, &perigee_proto::encode(&stored));
         // It says of the records before it that they are on the disk.
         batch.keep_order(self.id);
+        // Where others have it, they go on without this node.
+        if st.is_only_copy() {
+            batch.set_without_room(WithoutRoom::Waits);
+        }
         // Rows alone keep nobody waiting.
         st.persisting += u32::from(persist.is_some());
         let me = self.clone();

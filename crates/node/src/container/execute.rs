@@ -108,6 +108,21 @@ pub(crate) fn changes(op: &Op) -> bool {
     )
 }
 
+/// Whether an operation adds to what the disk holds, for as long as nobody takes it back. Changes of what is there pass: who
+/// makes room on a full disk may need them.
+fn takes_room(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Make { .. }
+            | Op::Link { .. }
+            | Op::SetXattr { .. }
+            | Op::SetPolicy { .. }
+            | Op::Rehome { .. }
+            | Op::KeepSnapshot { .. }
+            | Op::MakeColumns { .. }
+    )
+}
+
 /// Whether another owner goes on from an answer, or may have heard of it: it waits for its record, also where the program is
 /// of this host. A lock is one for all hosts, as is what a session says for the last time of locks that it has decided about
 /// by itself; a cut that some columns know, and the file does not, would never end; and what is in columns past the end of their
@@ -425,6 +440,10 @@ impl Container {
         let mut depends = latest;
         let changes = outcome.batches.contains_key(&self.id);
         if let Some(mut batch) = outcome.batches.remove(&self.id) {
+            // What is left of a full disk is for those who make room.
+            if takes_room(&request.operation) && !self.env.store.has_room() {
+                return Concluded::failed(Errno::ENOSPC);
+            }
             self.add_reap(st, local, &outcome.reply, &mut batch);
             // One of this node may wait for other hosts' leases, or for the members to know of a lock, and be asked for
             // again at the next owner meanwhile.

@@ -27,6 +27,7 @@ impl Container {
             }
             StoreError::Invalid { ranges, .. } => self.wanted(inode, ranges),
             StoreError::Removed { .. } => Errno::ESTALE.into(),
+            StoreError::NoSpace => Errno::ENOSPC.into(),
             other => {
                 error!(container = %self.id, %inode, error = %other, "read failed");
                 self.store_refused(other).into()

@@ -56,6 +56,17 @@ pub struct WriteBatch {
     pub(crate) grows: bool,
     /// Refused if an earlier one of the same container was.
     pub(crate) order: Option<ContainerId>,
+    pub(crate) without_room: WithoutRoom,
+}
+
+/// What becomes of a batch that a full disk has no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WithoutRoom {
+    /// It is refused.
+    #[default]
+    Refused,
+    /// It waits until there is room, and those behind it that keep its order do, too. A store that closes refuses it.
+    Waits,
 }
 
 impl WriteBatch {
@@ -69,6 +80,11 @@ impl WriteBatch {
     /// one of them, it refuses all that follow, until [`crate::Store::begin_order`].
     pub fn keep_order(&mut self, container: ContainerId) {
         self.order = Some(container);
+    }
+
+    /// What becomes of it on a full disk; [`WithoutRoom::Waits`] for one that keeps an order.
+    pub fn set_without_room(&mut self, without_room: WithoutRoom) {
+        self.without_room = without_room;
     }
 
     /// Sets a key.

@@ -1,14 +1,15 @@
 //! The committer: one thread that makes queued batches durable, many in one commit.
 //!
 //! Order: batches are applied, and their callbacks run, in the order of their submission. A lazy batch
-//! keeps its place; it only does not ask for a commit of its own.
+//! keeps its place; it only does not ask for a commit of its own. On a full disk, batches that wait for room keep their
+//! order among those of their container alone.
 
-use super::{Kv, Op, TABLE, WriteBatch, failed};
+use super::{Kv, Op, TABLE, WithoutRoom, WriteBatch, failed};
 use crate::error::StoreError;
 use crate::reserve::Admission;
 use perigee_types::ContainerId;
 use redb::{Durability, Table};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -22,6 +23,8 @@ pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 const LAZY_MAX: Duration = Duration::from_millis(100);
 /// Queued bytes beyond which `submit` waits: a few commits' worth of a disk that writes 1 GB/s.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
+/// After so long a full disk is asked again for the room that batches wait for.
+const ROOM_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes in one commit; bounds the memory of dirty pages, and the wait of those who come next.
 const GROUP_BYTES_MAX: usize = 16 << 20;
 
@@ -33,6 +36,11 @@ struct Item {
 #[derive(Default)]
 pub(crate) struct Queue {
     items: VecDeque<Item>,
+    /// Those that wait for room on the disk.
+    waiting: VecDeque<Item>,
+    /// When to look for that room again.
+    room_at: Option<Instant>,
+    /// Of both.
     bytes: usize,
     /// Commit now.
     urgent: bool,
@@ -50,6 +58,62 @@ enum End {
     Closing,
     /// The engine failed.
     Failed(StoreError),
+}
+
+impl Queue {
+    /// Whether it is time to look whether there is room for those that wait for it.
+    fn looks_for_room(&self) -> bool {
+        let is_time = self.room_at.is_some_and(|at| at <= Instant::now());
+        !self.waiting.is_empty() && (is_time || self.end.is_some())
+    }
+
+    /// Who waits for room comes before all others that wait.
+    fn put_back(&mut self, items: Vec<Item>) {
+        for item in items.into_iter().rev() {
+            self.bytes += item.batch.bytes;
+            self.waiting.push_front(item);
+        }
+        self.room_at = Some(Instant::now() + ROOM_PAUSE);
+    }
+
+    /// The next that wait for room.
+    fn take_waiting(&mut self) -> Vec<Item> {
+        let (mut group, mut bytes) = (Vec::new(), 0);
+        while bytes < GROUP_BYTES_MAX
+            && let Some(item) = self.waiting.pop_front()
+        {
+            bytes += item.batch.bytes;
+            group.push(item);
+        }
+        self.bytes -= bytes;
+        if self.waiting.is_empty() {
+            self.room_at = None;
+        }
+        group
+    }
+
+    /// The next in the queue. What comes after one that waits for room does so, too.
+    fn take_items(&mut self) -> Vec<Item> {
+        let orders: BTreeSet<ContainerId> =
+            self.waiting.iter().filter_map(|item| item.batch.order).collect();
+        let (mut group, mut bytes) = (Vec::new(), 0);
+        while bytes < GROUP_BYTES_MAX
+            && let Some(item) = self.items.pop_front()
+        {
+            if item.batch.order.is_some_and(|id| orders.contains(&id)) {
+                self.waiting.push_back(item);
+            } else {
+                bytes += item.batch.bytes;
+                group.push(item);
+            }
+        }
+        self.bytes -= bytes;
+        if self.items.is_empty() {
+            self.urgent = false;
+            self.due = None;
+        }
+        group
+    }
 }
 
 impl Kv {
@@ -162,11 +226,17 @@ impl Kv {
     fn next_group(&self) -> Option<Vec<Item>> {
         let mut queue = self.queue.lock();
         loop {
+            if queue.looks_for_room() {
+                break;
+            }
             if queue.items.is_empty() {
                 if queue.end.is_some() {
                     return None;
                 }
-                self.work.wait(&mut queue);
+                match queue.room_at {
+                    Some(at) => _ = self.work.wait_until(&mut queue, at),
+                    None => self.work.wait(&mut queue),
+                }
             } else if queue.urgent || queue.end.is_some() || queue.bytes > QUEUE_BYTES_MAX {
                 break;
             } else if let Some(due) = queue.due
@@ -177,19 +247,10 @@ impl Kv {
                 break;
             }
         }
-        let mut group = Vec::new();
-        let mut bytes = 0;
-        while bytes < GROUP_BYTES_MAX
-            && let Some(item) = queue.items.pop_front()
-        {
-            bytes += item.batch.bytes;
-            group.push(item);
-        }
-        queue.bytes -= bytes;
-        if queue.items.is_empty() {
-            queue.urgent = false;
-            queue.due = None;
-        }
+        let group = match queue.looks_for_room() {
+            true => queue.take_waiting(),
+            false => queue.take_items(),
+        };
         drop(queue);
         self.room.notify_all();
         Some(group)
@@ -198,6 +259,10 @@ impl Kv {
     fn commit_group(&self, items: Vec<Item>) {
         let bytes = items.iter().map(|item| item.batch.bytes).sum();
         let admission = self.reserve.admit(bytes);
+        let items = match admission {
+            Admission::All => items,
+            Admission::DeletesOnly => self.put_back_waiting(items),
+        };
         let refused = self.refused(&items, admission);
         let kept = items.iter().zip(&refused).filter(|(_, refused)| !**refused);
         let result = self.apply(kept.map(|(item, _)| &item.batch));
@@ -216,6 +281,29 @@ impl Kv {
                 done(verdict);
             }
         }
+    }
+
+    /// Sets those aside that wait for room, unless the store is closing. Returns the others.
+    fn put_back_waiting(&self, items: Vec<Item>) -> Vec<Item> {
+        let mut queue = self.queue.lock();
+        if queue.end.is_some() {
+            return items;
+        }
+        let mut orders = BTreeSet::new();
+        let mut waits = |batch: &WriteBatch| {
+            let waits = batch.order.is_some_and(|id| orders.contains(&id))
+                || (batch.grows && batch.without_room == WithoutRoom::Waits);
+            if waits {
+                orders.extend(batch.order);
+            }
+            waits
+        };
+        let (waiting, others): (Vec<_>, Vec<_>) =
+            items.into_iter().partition(|item| waits(&item.batch));
+        if !waiting.is_empty() {
+            queue.put_back(waiting);
+        }
+        others
     }
 
     /// Which of the items there is no room for, or which build on one there was none for.
@@ -279,7 +367,8 @@ impl Kv {
     /// Refuses everything from now on, and all that waits.
     fn fail(&self, error: StoreError) {
         let mut queue = self.queue.lock();
-        let waiting = std::mem::take(&mut queue.items);
+        let mut waiting = std::mem::take(&mut queue.waiting);
+        waiting.append(&mut queue.items);
         queue.bytes = 0;
         queue.end = Some(End::Failed(error.clone()));
         drop(queue);

@@ -9,7 +9,7 @@ mod committer;
 pub(crate) mod key;
 
 pub(crate) use batch::Op;
-pub use batch::{Space, WriteBatch};
+pub use batch::{Space, WithoutRoom, WriteBatch};
 pub use committer::Done;
 
 use crate::disk::DiskFile;
@@ -35,7 +35,7 @@ pub(crate) struct Kv {
     db: RwLock<Option<Database>>,
     /// The table as of the last commit, if it was read since: to open it takes longer than to find a key in it.
     newest: RwLock<Option<Arc<Table>>>,
-    pub(crate) reserve: Reserve,
+    pub(crate) reserve: Arc<Reserve>,
     queue: Mutex<Queue>,
     work: Condvar,
     room: Condvar,
@@ -52,9 +52,11 @@ impl Kv {
         reserve: Reserve,
         cache_bytes: usize,
     ) -> Result<Self, String> {
+        let reserve = Arc::new(reserve);
+        let backend = FileBackend::new(file, Arc::clone(&reserve));
         let db = Database::builder()
             .set_cache_size(cache_bytes)
-            .create_with_backend(FileBackend::new(file))
+            .create_with_backend(backend)
             .map_err(|e| e.to_string())?;
         let txn = db.begin_write().map_err(|e| e.to_string())?;
         txn.open_table(TABLE).map_err(|e| e.to_string())?;

@@ -190,8 +190,10 @@ impl Object {
         if self.has_other_name(&body)? {
             return Err(StoreError::Named { inode: self.inode });
         }
-        if matches!(body.backing, Backing::None | Backing::Small) {
-            self.core.check_room(self.inode.container())?;
+        let is_new = matches!(body.backing, Backing::None | Backing::Small);
+        let let_in = is_new.then(|| self.core.let_in(self.inode.container()));
+        let _let_in = let_in.transpose()?;
+        if is_new {
             self.note_data_change(Goes::ToFile)?;
         }
         let file = self.open_for_write(&mut body, Goes::ToFile)?;

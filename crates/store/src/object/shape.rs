@@ -131,7 +131,7 @@ impl Object {
             return Ok(());
         }
         self.check_end(range.end)?;
-        self.core.check_room(self.inode.container())?;
+        let _let_in = self.core.let_in(self.inode.container())?;
         let mut body = self.body.write();
         self.check_live(&body)?;
         // Space can be promised in a file alone.

@@ -109,7 +109,7 @@ impl Object {
         }
         let range = ByteRange::with_len(offset, data.len() as u64);
         self.check_end(range.end)?;
-        self.core.check_room(self.inode.container())?;
+        let _let_in = self.core.let_in(self.inode.container())?;
         let mut body = self.body.write();
         self.check_live(&body)?;
         let bytes = Bytes {
@@ -140,7 +140,7 @@ impl Object {
             return Err(StoreError::Mismatch { inode, range });
         }
         self.check_end(range.end)?;
-        self.core.check_room(inode.container())?;
+        let _let_in = self.core.let_in(inode.container())?;
         let mut body = self.body.write();
         self.check_live(&body)?;
         // A copy of the map's part says what would be filled, and in which pieces.

@@ -1,8 +1,10 @@
 //! Objects on a disk that fails.
 
 use super::{Bench, C, inode, pattern, r};
-use crate::{Adopt, Space, StoreError, WriteBatch};
+use crate::{Adopt, Space, StoreError, WithoutRoom, WriteBatch};
 use perigee_types::ContainerId;
+use std::sync::mpsc;
+use std::time::Duration;
 
 #[test]
 fn a_failed_sync_makes_its_container_read_only_for_good() {
@@ -152,6 +154,70 @@ fn the_reserve_lets_keys_in_after_data_and_deletes_always() {
         bench.object(number).resize(5).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
+}
+
+/// Somebody may take what was free when a commit was let in.
+#[test]
+fn a_disk_that_fills_up_amid_a_commit_costs_the_reserve_and_not_the_engine() {
+    let bench = Bench::new();
+    let store = bench.store();
+    let mut put = WriteBatch::new();
+    put.put(Space::Log(C), b"a", b"1");
+    bench.disk.set(|faults| faults.keys_refused = 2);
+    store.commit(put).unwrap();
+    assert!(!store.has_room());
+    assert_eq!(bench.object(1).write(0, b"x"), Err(StoreError::NoSpace));
+    let found = store.get(Space::Log(C), b"a").unwrap();
+    assert_eq!(found.as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
+fn batches_that_wait_for_room_come_in_their_order_and_hold_nobody_else_up() {
+    let mut bench = Bench::new();
+    let (sender, receiver) = mpsc::channel();
+    let submit = |bench: &Bench, name: &'static str, without_room| {
+        let mut batch = WriteBatch::new();
+        // Each finds what the one before has left.
+        batch.put(Space::Log(C), b"last", name.as_bytes());
+        batch.keep_order(C);
+        batch.set_without_room(without_room);
+        let sender = sender.clone();
+        let done = Box::new(move |result| sender.send((name, result)).unwrap());
+        bench.store().submit(batch, done);
+    };
+    let last = |bench: &Bench| bench.store().get(Space::Log(C), b"last").unwrap();
+    bench.disk.set(|faults| faults.available = Some(0));
+    submit(&bench, "a", WithoutRoom::Waits);
+    submit(&bench, "b", WithoutRoom::Waits);
+    let other = ContainerId(C.0 + 1);
+    let mut put = WriteBatch::new();
+    put.put(Space::Log(other), b"a", b"1");
+    assert_eq!(bench.store().commit(put), Err(StoreError::NoSpace));
+    let mut delete = WriteBatch::new();
+    delete.delete(Space::Log(other), b"a");
+    bench.store().commit(delete).unwrap();
+    // It would not wait by itself.
+    submit(&bench, "c", WithoutRoom::Refused);
+    let early = receiver.recv_timeout(Duration::from_millis(250));
+    assert!(early.is_err(), "{early:?}");
+    assert_eq!(last(&bench), None);
+
+    bench.disk.set(|faults| faults.available = None);
+    for name in ["a", "b", "c"] {
+        let done = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(done, (name, Ok(())));
+    }
+    assert_eq!(last(&bench).as_deref(), Some(&b"c"[..]));
+
+    // A store that closes does not wait with them.
+    bench.disk.set(|faults| faults.available = Some(0));
+    submit(&bench, "d", WithoutRoom::Waits);
+    bench.close();
+    let done = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(done, ("d", Err(StoreError::NoSpace)));
+    bench.disk.set(|faults| faults.available = None);
+    bench.open();
+    assert_eq!(last(&bench).as_deref(), Some(&b"c"[..]));
 }
 
 /// A batch that says of an earlier one that it is on the disk must not get there without it.

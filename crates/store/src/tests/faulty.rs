@@ -32,6 +32,8 @@ pub(crate) struct Faults {
     pub(crate) syncs_left: Option<u32>,
     /// Bytes that object files still take.
     pub(crate) object_bytes_left: Option<u64>,
+    /// Writes of the engine that find no room before one does.
+    pub(crate) keys_refused: u32,
     /// What `space` answers.
     pub(crate) available: Option<u64>,
     /// Reads of object files fail with EIO.
@@ -59,6 +61,7 @@ struct FaultyFile {
     inner: Arc<dyn DiskFile>,
     id: u64,
     is_object: bool,
+    is_keys: bool,
     faults: Arc<Mutex<Faults>>,
 }
 
@@ -154,6 +157,7 @@ impl Disk for FaultyDisk {
             inner,
             id,
             is_object: path.components().any(|part| part.as_os_str() == "objects"),
+            is_keys: path.file_name().is_some_and(|name| name == "state.redb"),
             faults: Arc::clone(&self.faults),
         }))
     }
@@ -167,6 +171,7 @@ impl Disk for FaultyDisk {
             inner,
             id: number.inode,
             is_object: false,
+            is_keys: false,
             faults: Arc::clone(&self.faults),
         })))
     }
@@ -292,6 +297,13 @@ impl DiskFile for FaultyFile {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         let mut data = data;
+        if self.is_keys
+            && let refused = &mut self.faults.lock().keys_refused
+            && *refused > 0
+        {
+            *refused -= 1;
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
         if self.is_object
             && let Some(left) = &mut self.faults.lock().object_bytes_left
         {

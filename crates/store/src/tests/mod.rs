@@ -3,7 +3,7 @@
 mod crash;
 mod every_crash;
 mod fault;
-mod faulty;
+pub(crate) mod faulty;
 mod fuzz;
 mod keys;
 mod model;
