@@ -20,6 +20,8 @@ const READS: usize = 20;
 const READ_MAX: Duration = Duration::from_secs(10);
 const BLOCK: usize = 4_096;
 const BLOCKS: u64 = 512;
+/// A file that is as long keeps its container where it is while programs there have it open.
+const STAYS_LEN: usize = 128 << 10;
 
 /// A cluster in which node 1 owns a file, and each node has a mount.
 struct Stage {
@@ -34,6 +36,7 @@ impl Stage {
         let path = mounts[0].join("file");
         fs::write(&path, vec![0; BLOCK * BLOCKS as usize]).unwrap();
         File::open(&path).unwrap().sync_all().unwrap();
+        fs::write(mounts[0].join("stays"), vec![0; STAYS_LEN]).unwrap();
         assert_eq!(cluster.owner(&path).unwrap(), 1);
         Self { cluster, mounts }
     }
@@ -53,6 +56,9 @@ impl Stage {
 
     /// Has a host write the file until it holds the chunk.
     fn give(&mut self, host: usize, value: u8) -> File {
+        // On a busy machine the holder may write on before it has heard that it is one, which takes the chunk back: after a few
+        // of those the whole container would move.
+        let _stays = File::open(self.mounts[0].join("stays")).unwrap();
         let file = self.open(host);
         let path = self.file(host);
         wait::until("the chunk belongs to who writes it", LIMIT, || {
