@@ -66,6 +66,8 @@ pub(crate) enum Progress {
 pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) frame: Outgoing,
+    /// How many have no answer yet, this one among them.
+    pub(crate) open: usize,
     pub(crate) answer: oneshot::Receiver<Outcome>,
 }
 
@@ -97,7 +99,13 @@ impl Calls {
             request,
         };
         inner.open.insert(id, open);
-        Ok(Begun { id, frame, answer })
+        let open = inner.open.len();
+        Ok(Begun {
+            id,
+            frame,
+            open,
+            answer,
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -44,10 +44,24 @@ pub(crate) struct FrameReader {
 }
 
 pub(crate) struct FrameWriter {
-    socket: OwnedWriteHalf,
-    tls: Arc<Mutex<Connection>>,
+    wire: Wire,
     staged: Vec<u8>,
+}
+
+/// Where what is encrypted goes.
+#[derive(Clone)]
+pub(crate) struct Wire {
+    socket: Arc<OwnedWriteHalf>,
+    tls: Arc<Mutex<Connection>>,
     counters: Arc<PeerCounters>,
+}
+
+/// How much of what was to be sent the system has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    All,
+    /// The rest is to be flushed before anything else is sent.
+    InPart,
 }
 
 /// Joins a socket and its TLS session, after the handshake.
@@ -75,10 +89,12 @@ pub(crate) fn open(
     // frames that came in one segment with the end of the handshake
     reader.decrypt(0)?;
     let writer = FrameWriter {
-        socket: write,
-        tls,
+        wire: Wire {
+            socket: Arc::new(write),
+            tls,
+            counters,
+        },
         staged: Vec::new(),
-        counters,
     };
     Ok((reader, writer))
 }
@@ -261,6 +277,39 @@ impl FrameWriter {
         self.flush(patience).await
     }
 
+    /// The same without waiting: what the system does not take now stays.
+    pub(crate) fn send_now(
+        &mut self,
+        frames: &[Outgoing],
+        acknowledged: u64,
+    ) -> Result<Sent, Ended> {
+        let now = Instant::now();
+        self.staged.clear();
+        for frame in frames {
+            self.staged
+                .extend_from_slice(&frame.header(acknowledged, now));
+            for part in [&frame.body, &frame.payload] {
+                if part.len() <= COPIED_LEN_MAX {
+                    self.staged.extend_from_slice(part);
+                } else {
+                    self.seal_staged()?;
+                    self.seal(part)?;
+                }
+            }
+        }
+        self.seal_staged()?;
+        match self.wire.write_records() {
+            Ok(()) => Ok(Sent::All),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Sent::InPart),
+            Err(error) => Err(Ended::Io(error.kind())),
+        }
+    }
+
+    /// For [`Wire::say_goodbye`], whoever has the writer then.
+    pub(crate) fn wire(&self) -> Wire {
+        self.wire.clone()
+    }
+
     async fn append(&mut self, part: &[u8], patience: Duration) -> Result<(), Ended> {
         if part.len() <= COPIED_LEN_MAX {
             self.staged.extend_from_slice(part);
@@ -291,7 +340,7 @@ impl FrameWriter {
             return Ok(());
         }
         let pieces: Vec<IoSlice<'_>> = plain.chunks(PIECE_LEN).map(IoSlice::new).collect();
-        let mut tls = self.tls.lock();
+        let mut tls = self.wire.tls.lock();
         // without a limit of its buffer the session takes everything
         let taken = tls
             .writer()
@@ -306,13 +355,13 @@ impl FrameWriter {
     /// Hands everything that is encrypted to the system.
     pub(crate) async fn flush(&mut self, patience: Duration) -> Result<(), Ended> {
         loop {
-            let outcome = self.write_records();
+            let outcome = self.wire.write_records();
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(Ended::Io(error.kind())),
             }
-            match timeout(patience, self.socket.writable()).await {
+            match timeout(patience, self.wire.socket.writable()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(Ended::Io(error.kind())),
                 Err(_) => return Err(Ended::SlowReader),
@@ -320,6 +369,13 @@ impl FrameWriter {
         }
     }
 
+    /// As [`Wire::say_goodbye`].
+    pub(crate) fn say_goodbye(&self) {
+        self.wire.say_goodbye();
+    }
+}
+
+impl Wire {
     fn write_records(&self) -> io::Result<()> {
         let mut records = Records {
             socket: &self.socket,

@@ -2,64 +2,54 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, timeout_at};
 
-use crate::channel::FrameWriter;
 use crate::error::Ended;
 use crate::frame::{Frame, Kind};
 use crate::identity::PeerName;
-use crate::queue::{Outgoing, SendQueue, Taken};
+use crate::limits::Merging;
+use crate::queue::{Haste, Outgoing, SendQueue};
 use crate::shared::Shared;
 use crate::stats::PeerCounters;
 use perigee_proto::Priority;
 
+/// Calls under way of which each is written as it comes: one program's, with one that nobody waits for. Of more, some leave
+/// together.
+const FEW: usize = 2;
+
 /// What a side does with its frames as they leave.
-pub(crate) trait Leaving {
+pub(crate) trait Leaving: Send {
     /// A frame is about to be written; false drops it.
     fn before_sending(&self, frame: &Outgoing) -> bool;
     /// The watermark that the frames carry.
     fn watermark(&self) -> u64;
 }
 
-/// Writes what is queued until the connection fails.
-pub(crate) async fn write(
-    shared: &Shared,
-    queue: &SendQueue,
-    writer: &mut FrameWriter,
-    counters: &PeerCounters,
-    leaving: &impl Leaving,
-) -> Ended {
-    let limits = &shared.limits;
-    let mut batch = Vec::new();
+/// Who writes a call, or the answer to one, of so many that are under way on its connection.
+pub(crate) const fn haste(merging: Merging, under_way: usize) -> Haste {
+    match merging {
+        Merging::Adaptive if under_way <= FEW => Haste::Now,
+        Merging::Adaptive | Merging::Fixed(_) | Merging::Off => Haste::Company,
+    }
+}
+
+/// Writes what is queued until the connection fails, in so far as nobody else does: the queue's outlet is open.
+pub(crate) async fn write(shared: &Shared, queue: &SendQueue) -> Ended {
     loop {
-        let now = Instant::now();
-        match queue.take(shared.merging, limits.watermark_wait, now, &mut batch) {
-            Taken::Frames { waiting } => {
-                batch.retain(|frame| leaving.before_sending(frame));
-                if batch.is_empty() {
-                    continue;
-                }
-                counters.on_write(batch.len(), waiting);
-                let sent = writer.send(&batch, leaving.watermark(), limits.idle_timeout);
-                if let Err(ended) = sent.await {
-                    return ended;
-                }
-                batch.clear();
-                // those who were woken by the last answers queue their next calls before the next write: more leave
-                // together, and nobody waits when nobody else is ready
-                tokio::task::yield_now().await;
-            }
-            Taken::Until(until) => {
-                // either the time comes, or something more does: look again
-                _ = timeout_at(until.into(), queue.ready()).await;
-            }
-            Taken::Nothing => {
-                if let Err(ended) = writer.flush(limits.idle_timeout).await {
-                    return ended;
-                }
-                queue.ready().await;
-            }
+        let Some(mut open) = queue.outlet().take() else {
+            return Ended::Closed;
+        };
+        let until = match open.empty(queue, shared.merging, &shared.limits).await {
+            Ok(until) => until,
+            Err(ended) => return ended,
+        };
+        queue.outlet().put(open);
+        // who queued something meanwhile has said so
+        match until {
+            // either the time comes, or something more does: look again
+            Some(until) => _ = timeout_at(until.into(), queue.ready()).await,
+            None => queue.ready().await,
         }
     }
 }
@@ -72,7 +62,8 @@ pub(crate) async fn ping(shared: &Shared, queue: &SendQueue) -> Ended {
     loop {
         ticks.tick().await;
         let now = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        queue.push(Outgoing::new(Kind::Ping, Priority::Control, 0, now));
+        let ping = Outgoing::new(Kind::Ping, Priority::Control, 0, now);
+        queue.push(ping, Haste::Company);
     }
 }
 

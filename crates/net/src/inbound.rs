@@ -20,7 +20,8 @@ use crate::frame::{Frame, Kind};
 use crate::hello::{self, Hello, HelloAnswer, LaneName, Verdict, common_version};
 use crate::identity::{PeerName, Subject, subject_of};
 use crate::join;
-use crate::queue::{Outgoing, SendQueue};
+use crate::outlet;
+use crate::queue::{Haste, Outgoing, SendQueue};
 use crate::replies::{Admission, Outcome};
 use crate::service::Call;
 use crate::shared::Shared;
@@ -254,17 +255,20 @@ impl Door {
             seat: member.seat,
         };
         host.seat.replies.attach(Arc::clone(&host.queue));
-        let (mut reader, mut writer) = (member.reader, member.writer);
-        let (queue, counters) = (&host.queue, &host.counters);
+        let (mut reader, wire) = (member.reader, member.writer.wire());
+        let (queue, counters) = (&host.queue, Arc::clone(&host.counters));
+        let open = outlet::Open::new(member.writer, Box::new(Answers), counters);
+        queue.outlet().put(open);
         let ended = select! {
             ended = host.read(&mut reader) => ended,
-            ended = connection::write(shared, queue, &mut writer, counters, &Answers) => ended,
+            ended = connection::write(shared, queue) => ended,
             ended = connection::ping(shared, queue) => ended,
             ended = registered.cut() => ended,
             () = host.seat.replaced() => Ended::Replaced,
         };
         host.seat.replies.detach(&host.queue);
-        writer.say_goodbye();
+        queue.outlet().close();
+        wire.say_goodbye();
         ended
     }
 }
@@ -325,7 +329,7 @@ impl Host {
             Admission::Running => return,
             Admission::Answered(mut answer) => {
                 answer.charge = Some(budget.charge(answer.len()));
-                return self.queue.push(answer);
+                return self.queue.push(answer, Haste::Company);
             }
             Admission::Run => {}
         }
@@ -391,7 +395,8 @@ impl Running {
         if answer.body.len() > limits.body_max || answer.payload.len() > limits.payload_max {
             answer = Outcome::Fault(Fault::AnswerTooLarge).frame(self.id, self.priority);
         }
-        self.replies.finish(answer, charge, &self.budget);
+        let merging = self.shared.merging;
+        self.replies.finish(answer, charge, &self.budget, merging);
     }
 }
 

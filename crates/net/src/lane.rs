@@ -23,7 +23,8 @@ use crate::error::{CallError, ConnectError, Ended};
 use crate::frame::Kind;
 use crate::hello::{self, Hello, HelloAnswer, LaneName};
 use crate::identity::{PeerName, Serial, subject_of};
-use crate::queue::{Outgoing, SendQueue};
+use crate::outlet;
+use crate::queue::{Haste, Outgoing, SendQueue};
 use crate::service::{Answer, Call, CallOptions};
 use crate::shared::Shared;
 use crate::stats::PeerCounters;
@@ -34,7 +35,7 @@ pub(crate) struct Lane {
     peer: PeerName,
     name: LaneName,
     queue: SendQueue,
-    calls: Calls,
+    calls: Arc<Calls>,
     state: Mutex<State>,
     address_changed: Notify,
     counters: Arc<PeerCounters>,
@@ -63,7 +64,7 @@ impl Lane {
             shared,
             peer,
             name,
-            calls: Calls::default(),
+            calls: Arc::default(),
             state: Mutex::new(State::Idle),
             address_changed: Notify::new(),
         })
@@ -98,7 +99,7 @@ impl Lane {
         if !self.is_connected() && self.queue.is_empty() {
             // Its answer measures nothing: it may wait for long before it leaves.
             let ping = Outgoing::new(Kind::Ping, Priority::Control, 0, u64::MAX);
-            self.queue.push(ping);
+            self.queue.push(ping, Haste::Company);
         }
     }
 
@@ -116,12 +117,13 @@ impl Lane {
             id: begun.id,
             priority: options.priority,
         };
+        let haste = connection::haste(self.shared.merging, begun.open);
         let (frame, mut answer) = (begun.frame, begun.answer);
         let waiting = async {
             select! {
                 biased;
                 early = &mut answer => return early,
-                () = self.queue.push_when_room(frame) => {}
+                () = self.queue.push_when_room(frame, haste) => {}
             }
             answer.await
         };
@@ -254,7 +256,7 @@ impl Lane {
             })
     }
 
-    async fn serve(&self, mut opened: Opened) {
+    async fn serve(&self, opened: Opened) {
         let incarnation = opened.incarnation;
         let registered = self.shared.register(self.peer, opened.serial);
         *self.state.lock() = State::Connected;
@@ -264,18 +266,23 @@ impl Lane {
             .fetch_add(repeats.len() as u64, Relaxed);
         self.queue.push_front(repeats.into_iter());
         let leaving = LeavingCalls {
-            calls: &self.calls,
+            calls: Arc::clone(&self.calls),
             incarnation,
         };
-        let (queue, counters) = (&self.queue, &self.counters);
+        let (mut reader, wire) = (opened.reader, opened.writer.wire());
+        let (queue, counters) = (&self.queue, Arc::clone(&self.counters));
+        let open = outlet::Open::new(opened.writer, Box::new(leaving), counters);
+        queue.outlet().put(open);
         let ended = select! {
-            ended = self.read(&mut opened.reader) => ended,
-            ended = connection::write(&self.shared, queue, &mut opened.writer, counters, &leaving) => ended,
+            ended = self.read(&mut reader) => ended,
+            ended = connection::write(&self.shared, queue) => ended,
             ended = connection::ping(&self.shared, queue) => ended,
             ended = registered.cut() => ended,
             () = self.shared.stopped() => Ended::Shutdown,
         };
-        opened.writer.say_goodbye();
+        // from here on nothing is sent by anybody
+        queue.outlet().close();
+        wire.say_goodbye();
         *self.state.lock() = State::Idle;
         self.shared.on_end(self.peer, &ended);
         // what belongs to this connection goes with it; calls that are still queued were not sent, and repeats will be
@@ -316,12 +323,12 @@ impl Lane {
     }
 }
 
-struct LeavingCalls<'a> {
-    calls: &'a Calls,
+struct LeavingCalls {
+    calls: Arc<Calls>,
     incarnation: u64,
 }
 
-impl Leaving for LeavingCalls<'_> {
+impl Leaving for LeavingCalls {
     fn before_sending(&self, frame: &Outgoing) -> bool {
         frame.kind != Kind::Call || self.calls.before_sending(frame.id, self.incarnation)
     }
@@ -349,7 +356,7 @@ impl GiveUp<'_> {
             Progress::Sent => {
                 if matches!(*self.lane.state.lock(), State::Connected) {
                     let cancel = Outgoing::new(Kind::Cancel, self.priority, 0, self.id);
-                    self.lane.queue.push(cancel);
+                    self.lane.queue.push(cancel, Haste::Company);
                 }
             }
         }

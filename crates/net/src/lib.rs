@@ -40,6 +40,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod audit;
+pub mod begun;
 mod budget;
 mod callers;
 mod calls;
@@ -56,6 +57,7 @@ mod join;
 mod lane;
 mod limits;
 pub mod network;
+mod outlet;
 mod queue;
 mod replies;
 pub mod service;

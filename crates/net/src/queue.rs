@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::budget::Charge;
 use crate::frame::{HEADER_LEN, Header, Kind, content_checksum, rank};
 use crate::limits::Merging;
+use crate::outlet::{Left, Outlet};
 
 /// Bytes of merged frames in one write: at this length a system call's fixed cost is below a hundredth of the copying
 /// (PHYSICS: about 1 µs against 100 µs), and the buffer still fits a core's second-level cache.
@@ -21,6 +22,8 @@ pub(crate) const WRITE_LEN_MAX: usize = 256 << 10;
 /// Beyond so many bytes of waiting control frames no pong is added: a peer that sends pings and reads nothing costs no
 /// memory, and one that is busy gets other bytes as a sign of life.
 const PONG_BEHIND_MAX: usize = 64 << 10;
+/// A longer frame is left to the connection's task: to encrypt it takes longer than to wake that.
+const NOW_LEN_MAX: usize = 32 << 10;
 /// One frame in so many comes from the least urgent class.
 const TURNS: u32 = 16;
 
@@ -98,6 +101,15 @@ impl Outgoing {
     }
 }
 
+/// Who is to write a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// The connection's task, when it comes to it: others may leave together with it.
+    Company,
+    /// This thread, unless something else waits or is being written: nobody is about to queue another one.
+    Now,
+}
+
 /// What the writer shall do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
@@ -117,6 +129,7 @@ pub(crate) struct SendQueue {
     ready: Notify,
     /// Something was taken.
     room: Notify,
+    outlet: Outlet,
 }
 
 #[derive(Debug, Default)]
@@ -137,7 +150,13 @@ impl SendQueue {
             bytes_max,
             ready: Notify::new(),
             room: Notify::new(),
+            outlet: Outlet::default(),
         }
+    }
+
+    /// Where what is queued leaves.
+    pub(crate) const fn outlet(&self) -> &Outlet {
+        &self.outlet
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -149,9 +168,23 @@ impl SendQueue {
     }
 
     /// Queues a frame whose bytes are bounded elsewhere.
-    pub(crate) fn push(&self, frame: Outgoing) {
-        self.inner.lock().push(frame);
-        self.ready.notify_one();
+    pub(crate) fn push(&self, frame: Outgoing, haste: Haste) {
+        let mut inner = self.inner.lock();
+        let haste = inner.haste(&frame, haste);
+        inner.push(frame);
+        drop(inner);
+        self.see_off(haste);
+    }
+
+    /// Sees to it that what was queued is written.
+    fn see_off(&self, haste: Haste) {
+        let left = match haste {
+            Haste::Now => self.outlet.write_now(self),
+            Haste::Company => Left::No,
+        };
+        if left == Left::No {
+            self.ready.notify_one();
+        }
     }
 
     /// Queues the answer to a ping, unless much waits before it.
@@ -167,15 +200,16 @@ impl SendQueue {
     }
 
     /// Queues a frame if its priority has room, or nothing of it waits; gives it back otherwise.
-    fn try_push(&self, frame: Outgoing) -> Result<(), Outgoing> {
+    fn try_push(&self, frame: Outgoing, haste: Haste) -> Result<(), Outgoing> {
         let mut inner = self.inner.lock();
         let used = inner.bytes[rank(frame.priority)];
         if used > 0 && used + frame.len() > self.bytes_max {
             return Err(frame);
         }
+        let haste = inner.haste(&frame, haste);
         inner.push(frame);
         drop(inner);
-        self.ready.notify_one();
+        self.see_off(haste);
         Ok(())
     }
 
@@ -244,13 +278,13 @@ impl SendQueue {
     ///
     /// # Cancel safety
     /// Dropping the future drops the frame.
-    pub(crate) async fn push_when_room(&self, mut frame: Outgoing) {
+    pub(crate) async fn push_when_room(&self, mut frame: Outgoing, haste: Haste) {
         loop {
             let room = self.room.notified();
             tokio::pin!(room);
             // from here on no room that is made is missed
             room.as_mut().enable();
-            match self.try_push(frame) {
+            match self.try_push(frame, haste) {
                 Ok(()) => return,
                 Err(back) => frame = back,
             }
@@ -301,6 +335,15 @@ impl SendQueue {
 }
 
 impl Inner {
+    /// Who is to write a frame that is about to be queued.
+    fn haste(&self, frame: &Outgoing, wanted: Haste) -> Haste {
+        if self.frames == 0 && frame.len() <= NOW_LEN_MAX {
+            wanted
+        } else {
+            Haste::Company
+        }
+    }
+
     fn push(&mut self, frame: Outgoing) {
         let class = rank(frame.priority);
         self.bytes[class] += frame.len();
@@ -379,10 +422,13 @@ mod tests {
     fn urgent_frames_overtake_and_no_class_starves() {
         let queue = SendQueue::new(1 << 20);
         for id in 0..40 {
-            queue.push(frame(Kind::Cast, Priority::Meta, id, 0));
+            queue.push(frame(Kind::Cast, Priority::Meta, id, 0), Haste::Company);
         }
-        queue.push(frame(Kind::Cast, Priority::Background, 100, 0));
-        queue.push(frame(Kind::Cast, Priority::Control, 200, 0));
+        queue.push(
+            frame(Kind::Cast, Priority::Background, 100, 0),
+            Haste::Company,
+        );
+        queue.push(frame(Kind::Cast, Priority::Control, 200, 0), Haste::Company);
         let (_, ids) = take(&queue, Merging::Adaptive, Instant::now());
         assert_eq!(ids[0], 200);
         assert_eq!(ids.iter().position(|id| *id == 100), Some(15));
@@ -392,15 +438,21 @@ mod tests {
     #[test]
     fn a_long_frame_leaves_alone() {
         let queue = SendQueue::new(8 << 20);
-        queue.push(frame(Kind::Call, Priority::Data, 1, 1 << 20));
-        queue.push(frame(Kind::Call, Priority::Data, 2, 10));
-        queue.push(frame(Kind::Call, Priority::Data, 3, 1 << 20));
+        queue.push(
+            frame(Kind::Call, Priority::Data, 1, 1 << 20),
+            Haste::Company,
+        );
+        queue.push(frame(Kind::Call, Priority::Data, 2, 10), Haste::Company);
+        queue.push(
+            frame(Kind::Call, Priority::Data, 3, 1 << 20),
+            Haste::Company,
+        );
         let now = Instant::now();
         assert_eq!(
             take(&queue, Merging::Adaptive, now),
             (Taken::Frames { waiting: 3 }, vec![1])
         );
-        queue.push(frame(Kind::Call, Priority::Control, 4, 10));
+        queue.push(frame(Kind::Call, Priority::Control, 4, 10), Haste::Company);
         assert_eq!(
             take(&queue, Merging::Adaptive, now),
             (Taken::Frames { waiting: 3 }, vec![4, 2])
@@ -418,15 +470,15 @@ mod tests {
     #[test]
     fn the_watermark_waits_for_its_number_or_its_time() {
         let queue = SendQueue::new(1 << 20);
-        queue.push(frame(Kind::Call, Priority::Meta, 1, 0));
-        queue.push(frame(Kind::Call, Priority::Meta, 2, 0));
+        queue.push(frame(Kind::Call, Priority::Meta, 1, 0), Haste::Company);
+        queue.push(frame(Kind::Call, Priority::Meta, 2, 0), Haste::Company);
         let early = Instant::now();
         let (taken, ids) = take(&queue, Merging::Fixed(3), early - Duration::from_secs(1));
         assert!(matches!(taken, Taken::Until(_)) && ids.is_empty());
         let late = early + Duration::from_millis(2);
         assert_eq!(take(&queue, Merging::Fixed(3), late).1, [1, 2]);
         for id in 3..8 {
-            queue.push(frame(Kind::Call, Priority::Meta, id, 0));
+            queue.push(frame(Kind::Call, Priority::Meta, id, 0), Haste::Company);
         }
         assert_eq!(take(&queue, Merging::Fixed(3), early).1, [3, 4, 5]);
     }
@@ -434,8 +486,8 @@ mod tests {
     #[test]
     fn without_merging_each_frame_leaves_alone() {
         let queue = SendQueue::new(1 << 20);
-        queue.push(frame(Kind::Call, Priority::Meta, 1, 0));
-        queue.push(frame(Kind::Call, Priority::Meta, 2, 0));
+        queue.push(frame(Kind::Call, Priority::Meta, 1, 0), Haste::Company);
+        queue.push(frame(Kind::Call, Priority::Meta, 2, 0), Haste::Company);
         assert_eq!(take(&queue, Merging::Off, Instant::now()).1, [1]);
         assert_eq!(take(&queue, Merging::Off, Instant::now()).1, [2]);
     }
@@ -445,19 +497,19 @@ mod tests {
         let queue = SendQueue::new(3 * HEADER_LEN);
         assert!(
             queue
-                .try_push(frame(Kind::Call, Priority::Meta, 1, 0))
+                .try_push(frame(Kind::Call, Priority::Meta, 1, 0), Haste::Company)
                 .is_ok()
         );
         assert_eq!(queue.push_cast(frame(Kind::Cast, Priority::Meta, 2, 0)), 0);
         assert_eq!(queue.push_cast(frame(Kind::Cast, Priority::Meta, 3, 0)), 0);
         assert!(
             queue
-                .try_push(frame(Kind::Call, Priority::Meta, 4, 0))
+                .try_push(frame(Kind::Call, Priority::Meta, 4, 0), Haste::Company)
                 .is_err()
         );
         assert!(
             queue
-                .try_push(frame(Kind::Call, Priority::Control, 5, 0))
+                .try_push(frame(Kind::Call, Priority::Control, 5, 0), Haste::Company)
                 .is_ok()
         );
         assert_eq!(queue.push_cast(frame(Kind::Cast, Priority::Meta, 6, 0)), 1);
@@ -482,14 +534,14 @@ mod tests {
         let queue = SendQueue::new(HEADER_LEN);
         assert!(
             queue
-                .try_push(frame(Kind::Call, Priority::Meta, 1, 0))
+                .try_push(frame(Kind::Call, Priority::Meta, 1, 0), Haste::Company)
                 .is_ok()
         );
         assert!(queue.withdraw(Priority::Meta, 1));
         assert!(!queue.withdraw(Priority::Meta, 1));
         assert!(
             queue
-                .try_push(frame(Kind::Call, Priority::Meta, 2, 0))
+                .try_push(frame(Kind::Call, Priority::Meta, 2, 0), Haste::Company)
                 .is_ok()
         );
     }
@@ -497,7 +549,7 @@ mod tests {
     #[test]
     fn repeats_come_first_and_in_order() {
         let queue = SendQueue::new(1 << 20);
-        queue.push(frame(Kind::Call, Priority::Meta, 5, 0));
+        queue.push(frame(Kind::Call, Priority::Meta, 5, 0), Haste::Company);
         let repeats = [3, 4].map(|id| frame(Kind::Call, Priority::Meta, id, 0));
         queue.push_front(repeats.into_iter());
         assert_eq!(take(&queue, Merging::Adaptive, Instant::now()).1, [3, 4, 5]);

@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::budget::{Budget, Charge};
+use crate::connection;
 use crate::error::{Fault, Refusal};
 use crate::frame::{FLAG_FAULT, FLAG_REFUSED, Kind};
+use crate::limits::Merging;
 use crate::queue::{Outgoing, SendQueue};
 use crate::service::Answer;
 
@@ -32,6 +34,8 @@ struct Inner {
     /// Ids in the order in which they were answered; some may be gone since.
     answered: VecDeque<u64>,
     bytes: usize,
+    /// Calls that run.
+    running: usize,
     /// Where answers go; `None` while the peer is not connected.
     link: Option<Arc<SendQueue>>,
 }
@@ -117,14 +121,24 @@ impl Replies {
             None => {}
         }
         inner.entries.insert(id, Entry::Running);
+        inner.running += 1;
         inner.forget_beyond(IDS_MAX);
         Admission::Run
     }
 
     /// A call has run. Its answer is kept for repeats, and sent if the peer is connected; until it is written it counts
     /// against the peer's budget, in the place of `request`.
-    pub(crate) fn finish(&self, answer: Outgoing, request: Charge, budget: &Arc<Budget>) {
+    /// `merging`: of this process's connections.
+    pub(crate) fn finish(
+        &self,
+        answer: Outgoing,
+        request: Charge,
+        budget: &Arc<Budget>,
+        merging: Merging,
+    ) {
         let mut inner = self.inner.lock();
+        let haste = connection::haste(merging, inner.running);
+        inner.running = inner.running.saturating_sub(1);
         let Some(entry) = inner.entries.get_mut(&answer.id) else {
             return; // confirmed as done: the caller gave it up
         };
@@ -141,7 +155,7 @@ impl Replies {
         if let Some(link) = link {
             let mut answer = answer;
             answer.charge = Some(budget.charge(answer.len()));
-            link.push(answer);
+            link.push(answer, haste);
         }
         // released only now, so that the budget never looks free in between
         drop(request);
@@ -251,7 +265,7 @@ mod tests {
             };
             let frame = Outcome::Answered(answer).frame(id, Priority::Meta);
             self.replies
-                .finish(frame, self.budget.charge(1), &self.budget);
+                .finish(frame, self.budget.charge(1), &self.budget, Merging::Off);
         }
     }
 

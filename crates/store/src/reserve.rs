@@ -52,7 +52,9 @@ pub(crate) struct Reserve {
 /// A data write was let in; the reserve is not given up before it has ended.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct LetIn<'a>(#[expect(dead_code, reason = "held until the write has ended")] RwLockReadGuard<'a, ()>);
+pub(crate) struct LetIn<'a>(
+    #[expect(dead_code, reason = "held until the write has ended")] RwLockReadGuard<'a, ()>,
+);
 
 impl Reserve {
     /// Makes or finds the reserve file of a store. `None` takes 1 % of the disk within the bounds above.
@@ -145,7 +147,9 @@ impl Reserve {
         }
         let let_in = self.data.try_write_for(WRITES_MAX);
         if let_in.is_none() {
-            warn!("disk is full, and data writes do not end: they may take the room that is for records");
+            warn!(
+                "disk is full, and data writes do not end: they may take the room that is for records"
+            );
         }
         match self
             .file
@@ -186,7 +190,9 @@ mod tests {
         std::thread::scope(|threads| {
             threads.spawn(move || {
                 let admission = reserve.admit(0);
-                sender.send((admission, reserve.file.blocks().unwrap())).unwrap();
+                sender
+                    .send((admission, reserve.file.blocks().unwrap()))
+                    .unwrap();
             });
             let early = receiver.recv_timeout(WRITES_MAX / 4);
             assert!(early.is_err(), "{early:?}");

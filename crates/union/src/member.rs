@@ -655,12 +655,10 @@ impl Union {
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> Result<Performed, Errno> + Send + 'static,
     ) -> Answer {
-        let done = tokio::task::spawn_blocking(move || work(&self)).await;
+        let done = tokio::task::block_in_place(|| work(&self));
         let (outcome, payload): (Outcome, Bytes) = match done {
-            Ok(Ok((done, bytes, above))) => (Ok((done, above)), bytes),
-            Ok(Err(errno)) => (Err(errno), Bytes::new()),
-            // It has panicked, and that is logged.
-            Err(_) => (Err(Errno::EIO), Bytes::new()),
+            Ok((done, bytes, above)) => (Ok((done, above)), bytes),
+            Err(errno) => (Err(errno), Bytes::new()),
         };
         Answer {
             body: encode(&outcome).into(),

@@ -29,6 +29,7 @@ use parking_lot::Mutex;
 use perigee_client::fs::Done;
 use perigee_meta::stripe::Cuts;
 use perigee_meta::{Attr, NewNode, Op, Reply};
+use perigee_net::begun::spawn_begun;
 use perigee_proto::message::file::{self, HeldChunk};
 use perigee_proto::message::session::Execute;
 use perigee_replica::work::Done as What;
@@ -226,7 +227,21 @@ impl Router {
         }
     }
 
+    /// From where nothing is held that the owner, if it is this node after all, may want.
+    fn route_now(&self, request: Request, done: Done<(Reply, Duration)>) {
+        spawn_begun(&self.env.runtime, self.routing(request, done));
+    }
+
     fn route_later(&self, request: Request, done: Done<(Reply, Duration)>) {
+        self.env.runtime.spawn(self.routing(request, done));
+    }
+
+    /// Asks the owner, wherever it is.
+    fn routing(
+        &self,
+        request: Request,
+        done: Done<(Reply, Duration)>,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let (id, what) = (
             container_of(&request.operation),
             what_of(&request.operation),
@@ -238,7 +253,7 @@ impl Router {
             // Other programs here may see it before it is answered.
             env.sessions.ask_again(request.session, inode);
         }
-        self.env.runtime.spawn(async move {
+        async move {
             let result = Self::route(&env, &request).await;
             if result.is_err() {
                 env.sessions
@@ -258,7 +273,7 @@ impl Router {
                 container.freshen_held(reply);
             }
             done(plain(result));
-        });
+        }
     }
 
     fn me(&self) -> Option<Arc<Self>> {
@@ -273,7 +288,7 @@ impl Router {
             if let Some(answer) = self.near_answer(session, &request.operation) {
                 return done(answer);
             }
-            return self.route_later(request, done);
+            return self.route_now(request, done);
         };
         let again = request.clone();
         let (me, asked) = (self.me(), container.clone());

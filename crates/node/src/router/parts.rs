@@ -10,6 +10,7 @@ use crate::search::at_owner;
 use bytes::Bytes;
 use perigee_client::fs::Done;
 use perigee_meta::stripe::Cuts;
+use perigee_net::begun::spawn_begun;
 use perigee_proto::message::file;
 use perigee_proto::message::session::CONTENT_MAX;
 use perigee_replica::work::Done as What;
@@ -40,10 +41,9 @@ impl Router {
         }
         let env = self.env.clone();
         let elsewhere = move |done: Done<Bytes>| {
-            let runtime = env.runtime.clone();
             let heat = env.heats.of(id);
             heat.note(Served::Asked, What::Read, u64::from(len));
-            runtime.spawn(async move {
+            async move {
                 let reading = Reading {
                     session,
                     inode,
@@ -58,8 +58,9 @@ impl Router {
                     env.sessions.read_small(session);
                 }
                 done(read.map_err(errno));
-            });
+            }
         };
+        let runtime = self.env.runtime.clone();
         match container {
             Some(container) if container.owned().is_some() => {
                 let asked = container.clone();
@@ -77,10 +78,10 @@ impl Router {
                                 done(Ok(read.bytes));
                             }
                             Err(Failed::Errno(errno)) => done(Err(errno)),
-                            Err(Failed::Elsewhere(_)) => elsewhere(done),
+                            Err(Failed::Elsewhere(_)) => _ = runtime.spawn(elsewhere(done)),
                         },
                         Err(Failed::Errno(errno)) => done(Err(errno)),
-                        Err(Failed::Elsewhere(_)) => elsewhere(done),
+                        Err(Failed::Elsewhere(_)) => _ = runtime.spawn(elsewhere(done)),
                     }),
                 );
             }
@@ -104,7 +105,7 @@ impl Router {
                         container.heat.note(Served::Here, What::Read, len);
                         done(Ok(bytes));
                     }
-                    None => elsewhere(done),
+                    None => spawn_begun(&self.env.runtime, elsewhere(done)),
                 }
             }
             // No chunk of a column is ever lent.
@@ -128,10 +129,10 @@ impl Router {
                 };
                 match copy {
                     Some(bytes) => done(Ok(bytes)),
-                    None => elsewhere(done),
+                    None => spawn_begun(&self.env.runtime, elsewhere(done)),
                 }
             }
-            Some(_) | None => elsewhere(done),
+            Some(_) | None => spawn_begun(&self.env.runtime, elsewhere(done)),
         }
     }
 
@@ -198,7 +199,7 @@ impl Router {
         {
             return self.write_behind(op, write, range, data, done);
         }
-        self.env.runtime.spawn(async move {
+        spawn_begun(&self.env.runtime, async move {
             env.behind.settle(inode).await;
             let wrote = match asks_as_holder {
                 Some(container) => Self::write_with_right(&env, &container, op, write, data).await,

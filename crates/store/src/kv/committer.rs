@@ -94,8 +94,11 @@ impl Queue {
 
     /// The next in the queue. What comes after one that waits for room does so, too.
     fn take_items(&mut self) -> Vec<Item> {
-        let orders: BTreeSet<ContainerId> =
-            self.waiting.iter().filter_map(|item| item.batch.order).collect();
+        let orders: BTreeSet<ContainerId> = self
+            .waiting
+            .iter()
+            .filter_map(|item| item.batch.order)
+            .collect();
         let (mut group, mut bytes) = (Vec::new(), 0);
         while bytes < GROUP_BYTES_MAX
             && let Some(item) = self.items.pop_front()

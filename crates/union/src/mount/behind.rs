@@ -7,6 +7,7 @@ use crate::member::Union;
 use crate::wire::{BranchId, Done, FileId, FileOp, Stat};
 use bytes::BytesMut;
 use parking_lot::Mutex;
+use perigee_net::begun::begin;
 use perigee_types::{ByteRange, Errno};
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -158,13 +159,18 @@ impl Writer {
         };
         state.on_way.push(one);
         let (me, to) = (Arc::clone(self), Arc::clone(union));
-        union.runtime.spawn(async move {
+        let len = gathered.bytes.len() as u64;
+        let write = async move {
             let op = FileOp::Write {
                 offset: Some(one.range.start),
             };
-            let len = gathered.bytes.len() as u64;
             let bytes = gathered.bytes.freeze();
             let done = to.within(branch, gathered.file, op, bytes).await;
+            (to, done)
+        };
+        let written = begin(&union.runtime, write);
+        union.runtime.spawn(async move {
+            let (to, done) = written.end().await;
             let state = &mut *me.state.lock();
             state.bytes -= len;
             state.on_way.retain(|other| *other != one);

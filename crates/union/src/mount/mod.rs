@@ -32,12 +32,12 @@ use perigee_client::fs::{
     NewNode, OpenFlags, Opened, RenameMode, Seek, SetAttr, Space, Token,
 };
 use perigee_meta::stripe::Layout;
+use perigee_net::begun::spawn_begun;
 use perigee_types::{ByteRange, Errno, InodeId, WallTime};
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long what file systems say of their space is kept.
@@ -104,13 +104,11 @@ impl Mount {
         let Some(me) = self.me.upgrade() else {
             return done(Err(Errno::EIO));
         };
-        let _entered = self.union.runtime.enter();
-        let operation = operation(me);
-        let mut whole = Box::pin(async move { done(operation.await) });
-        let mut nobody = Context::from_waker(Waker::noop());
-        if whole.as_mut().poll(&mut nobody).is_pending() {
-            self.union.runtime.spawn(whole);
-        }
+        let operation = {
+            let _entered = self.union.runtime.enter();
+            operation(me)
+        };
+        spawn_begun(&self.union.runtime, async move { done(operation.await) });
     }
 
     fn number(&self) -> u64 {
