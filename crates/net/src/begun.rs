@@ -1,7 +1,9 @@
 //! Work that begins where it is asked for: what it sends leaves on the calling thread, and only what waits for an answer
 //! goes to the runtime. To wake one of its threads first may take longer than a near peer takes to answer.
 
+use std::any::Any;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
@@ -12,6 +14,8 @@ pub enum Begun<F: Future> {
     Done(F::Output),
     /// It waits: somebody has to go on with it.
     Waits(Pin<Box<F>>),
+    /// It has panicked, which is the affair of who goes on with it.
+    Panicked(Box<dyn Any + Send>),
 }
 
 /// Runs `work` on this thread until it waits for the first time. The caller holds no lock that `work` may want.
@@ -19,9 +23,13 @@ pub fn begin<F: Future>(runtime: &Handle, work: F) -> Begun<F> {
     let _entered = runtime.enter();
     let mut work = Box::pin(work);
     // Nobody is woken: who goes on with it asks again.
-    match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => Begun::Done(done),
-        Poll::Pending => Begun::Waits(work),
+    let mut nobody = Context::from_waker(Waker::noop());
+    // Work that has panicked is not looked at again.
+    let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut nobody)));
+    match polled {
+        Ok(Poll::Ready(done)) => Begun::Done(done),
+        Ok(Poll::Pending) => Begun::Waits(work),
+        Err(panic) => Begun::Panicked(panic),
     }
 }
 
@@ -33,6 +41,8 @@ where
     match begin(runtime, work) {
         Begun::Done(()) => {}
         Begun::Waits(rest) => _ = runtime.spawn(rest),
+        // As in a task, it was said, and ends nothing else.
+        Begun::Panicked(_) => {}
     }
 }
 
@@ -42,6 +52,7 @@ impl<F: Future> Begun<F> {
         match self {
             Self::Done(done) => done,
             Self::Waits(rest) => rest.await,
+            Self::Panicked(panic) => resume_unwind(panic),
         }
     }
 }
@@ -51,6 +62,7 @@ impl<F: Future> std::fmt::Debug for Begun<F> {
         f.write_str(match self {
             Self::Done(_) => "Done",
             Self::Waits(_) => "Waits",
+            Self::Panicked(_) => "Panicked",
         })
     }
 }
@@ -78,6 +90,20 @@ mod tests {
         assert_eq!(told.try_recv().unwrap(), thread::current().id());
         go_on.send(()).unwrap();
         assert_ne!(told.blocking_recv().unwrap(), thread::current().id());
+    }
+
+    #[test]
+    fn a_panic_is_the_works_and_not_its_callers() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
+        let (alive, mut gone) = mpsc::unbounded_channel::<()>();
+        spawn_begun(runtime.handle(), async move {
+            let _alive = alive;
+            panic!("as it is to be");
+        });
+        assert_eq!(gone.blocking_recv(), None);
     }
 
     #[test]

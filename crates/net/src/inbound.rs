@@ -103,8 +103,10 @@ impl Door {
         tokio::spawn(async move {
             let shared = &door.shared;
             select! {
-                () = shared.stopped() => {}
+                // first, so that an open connection is closed properly
+                biased;
                 () = door.host(socket, address, handshake) => {}
+                () = shared.stopped() => {}
             }
             drop(inside);
         });
@@ -254,22 +256,39 @@ impl Door {
             counters: shared.counters.peer(peer),
             seat: member.seat,
         };
-        host.seat.replies.attach(Arc::clone(&host.queue));
         let (mut reader, wire) = (member.reader, member.writer.wire());
         let (queue, counters) = (&host.queue, Arc::clone(&host.counters));
         let open = outlet::Open::new(member.writer, Box::new(Answers), counters);
         queue.outlet().put(open);
+        let attached = Attached::new(&host);
         let ended = select! {
             ended = host.read(&mut reader) => ended,
             ended = connection::write(shared, queue) => ended,
             ended = connection::ping(shared, queue) => ended,
             ended = registered.cut() => ended,
             () = host.seat.replaced() => Ended::Replaced,
+            () = shared.stopped() => Ended::Shutdown,
         };
-        host.seat.replies.detach(&host.queue);
-        queue.outlet().close();
+        drop(attached);
         wire.say_goodbye();
         ended
+    }
+}
+
+/// Answers go to a connection, for as long as this is there: also when the service has panicked.
+struct Attached<'a>(&'a Host);
+
+impl<'a> Attached<'a> {
+    fn new(host: &'a Host) -> Self {
+        host.seat.replies.attach(Arc::clone(&host.queue));
+        Self(host)
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        self.0.seat.replies.detach(&self.0.queue);
+        self.0.queue.outlet().close();
     }
 }
 

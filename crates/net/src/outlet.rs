@@ -113,6 +113,10 @@ impl Outlet {
         let Some(open) = place.as_mut().filter(|open| open.failed.is_none()) else {
             return Left::No;
         };
+        // others may have queued something since
+        if !queue.is_short() {
+            return Left::No;
+        }
         let (mut batch, now) = (Vec::new(), Instant::now());
         let taken = queue.take(Merging::Adaptive, Duration::ZERO, now, &mut batch);
         let Taken::Frames { waiting } = taken else {

@@ -167,6 +167,11 @@ impl SendQueue {
         self.inner.lock().frames == 0
     }
 
+    /// Whether what waits is little enough for whoever queued it to write.
+    pub(crate) fn is_short(&self) -> bool {
+        self.bytes() <= NOW_LEN_MAX
+    }
+
     /// Queues a frame whose bytes are bounded elsewhere.
     pub(crate) fn push(&self, frame: Outgoing, haste: Haste) {
         let mut inner = self.inner.lock();

@@ -54,6 +54,12 @@ impl ChainView {
         self.chain.contains(&node)
     }
 
+    /// Whether `node` is the only member.
+    #[must_use]
+    pub fn is_alone(&self, node: NodeId) -> bool {
+        self.chain == [node]
+    }
+
     /// The view of the next epoch with these members.
     #[must_use]
     pub fn successor(&self, chain: Vec<NodeId>) -> Self {

@@ -72,7 +72,7 @@ fn look_around(core: &Core, objects: &Arc<Objects>) {
     if let Err(error) = core.touched.compact(false) {
         warn!(%error, "cannot compact touched.log");
     }
-    core.kv.reserve.refill();
+    core.kv.refill();
 }
 
 /// Has the system begin with what a file has grown by. That may take a while, during which other objects are touched.

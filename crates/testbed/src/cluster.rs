@@ -480,7 +480,8 @@ fn show_logs(folder: &Path) {
                 folders.push(path);
             } else if path.file_name() == Some(OsStr::new("daemon.log")) {
                 let bytes = std::fs::read(&path).unwrap_or_default();
-                let tail = &bytes[bytes.len().saturating_sub(TAIL)..];
+                let text = folded(&String::from_utf8_lossy(&bytes));
+                let tail = &text.as_bytes()[text.len().saturating_sub(TAIL)..];
                 report(&format!(
                     "--- {}\n{}",
                     path.display(),
@@ -491,9 +492,40 @@ fn show_logs(folder: &Path) {
     }
 }
 
+/// A log in which lines that say the same as the one before, at another time, are counted: what came first is easily pushed
+/// out of sight by them.
+fn folded(log: &str) -> String {
+    let what = |line: &str| line.split_once(' ').map_or("", |(_, what)| what).to_owned();
+    let (mut text, mut last, mut times) = (String::new(), String::new(), 0_u32);
+    let counted = |times| match times {
+        0 => String::new(),
+        times => format!("    and {times} more\n"),
+    };
+    for line in log.lines() {
+        let this = what(line);
+        if !this.is_empty() && this == last {
+            times += 1;
+            continue;
+        }
+        text.push_str(&counted(std::mem::take(&mut times)));
+        text.push_str(line);
+        text.push('\n');
+        last = this;
+    }
+    text + &counted(times)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_a_log_that_repeat_are_counted() {
+        let log =
+            "1 INFO begins\n2 ERROR full\n3 ERROR full\n4 ERROR full\n5 INFO ends\n6 INFO ends\n";
+        let text = "1 INFO begins\n2 ERROR full\n    and 2 more\n5 INFO ends\n    and 1 more\n";
+        assert_eq!(folded(log), text);
+    }
 
     #[test]
     fn status_is_read_with_numbers_or_names_as_ids() {

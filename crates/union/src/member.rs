@@ -27,11 +27,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tracing::{debug, warn};
 
 /// The number of the one procedure that members have.
 const METHOD: u16 = 1;
+/// More bytes than that are better written, or read, by a thread that does nothing else.
+const SHORT_MAX: usize = 64 << 10;
+/// So many threads may be held up by a disk before others are made for that.
+const IN_PLACE_MAX: usize = 32;
 /// A connection on which nothing comes for so long is lost. Members ping every second.
 const IDLE: Duration = Duration::from_secs(3);
 /// How long a member may be without any connection before those who wait for it are told that it is away.
@@ -78,6 +82,8 @@ pub struct Union {
     peers: Mutex<HashMap<NodeId, Arc<Peer>>>,
     place: Mutex<(Vivaldi, Rng)>,
     began: Instant,
+    /// Operations that threads which serve connections carry out themselves.
+    in_place: Semaphore,
     /// For tasks of threads that are not of the runtime.
     pub runtime: Handle,
 }
@@ -123,6 +129,7 @@ impl Union {
             peers: Mutex::default(),
             place: Mutex::new((Vivaldi::default(), Rng::new(u64::from(me.0) + 1))),
             began: Instant::now(),
+            in_place: Semaphore::new(IN_PLACE_MAX),
             runtime: Handle::current(),
         });
         let mut config = NetConfig::new(identity, listen);
@@ -642,27 +649,64 @@ impl Union {
                     Some(own) => on_branch(&union.files, from, own, &path, &op),
                     None => Err(Errno::ENODEV),
                 };
-                self.work(work).await
+                self.work(Takes::Moments, work).await
             }
             Ask::In { file, op } => {
-                self.work(move |union| in_file(&union.files, from, file, &op, &data))
-                    .await
+                let takes = takes(&op, data.len());
+                self.work(takes, move |union| {
+                    in_file(&union.files, from, file, &op, &data)
+                })
+                .await
             }
         }
     }
 
     async fn work(
         self: Arc<Self>,
+        takes: Takes,
         work: impl FnOnce(&Self) -> Result<Performed, Errno> + Send + 'static,
     ) -> Answer {
-        let done = tokio::task::block_in_place(|| work(&self));
+        // The caller of what takes a moment alone need not wait for another thread to wake. Where many do not come back, a disk
+        // hangs: threads that serve connections stay free of it.
+        let in_place = match takes {
+            Takes::Moments => self.in_place.try_acquire().ok(),
+            Takes::Long => None,
+        };
+        let done = match in_place {
+            Some(_one) => Ok(tokio::task::block_in_place(|| work(&self))),
+            None => {
+                let me = Arc::clone(&self);
+                tokio::task::spawn_blocking(move || work(&me)).await
+            }
+        };
         let (outcome, payload): (Outcome, Bytes) = match done {
-            Ok((done, bytes, above)) => (Ok((done, above)), bytes),
-            Err(errno) => (Err(errno), Bytes::new()),
+            Ok(Ok((done, bytes, above))) => (Ok((done, above)), bytes),
+            Ok(Err(errno)) => (Err(errno), Bytes::new()),
+            // It has panicked, and that is logged.
+            Err(_) => (Err(Errno::EIO), Bytes::new()),
         };
         Answer {
             body: encode(&outcome).into(),
             payload,
+        }
+    }
+}
+
+/// How long an operation takes on a disk that is well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Moments,
+    Long,
+}
+
+/// How long an operation on an open file takes, that comes with so many bytes.
+fn takes(op: &FileOp, len: usize) -> Takes {
+    match op {
+        FileOp::Stat | FileOp::SetAttr(_) | FileOp::Seek { .. } | FileOp::Close => Takes::Moments,
+        FileOp::Write { .. } if len <= SHORT_MAX => Takes::Moments,
+        FileOp::Read { len, .. } if *len as usize <= SHORT_MAX => Takes::Moments,
+        FileOp::Write { .. } | FileOp::Read { .. } | FileOp::Sync | FileOp::Allocate(..) => {
+            Takes::Long
         }
     }
 }

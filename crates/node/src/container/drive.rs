@@ -230,7 +230,11 @@ impl Container {
         // It says of the records before it that they are on the disk.
         batch.keep_order(self.id);
         // Where others have it, they go on without this node.
-        if st.is_only_copy() {
+        if st
+            .chain
+            .view()
+            .is_some_and(|view| view.is_alone(self.env.me))
+        {
             batch.set_without_room(WithoutRoom::Waits);
         }
         // Rows alone keep nobody waiting.

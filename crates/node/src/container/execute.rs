@@ -110,15 +110,13 @@ pub(crate) fn changes(op: &Op) -> bool {
 
 /// Whether an operation adds to what the disk holds, for as long as nobody takes it back. Changes of what is there pass: who
 /// makes room on a full disk may need them.
-fn takes_room(op: &Op) -> bool {
+pub(super) fn takes_room(op: &Op) -> bool {
     matches!(
         op,
         Op::Make { .. }
             | Op::Link { .. }
             | Op::SetXattr { .. }
-            | Op::SetPolicy { .. }
             | Op::Rehome { .. }
-            | Op::KeepSnapshot { .. }
             | Op::MakeColumns { .. }
     )
 }

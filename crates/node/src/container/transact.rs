@@ -2,7 +2,7 @@
 //!
 //! [`perigee_meta::tx::Transactions`] decides; this asks the other owners, orders the records, and says what may be said.
 
-use super::execute::{Owed, Request, Told, changes, is_relied_on};
+use super::execute::{Owed, Request, Told, changes, is_relied_on, takes_room};
 use super::hold::{Passed, Shows};
 use super::in_force::Unsaid;
 use super::view::{Foreign, owner_view};
@@ -278,6 +278,9 @@ impl Container {
             Turn::Alone(outcome) => {
                 let done = self.conclude(st, now, until, request, local, latest, outcome, after);
                 Next::Answer(Box::new(done.result), done.owed)
+            }
+            Turn::Spans(_) if takes_room(&request.operation) && !self.env.store.has_room() => {
+                Next::Answer(Box::new(Err(Errno::ENOSPC)), owed)
             }
             Turn::Spans(mut outcome) => {
                 let batches = std::mem::take(&mut outcome.batches);

@@ -113,7 +113,7 @@ impl Drop for Changing {
 
 impl State {
     /// Whether no other member has to have what is written here.
-    pub(super) fn is_only_copy(&self) -> bool {
+    fn is_only_copy(&self) -> bool {
         self.chain.counted().next().is_none()
     }
 

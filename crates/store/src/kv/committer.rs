@@ -6,7 +6,7 @@
 
 use super::{Kv, Op, TABLE, WithoutRoom, WriteBatch, failed};
 use crate::error::StoreError;
-use crate::reserve::Admission;
+use crate::reserve::{Admission, Reserve};
 use perigee_types::ContainerId;
 use redb::{Durability, Table};
 use std::collections::{BTreeSet, VecDeque};
@@ -40,7 +40,7 @@ pub(crate) struct Queue {
     waiting: VecDeque<Item>,
     /// When to look for that room again.
     room_at: Option<Instant>,
-    /// Of both.
+    /// Of those that do not.
     bytes: usize,
     /// Commit now.
     urgent: bool,
@@ -50,6 +50,22 @@ pub(crate) struct Queue {
     /// The committer is.
     ended: bool,
     committer: Option<ThreadId>,
+}
+
+/// What goes to the disk in one commit.
+struct Group {
+    items: Vec<Item>,
+    room: Room,
+}
+
+/// What is known of the room for a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Unknown,
+    /// There is some.
+    Found,
+    /// What there is is for others, who wait for it.
+    Spoken,
 }
 
 /// Why nothing more is taken.
@@ -67,47 +83,51 @@ impl Queue {
         !self.waiting.is_empty() && (is_time || self.end.is_some())
     }
 
-    /// Who waits for room comes before all others that wait.
-    fn put_back(&mut self, items: Vec<Item>) {
-        for item in items.into_iter().rev() {
-            self.bytes += item.batch.bytes;
-            self.waiting.push_front(item);
+    /// Items that wait for room, for which there is some together: of each order from its first one on, so that one that needs
+    /// much holds no other order up. All of them where nobody waits any more.
+    fn take_waiting(&mut self, reserve: &Reserve) -> Group {
+        if self.end.is_some() {
+            let items = self.waiting.drain(..).collect();
+            return Group {
+                items,
+                room: Room::Unknown,
+            };
         }
-        self.room_at = Some(Instant::now() + ROOM_PAUSE);
+        let (mut stuck, mut bytes) = (BTreeSet::new(), 0);
+        let (mut items, mut left) = (Vec::new(), VecDeque::new());
+        for item in self.waiting.drain(..) {
+            let more = bytes + item.batch.bytes;
+            let is_stuck = item.batch.order.is_some_and(|id| stuck.contains(&id));
+            if is_stuck || more > GROUP_BYTES_MAX || reserve.admit(more) == Admission::DeletesOnly {
+                stuck.extend(item.batch.order);
+                left.push_back(item);
+            } else {
+                bytes = more;
+                items.push(item);
+            }
+        }
+        self.waiting = left;
+        self.room_at = (!self.waiting.is_empty()).then(|| Instant::now() + ROOM_PAUSE);
+        Group {
+            items,
+            room: Room::Found,
+        }
     }
 
-    /// The next that wait for room.
-    fn take_waiting(&mut self) -> Vec<Item> {
-        let (mut group, mut bytes) = (Vec::new(), 0);
-        while bytes < GROUP_BYTES_MAX
-            && let Some(item) = self.waiting.pop_front()
-        {
-            bytes += item.batch.bytes;
-            group.push(item);
-        }
-        self.bytes -= bytes;
-        if self.waiting.is_empty() {
-            self.room_at = None;
-        }
-        group
-    }
-
-    /// The next in the queue. What comes after one that waits for room does so, too.
-    fn take_items(&mut self) -> Vec<Item> {
-        let orders: BTreeSet<ContainerId> = self
-            .waiting
-            .iter()
-            .filter_map(|item| item.batch.order)
-            .collect();
-        let (mut group, mut bytes) = (Vec::new(), 0);
+    /// The next in the queue. While some wait for room there is none for others, and what keeps the order of one of them
+    /// waits behind it.
+    fn take_items(&mut self) -> Group {
+        let waiting = self.waiting.iter().filter_map(|item| item.batch.order);
+        let orders: BTreeSet<ContainerId> = waiting.collect();
+        let (mut items, mut bytes) = (Vec::new(), 0);
         while bytes < GROUP_BYTES_MAX
             && let Some(item) = self.items.pop_front()
         {
+            bytes += item.batch.bytes;
             if item.batch.order.is_some_and(|id| orders.contains(&id)) {
                 self.waiting.push_back(item);
             } else {
-                bytes += item.batch.bytes;
-                group.push(item);
+                items.push(item);
             }
         }
         self.bytes -= bytes;
@@ -115,7 +135,11 @@ impl Queue {
             self.urgent = false;
             self.due = None;
         }
-        group
+        let room = match self.waiting.is_empty() {
+            true => Room::Unknown,
+            false => Room::Spoken,
+        };
+        Group { items, room }
     }
 }
 
@@ -206,8 +230,8 @@ impl Kv {
     pub(crate) fn run_committer(self: Arc<Self>) {
         self.queue.lock().committer = Some(thread::current().id());
         let guard = FailOnPanic(&self);
-        while let Some(items) = self.next_group() {
-            self.commit_group(items);
+        while let Some(group) = self.next_group() {
+            self.commit_group(group);
         }
         if matches!(self.queue.lock().end, Some(End::Closing)) {
             // Here and not with the last handle: some may live until the process ends, and an engine that was not closed
@@ -226,7 +250,7 @@ impl Kv {
     }
 
     /// Waits for work. `None` when there will be no more.
-    fn next_group(&self) -> Option<Vec<Item>> {
+    fn next_group(&self) -> Option<Group> {
         let mut queue = self.queue.lock();
         loop {
             if queue.looks_for_room() {
@@ -251,7 +275,7 @@ impl Kv {
             }
         }
         let group = match queue.looks_for_room() {
-            true => queue.take_waiting(),
+            true => queue.take_waiting(&self.reserve),
             false => queue.take_items(),
         };
         drop(queue);
@@ -259,9 +283,16 @@ impl Kv {
         Some(group)
     }
 
-    fn commit_group(&self, items: Vec<Item>) {
-        let bytes = items.iter().map(|item| item.batch.bytes).sum();
-        let admission = self.reserve.admit(bytes);
+    fn commit_group(&self, group: Group) {
+        let Group { items, room } = group;
+        let admission = match room {
+            Room::Found => Admission::All,
+            Room::Spoken => Admission::DeletesOnly,
+            Room::Unknown => {
+                let bytes = items.iter().map(|item| item.batch.bytes).sum();
+                self.reserve.admit(bytes)
+            }
+        };
         let items = match admission {
             Admission::All => items,
             Admission::DeletesOnly => self.put_back_waiting(items),
@@ -304,9 +335,19 @@ impl Kv {
         let (waiting, others): (Vec<_>, Vec<_>) =
             items.into_iter().partition(|item| waits(&item.batch));
         if !waiting.is_empty() {
-            queue.put_back(waiting);
+            queue.waiting.extend(waiting);
+            queue
+                .room_at
+                .get_or_insert_with(|| Instant::now() + ROOM_PAUSE);
         }
         others
+    }
+
+    /// Takes the reserve again where there is room for it, and nobody who waits for that.
+    pub(crate) fn refill(&self) {
+        if self.queue.lock().waiting.is_empty() {
+            self.reserve.refill();
+        }
     }
 
     /// Which of the items there is no room for, or which build on one there was none for.

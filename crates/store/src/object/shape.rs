@@ -131,8 +131,8 @@ impl Object {
             return Ok(());
         }
         self.check_end(range.end)?;
-        let _let_in = self.core.let_in(self.inode.container())?;
         let mut body = self.body.write();
+        let _let_in = self.core.let_in(self.inode.container())?;
         self.check_live(&body)?;
         // Space can be promised in a file alone.
         self.note_data_change(Goes::ToFile)?;

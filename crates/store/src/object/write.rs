@@ -109,8 +109,8 @@ impl Object {
         }
         let range = ByteRange::with_len(offset, data.len() as u64);
         self.check_end(range.end)?;
-        let _let_in = self.core.let_in(self.inode.container())?;
         let mut body = self.body.write();
+        let _let_in = self.core.let_in(self.inode.container())?;
         self.check_live(&body)?;
         let bytes = Bytes {
             data,
@@ -140,8 +140,8 @@ impl Object {
             return Err(StoreError::Mismatch { inode, range });
         }
         self.check_end(range.end)?;
-        let _let_in = self.core.let_in(inode.container())?;
         let mut body = self.body.write();
+        let _let_in = self.core.let_in(inode.container())?;
         self.check_live(&body)?;
         // A copy of the map's part says what would be filled, and in which pieces.
         let mut wanted = perigee_replica::RegionMap::new();

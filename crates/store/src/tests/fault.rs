@@ -220,6 +220,34 @@ fn batches_that_wait_for_room_come_in_their_order_and_hold_nobody_else_up() {
     assert_eq!(last(&bench).as_deref(), Some(&b"c"[..]));
 }
 
+#[test]
+fn who_waits_for_much_room_holds_up_nobody_who_needs_little() {
+    let bench = Bench::new();
+    let (sender, receiver) = mpsc::channel();
+    let submit = |container: ContainerId, len: usize| {
+        let mut batch = WriteBatch::new();
+        batch.put(Space::Log(container), b"a", &vec![1; len]);
+        batch.keep_order(container);
+        batch.set_without_room(WithoutRoom::Waits);
+        let sender = sender.clone();
+        let done = Box::new(move |result| sender.send((container, result)).unwrap());
+        bench.store().submit(batch, done);
+    };
+    let much = ContainerId(C.0 + 1);
+    bench.disk.set(|faults| faults.available = Some(0));
+    submit(much, 1 << 20);
+    submit(C, 100);
+    bench.disk.set(|faults| faults.available = Some(2 << 20));
+    let limit = Duration::from_secs(10);
+    assert_eq!(receiver.recv_timeout(limit).unwrap(), (C, Ok(())));
+    // What there is is theirs who wait: others would take it from them again and again.
+    let mut put = WriteBatch::new();
+    put.put(Space::Log(ContainerId(C.0 + 2)), b"a", b"1");
+    assert_eq!(bench.store().commit(put), Err(StoreError::NoSpace));
+    bench.disk.set(|faults| faults.available = None);
+    assert_eq!(receiver.recv_timeout(limit).unwrap(), (much, Ok(())));
+}
+
 /// A batch that says of an earlier one that it is on the disk must not get there without it.
 #[test]
 fn what_builds_on_a_refused_batch_is_refused_until_somebody_begins_anew() {

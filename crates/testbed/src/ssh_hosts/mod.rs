@@ -401,6 +401,15 @@ mod tests {
             sleep.arg("30").spawn().unwrap()
         };
         let mut started = [0, 1].map(start);
+        for host in [0, 1] {
+            // Who has not come there yet is not known to be the host's.
+            wait::until("it runs on its host", Duration::from_secs(30), || {
+                let sleeps = |(_, line): &(_, String)| line.starts_with("sleep");
+                let running = hosts.processes(host)?;
+                Ok(running.iter().any(sleeps).then_some(()))
+            })
+            .unwrap();
+        }
         // As the next test does it when this one has been killed.
         hosts.workspace.stop().unwrap();
         for sleep in &mut started {

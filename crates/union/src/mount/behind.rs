@@ -7,7 +7,7 @@ use crate::member::Union;
 use crate::wire::{BranchId, Done, FileId, FileOp, Stat};
 use bytes::BytesMut;
 use parking_lot::Mutex;
-use perigee_net::begun::begin;
+use perigee_net::begun::{Begun, begin};
 use perigee_types::{ByteRange, Errno};
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -168,7 +168,11 @@ impl Writer {
             let done = to.within(branch, gathered.file, op, bytes).await;
             (to, done)
         };
-        let written = begin(&union.runtime, write);
+        // What goes to a disk of this host does so without the lock of whoever writes.
+        let written = match union.own(branch) {
+            Some(_) => Begun::Waits(Box::pin(write)),
+            None => begin(&union.runtime, write),
+        };
         union.runtime.spawn(async move {
             let (to, done) = written.end().await;
             let state = &mut *me.state.lock();
