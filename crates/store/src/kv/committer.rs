@@ -64,7 +64,7 @@ enum Room {
     Unknown,
     /// There is some.
     Found,
-    /// What there is is for others, who wait for it.
+    /// What there is is for logs, of which some wait for it: others would be there before what they build on.
     Spoken,
 }
 
@@ -98,7 +98,8 @@ impl Queue {
         for item in self.waiting.drain(..) {
             let more = bytes + item.batch.bytes;
             let is_stuck = item.batch.order.is_some_and(|id| stuck.contains(&id));
-            if is_stuck || more > GROUP_BYTES_MAX || reserve.admit(more) == Admission::DeletesOnly {
+            let is_late = more > GROUP_BYTES_MAX && !items.is_empty();
+            if is_stuck || is_late || reserve.admit(more) == Admission::DeletesOnly {
                 stuck.extend(item.batch.order);
                 left.push_back(item);
             } else {
@@ -114,8 +115,8 @@ impl Queue {
         }
     }
 
-    /// The next in the queue. While some wait for room there is none for others, and what keeps the order of one of them
-    /// waits behind it.
+    /// The next in the queue. While some wait for room there is none for what keeps no order, and what keeps that of one of
+    /// them waits behind it.
     fn take_items(&mut self) -> Group {
         let waiting = self.waiting.iter().filter_map(|item| item.batch.order);
         let orders: BTreeSet<ContainerId> = waiting.collect();
@@ -287,8 +288,7 @@ impl Kv {
         let Group { items, room } = group;
         let admission = match room {
             Room::Found => Admission::All,
-            Room::Spoken => Admission::DeletesOnly,
-            Room::Unknown => {
+            Room::Spoken | Room::Unknown => {
                 let bytes = items.iter().map(|item| item.batch.bytes).sum();
                 self.reserve.admit(bytes)
             }
@@ -297,7 +297,7 @@ impl Kv {
             Admission::All => items,
             Admission::DeletesOnly => self.put_back_waiting(items),
         };
-        let refused = self.refused(&items, admission);
+        let refused = self.refused(&items, admission, room);
         let kept = items.iter().zip(&refused).filter(|(_, refused)| !**refused);
         let result = self.apply(kept.map(|(item, _)| &item.batch));
         if let Err(error) = &result {
@@ -351,11 +351,13 @@ impl Kv {
     }
 
     /// Which of the items there is no room for, or which build on one there was none for.
-    fn refused(&self, items: &[Item], admission: Admission) -> Vec<bool> {
+    fn refused(&self, items: &[Item], admission: Admission, room: Room) -> Vec<bool> {
         let mut broken = self.broken.lock();
         let mut refused = |batch: &WriteBatch| {
-            let no_room = admission == Admission::DeletesOnly && batch.grows;
-            let refused = no_room || batch.order.is_some_and(|id| broken.contains(&id));
+            let no_room = admission == Admission::DeletesOnly
+                || (room == Room::Spoken && batch.order.is_none());
+            let refused =
+                (no_room && batch.grows) || batch.order.is_some_and(|id| broken.contains(&id));
             if refused {
                 broken.extend(batch.order);
             }
