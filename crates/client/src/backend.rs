@@ -48,6 +48,15 @@ pub enum Local {
     Maps(Arc<OwnedFd>),
 }
 
+/// How a program hears of work that was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hears {
+    /// By a close, which many programs do not look at: somebody has yet to hear of it.
+    ByClose,
+    /// By an fsync.
+    ByFsync,
+}
+
 /// Work of programs that was lost before anybody else had it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loss {
@@ -94,7 +103,7 @@ pub trait Backend: Send + Sync + 'static {
     fn losses(&self) -> u64;
     /// What a descriptor that knows of `since` losses must hear of work on `inode` that was lost. Right after
     /// [`Backend::sync`] or [`Backend::settle`] has answered.
-    fn lost(&self, inode: InodeId, since: u64) -> Option<Loss>;
+    fn lost(&self, inode: InodeId, since: u64, hears: Hears) -> Option<Loss>;
     /// Notes that a program of this session may change a local file unseen, or no longer does. Each
     /// `Goes` follows a `Comes`; what changed is found and ordered at the latest then.
     fn map_writer(

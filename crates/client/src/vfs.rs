@@ -1,6 +1,6 @@
 //! System calls turned into operations on names and bytes.
 
-use crate::backend::{At, Found, Local, MapWriter};
+use crate::backend::{At, Found, Hears, Local, MapWriter};
 use crate::copy::Copy;
 use crate::fs::{
     Allocate, Caller, DirEntry, Done, Entry, FileLock, FileSystem, LockKind, Moved, NewNode,
@@ -285,7 +285,8 @@ impl FileSystem for Session {
         // Locks go when what was written under them has arrived.
         let settled = move |settled: Result<(), Errno>| {
             // A process that was made by this one closes, too, and nobody looks at what that is told: an fsync says it again.
-            let lost = writer.and_then(|writer| backend.lost(inode, writer.losses()));
+            let lost =
+                writer.and_then(|writer| backend.lost(inode, writer.losses(), Hears::ByClose));
             let settled = settled.and(lost.map_or(Ok(()), |loss| Err(loss.errno)));
             let released = move |released: Result<(), Errno>| done(settled.and(released));
             locks::release(&session, inode, owner, Box::new(released));
@@ -323,7 +324,7 @@ impl FileSystem for Session {
         };
         let backend = self.backend.clone();
         let told = move |result: Result<(), Errno>| match result {
-            Ok(()) => match backend.lost(inode, handle.losses()) {
+            Ok(()) => match backend.lost(inode, handle.losses(), Hears::ByFsync) {
                 Some(loss) => {
                     handle.knows_losses(loss.count);
                     done(Err(loss.errno));

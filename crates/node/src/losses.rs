@@ -3,9 +3,10 @@
 //! A host that is cut off, or sleeps, may lose a container to another one, and with it what its own programs did since
 //! and nobody else had. An fsync that comes later finds nothing left to do: it has to say so. As with Linux's own
 //! errors of writing back, every descriptor that was open at the loss hears of it once, and a later one does if nobody
-//! has.
+//! has. What a close is told nobody may have looked at: it does not count.
 
 use parking_lot::Mutex;
+use perigee_client::backend::Hears;
 use perigee_types::{Errno, InodeId};
 use std::collections::BTreeMap;
 
@@ -73,12 +74,12 @@ impl Losses {
     }
 
     /// What a descriptor that knows of `since` losses must hear of work on `inode` that was lost.
-    pub(crate) fn tell(&self, inode: InodeId, since: u64) -> Option<Told> {
+    pub(crate) fn tell(&self, inode: InodeId, since: u64, hears: Hears) -> Option<Told> {
         let mut state = self.0.lock();
         let (count, any) = (state.count, state.any);
         let errno = match state.of.get_mut(&inode) {
             Some(loss) if loss.number > since || !loss.told => {
-                loss.told = true;
+                loss.told |= hears == Hears::ByFsync;
                 Some(loss.errno)
             }
             _ => (any > since).then_some(Errno::EIO),
@@ -100,15 +101,19 @@ mod tests {
     fn every_open_descriptor_hears_of_a_loss_once() {
         let losses = Losses::default();
         let (first, second) = (losses.count(), losses.count());
-        assert_eq!(losses.tell(inode(1), first), None);
+        assert_eq!(losses.tell(inode(1), first, Hears::ByFsync), None);
         losses.note([inode(1), inode(2)]);
-        let first = losses.tell(inode(1), first).unwrap().count;
-        assert_eq!(losses.tell(inode(1), first), None);
-        let second = losses.tell(inode(1), second).unwrap().count;
-        assert_eq!(losses.tell(inode(1), second), None);
-        assert_eq!(losses.tell(inode(3), 0), None, "nothing of it was lost");
+        let first = losses.tell(inode(1), first, Hears::ByFsync).unwrap().count;
+        assert_eq!(losses.tell(inode(1), first, Hears::ByFsync), None);
+        let second = losses.tell(inode(1), second, Hears::ByFsync).unwrap().count;
+        assert_eq!(losses.tell(inode(1), second, Hears::ByFsync), None);
+        assert_eq!(
+            losses.tell(inode(3), 0, Hears::ByFsync),
+            None,
+            "nothing of it was lost"
+        );
         losses.note([inode(1)]);
-        assert!(losses.tell(inode(1), second).is_some());
+        assert!(losses.tell(inode(1), second, Hears::ByFsync).is_some());
     }
 
     #[test]
@@ -116,9 +121,9 @@ mod tests {
         let losses = Losses::default();
         losses.note([inode(1)]);
         let later = losses.count();
-        let told = losses.tell(inode(1), later).unwrap().count;
-        assert_eq!(losses.tell(inode(1), told), None);
-        assert_eq!(losses.tell(inode(1), losses.count()), None);
+        let told = losses.tell(inode(1), later, Hears::ByFsync).unwrap().count;
+        assert_eq!(losses.tell(inode(1), told, Hears::ByFsync), None);
+        assert_eq!(losses.tell(inode(1), losses.count(), Hears::ByFsync), None);
     }
 
     #[test]
@@ -126,7 +131,20 @@ mod tests {
         let losses = Losses::default();
         let open = losses.count();
         losses.note((0..=INODES_MAX as u64).map(inode));
-        assert!(losses.tell(inode(7), open).is_some());
-        assert_eq!(losses.tell(inode(7), losses.count()), None);
+        assert!(losses.tell(inode(7), open, Hears::ByFsync).is_some());
+        assert_eq!(losses.tell(inode(7), losses.count(), Hears::ByFsync), None);
+    }
+
+    #[test]
+    fn what_a_close_was_told_the_next_fsync_says_again() {
+        let losses = Losses::default();
+        let open = losses.count();
+        losses.note_why([inode(1)], Errno::ENOSPC);
+        let closed = losses.tell(inode(1), open, Hears::ByClose).unwrap();
+        assert_eq!(closed.errno, Errno::ENOSPC);
+        let later = losses.count();
+        let told = losses.tell(inode(1), later, Hears::ByFsync).unwrap();
+        assert_eq!(told.errno, Errno::ENOSPC);
+        assert_eq!(losses.tell(inode(1), later, Hears::ByFsync), None);
     }
 }

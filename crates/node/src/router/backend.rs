@@ -7,7 +7,7 @@ use crate::container::{Container, WriteRequest};
 use crate::search::at_owner;
 use bytes::Bytes;
 use perigee_client::Backend;
-use perigee_client::backend::{At, Found, Local, Loss, MapWriter, Purpose};
+use perigee_client::backend::{At, Found, Hears, Local, Loss, MapWriter, Purpose};
 use perigee_client::fs::{Done, Seek, Space};
 use perigee_meta::lock::kept::Life;
 use perigee_meta::{Op, Reply};
@@ -144,9 +144,9 @@ impl Backend for Router {
         self.env.losses.count()
     }
 
-    fn lost(&self, inode: InodeId, since: u64) -> Option<Loss> {
+    fn lost(&self, inode: InodeId, since: u64, hears: Hears) -> Option<Loss> {
         let all = self.env.stripes.all_of(inode).into_iter();
-        let told = all.filter_map(|part| self.env.losses.tell(part, since));
+        let told = all.filter_map(|part| self.env.losses.tell(part, since, hears));
         let last = told.max_by_key(|told| told.count)?;
         Some(Loss {
             count: last.count,
