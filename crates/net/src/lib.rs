@@ -23,7 +23,8 @@
 //!
 //! Frames wait in one queue for each lane and direction, the more urgent first. Whatever waits when the last write has
 //! ended leaves in the next one ([`Merging::Adaptive`]); the published fixed watermark ([`Merging::Fixed`]) and no merging
-//! are kept for comparison. Each side pings once a second: that measures the round trip, finds dead peers, brings what the
+//! are kept for comparison. Who calls, or answers, when hardly anything else is under way writes it on its own thread
+//! (`outlet.rs`). Each side pings once a second: that measures the round trip, finds dead peers, brings what the
 //! peer tells of itself ([`Network::set_note`]), and carries the
 //! watermark below which a caller has all its answers.
 //!
@@ -35,7 +36,7 @@
 //! it knows from what it kept, or when the running call ends. Calls of [`Retry::Never`] fail with [`CallError::Lost`]. A
 //! peer that has restarted has lost what it kept, so calls that the earlier process may have run fail with `Lost` too.
 //!
-//! Reading order: [`service`], [`network`], `lane` (calling), `inbound` (serving), `queue`, `channel`, `frame`.
+//! Reading order: [`service`], [`network`], `lane` (calling), `inbound` (serving), `queue`, `outlet`, `channel`, `frame`.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! The queue in front of one connection: by priority, bounded by bytes, emptied by one writer.
+//! The queue in front of one connection: by priority, bounded by bytes, emptied by one at a time ([`crate::outlet`]).
 //!
 //! A more urgent frame overtakes the others, but once in [`TURNS`] frames the least urgent class that waits has its turn,
 //! so that no class starves. What waits when the writer comes back leaves in one write ([`Merging`]), up to
