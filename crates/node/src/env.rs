@@ -73,8 +73,8 @@ pub(crate) struct Env {
     pub(crate) spoiled: Mutex<BTreeSet<ContainerId>>,
     /// Containers of which a state came here in part: what is left is no copy.
     pub(crate) torn: Mutex<BTreeSet<ContainerId>>,
-    /// Containers whose copies here are being freed, and are not to be opened.
-    pub(crate) freeing: Mutex<BTreeSet<ContainerId>>,
+    /// Containers that are being closed here, and are not to be opened.
+    pub(crate) closing: Mutex<BTreeSet<ContainerId>>,
     pub(crate) scrub: Scrub,
     appear: tokio::sync::mpsc::Sender<ContainerId>,
     network: Network,
@@ -145,7 +145,7 @@ impl Env {
             engine_failed: AtomicBool::new(false),
             spoiled: Mutex::default(),
             torn: Mutex::default(),
-            freeing: Mutex::default(),
+            closing: Mutex::default(),
             scrub: Scrub::default(),
             appear,
             network,

@@ -59,7 +59,7 @@ impl Leftovers {
         })
     }
 
-    /// Begins to free what is due. Nobody may open containers meanwhile, nor one of `env.freeing` until [`Self::freed`].
+    /// Begins to free what is due. Nobody may open containers meanwhile, nor one of `env.closing` until [`Self::freed`].
     pub(crate) fn free(&mut self, env: &Arc<Env>) {
         for id in self.due(env, Instant::now()) {
             let container = env.container(id);
@@ -68,7 +68,7 @@ impl Leftovers {
             if container.as_ref().is_some_and(in_use) {
                 continue;
             }
-            if env.freeing.lock().insert(id) {
+            if env.closing.lock().insert(id) {
                 env.containers.write().remove(&id);
                 self.freeing.spawn(free_one(env.clone(), id, container));
             }
@@ -90,7 +90,7 @@ impl Leftovers {
             env.torn.lock().remove(&id);
             info!(container = %id, "freed a copy that no chain counts");
         }
-        env.freeing.lock().remove(&id);
+        env.closing.lock().remove(&id);
     }
 
     fn due(&mut self, env: &Env, now: Instant) -> Vec<ContainerId> {
@@ -149,6 +149,21 @@ fn is_useless(directory: &Directory, me: NodeId, id: ContainerId, others: Option
     !record.chain.contains(&me) && record.chain.len() >= enough
 }
 
+/// Ends what works for a container, and waits until nobody else holds it.
+pub(crate) async fn let_go(container: &Arc<Container>) {
+    container.close();
+    let began = Instant::now();
+    let mut told = false;
+    // For ever if need be: who holds on to it could write to what is opened or wiped beside it.
+    while Arc::strong_count(container) > 1 {
+        if !told && began.elapsed() > LET_GO {
+            error!(container = %container.id, "somebody holds on to a copy that is closed");
+            told = true;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Waits until nobody works with a copy, and drops it.
 async fn free_one(
     env: Arc<Env>,
@@ -156,17 +171,7 @@ async fn free_one(
     container: Option<Arc<Container>>,
 ) -> (ContainerId, Freed) {
     if let Some(container) = container {
-        container.close();
-        let began = Instant::now();
-        let mut told = false;
-        // For ever if need be: who holds on to it could write to what is opened or wiped beside it.
-        while Arc::strong_count(&container) > 1 {
-            if !told && began.elapsed() > LET_GO {
-                error!(container = %id, "somebody holds on to a copy that is to go");
-                told = true;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let_go(&container).await;
     }
     let store = env.store.clone();
     let wiped = env

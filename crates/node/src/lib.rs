@@ -31,6 +31,7 @@ mod pace;
 pub mod policy;
 pub mod rebalance;
 mod removals;
+mod reopen;
 mod report;
 mod revoke;
 mod room;

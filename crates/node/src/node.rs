@@ -9,6 +9,7 @@ use crate::heat;
 use crate::inventory;
 use crate::leftovers::{self, Leftovers};
 use crate::life;
+use crate::reopen::{self, Reopening};
 use crate::service::NodeService;
 use crate::usage::Usage;
 use futures_util::future::join_all;
@@ -422,8 +423,8 @@ async fn look(env: &Arc<Env>) {
 
 /// Opens a container here, and starts it.
 async fn open(env: &Arc<Env>, id: ContainerId, view: ChainView) {
-    if env.freeing.lock().contains(&id) {
-        // Once it is free the containers of this node are looked at again.
+    if env.closing.lock().contains(&id) {
+        // Once it is closed the containers of this node are looked at again.
         return;
     }
     let (opener, at) = (env.clone(), view.clone());
@@ -454,6 +455,8 @@ async fn follow(
     mut leftovers: Leftovers,
 ) {
     let mut look_for_leftovers = tokio::time::interval(leftovers::LOOK);
+    let mut look_for_room = tokio::time::interval(reopen::LOOK);
+    let mut reopening = Reopening::default();
     let mut told = None;
     loop {
         let from = env.directory.read().revision.next();
@@ -473,6 +476,8 @@ async fn follow(
                 Some(id) = appeared.recv() => appear(&env, id).await,
                 _ = look_for_leftovers.tick() => leftovers.free(&env),
                 () = leftovers.freed(&env) => look(&env).await,
+                _ = look_for_room.tick() => reopening.close(&env),
+                () = reopening.closed(&env) => look(&env).await,
             }
         }
         match list(env.control.as_ref()).await {

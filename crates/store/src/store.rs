@@ -241,6 +241,21 @@ impl Store {
         self.core.kv.commit(batch)
     }
 
+    /// Commits a batch together with all that is known of a container's objects and not stored: a full disk may have refused
+    /// it. Not for callbacks of the committer.
+    pub fn commit_with_objects(
+        &self,
+        container: ContainerId,
+        mut batch: WriteBatch,
+    ) -> Result<(), StoreError> {
+        let mut objects = self.objects.all();
+        objects.retain(|object| object.inode().container() == container);
+        for object in &objects {
+            batch.save_object(object);
+        }
+        self.core.kv.commit(batch)
+    }
+
     /// Drops all keys and objects of a container, durably, and forgets that it was read-only. Nobody
     /// else may use the container meanwhile. Not for callbacks of the committer.
     pub fn wipe_container(&self, container: ContainerId) -> Result<(), StoreError> {

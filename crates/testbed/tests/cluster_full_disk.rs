@@ -176,6 +176,56 @@ fn the_only_copy_on_a_full_disk_takes_no_more_and_goes_on_once_there_is_room() {
     holds(&again.join("moved"), 1, 10);
 }
 
+/// With other copies the others go on without it; it needs no start to have one again.
+#[test]
+fn a_node_whose_disk_took_no_records_has_its_copy_again_once_there_is_room() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: mounting a small disk needs root");
+    }
+    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-3"), SMALL as u64);
+    let mut cluster = Cluster::start_prepared(3, WATCHDOG, small_disk).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(3).unwrap());
+    let kept = File::create(here.join("kept")).unwrap();
+    assert_eq!(write(&kept, 1, 20), 20);
+    kept.sync_all().unwrap();
+    cluster.settle().unwrap();
+    let foreign = cluster.dir().join("node-3/foreign");
+    disk::fill(&foreign).unwrap();
+    let mut made = 0;
+    wait::until("the node leaves the chain", 2 * LIMIT, || {
+        for _ in 0..100 {
+            fs::create_dir(here.join(format!("name-{made}"))).unwrap();
+            made += 1;
+        }
+        Ok((!cluster.chains()?[0].contains(&3)).then_some(()))
+    })
+    .unwrap();
+    // What it has in place is not this.
+    assert_eq!(write(&kept, 2, 10), 10);
+    kept.sync_all().unwrap();
+
+    fs::remove_file(&foreign).unwrap();
+    cluster.settle().unwrap();
+    assert!(cluster.chains().unwrap()[0].contains(&3));
+    fs::write(here.join("late"), b"late").unwrap();
+    kept.sync_all().unwrap();
+    File::open(&here).unwrap().sync_all().unwrap();
+    drop(kept);
+    for node in [1, 2] {
+        cluster.kill(node, Signal::KILL).unwrap();
+    }
+    wait::until("the copy that is left", 3 * LIMIT, || {
+        Ok(fs::read(there.join("late")).ok())
+    })
+    .map(|late| assert_eq!(late, b"late"))
+    .unwrap();
+    let bytes = fs::read(there.join("kept")).unwrap();
+    assert_eq!(pattern::first_difference(2, 0, &bytes[..10 * MIB]), None);
+    let rest = &bytes[10 * MIB..20 * MIB];
+    assert_eq!(pattern::first_difference(1, 10 * MIB as u64, rest), None);
+    assert!(there.join(format!("name-{}", made - 1)).is_dir());
+}
+
 /// What a new member fetches is as long as its disk is large many times over, and nearly all of it is holes. Beside that there is room
 /// for writes to other containers of which it has copies.
 #[test]

@@ -266,6 +266,9 @@ impl Container {
                 Err(error) => {
                     error!(container = %self.id, %error, "log cannot be written");
                     self.store_refused(&error);
+                    if matches!(error, perigee_store::StoreError::NoSpace) {
+                        self.lost_records.store(true, Ordering::Relaxed);
+                    }
                     self.step_locked(&mut st, Input::PersistFailed, &mut after);
                 }
                 Ok(()) => {

@@ -301,6 +301,8 @@ pub(crate) struct Container {
     snapshots: Mutex<transfer::Snapshots>,
     /// What this node keeps of it can be relied on no more: this node leaves it, until it is started again.
     failing: AtomicBool,
+    /// Records found no room on this node's disk: it has left the container, until there is some.
+    lost_records: AtomicBool,
     /// Columns of removed files are being dropped.
     drops_columns: AtomicBool,
     /// The mounts of this host are on their way to forget its content.

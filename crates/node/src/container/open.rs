@@ -14,10 +14,10 @@ use perigee_meta::tx::Transactions;
 use perigee_replica::Pull;
 use perigee_replica::{Chain, ChainView, Config, Entry, HardState, Input, Limits, Role, Timing};
 use perigee_store::{Space, Store, StoreError, WriteBatch};
-use perigee_types::{Batch, ContainerId, Epoch, Seq, Tick};
+use perigee_types::{Batch, ContainerId, Epoch, Seq, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -161,6 +161,7 @@ impl Container {
             abroad: Arc::default(),
             snapshots: Mutex::new(transfer::Snapshots::default()),
             failing: AtomicBool::new(false),
+            lost_records: AtomicBool::new(false),
             drops_columns: AtomicBool::new(false),
             forgetting: AtomicBool::new(false),
             looks_often: AtomicBool::new(false),
@@ -244,6 +245,35 @@ impl Container {
     /// Whether nobody but the container's own tasks, the list of containers and the caller hold it.
     pub(crate) fn is_idle(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) <= self.tasks.lock().len() + 2
+    }
+
+    /// Whether this node has left it since its disk had no room for records.
+    pub(crate) fn has_lost_records(&self) -> bool {
+        self.lost_records.load(Ordering::Relaxed)
+    }
+
+    /// What is in place here for records that are not on the disk is given up, and all that is known of the files is stored:
+    /// [`Self::open`] goes by what is on the disk. Nobody works with the container any more. Blocks on the disk.
+    pub(crate) fn give_up_unrecorded(&self) -> Result<(), StoreError> {
+        let (env, id) = (&self.env, self.id);
+        let base = Stored::read(&env.store, id)?.unwrap_or_default().base;
+        let on_disk = log_rows::read(&env.store, id, base.seq)?.entries;
+        let on_disk: BTreeSet<Version> = on_disk.iter().map(|entry| entry.version).collect();
+        let marks = {
+            let mut st = self.state.lock();
+            let (base, last) = (st.chain.base().seq, st.chain.last().seq);
+            let unrecorded =
+                |entry: &&Entry| entry.version.seq > base && !on_disk.contains(&entry.version);
+            let lost = st.chain.entries(base.next(), last).filter(unrecorded);
+            let lost: Vec<Entry> = lost.cloned().collect();
+            // Nothing older is there either.
+            let committed = st.chain.committed_version();
+            for needed in [Version::default(), committed] {
+                self.distrust(&mut st, &lost, needed);
+            }
+            std::mem::take(&mut st.marks)
+        };
+        env.store.commit_with_objects(id, marks)
     }
 
     /// Ends its tasks: nobody is to use it any more.

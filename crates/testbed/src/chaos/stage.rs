@@ -18,6 +18,8 @@ struct Scene {
     nodes: BTreeMap<u32, Seat>,
     /// Strikes that leave no room somewhere, now or a moment ago.
     scarce: bool,
+    /// There were such strikes.
+    was_scarce: bool,
     over: bool,
     broken: Option<CheckError>,
 }
@@ -39,6 +41,8 @@ struct Seat {
 pub struct Turn {
     node: u32,
     strikes: u64,
+    /// There may have been no room when the step began: what asked for some then may be refused late.
+    scarce: bool,
 }
 
 impl Turn {
@@ -55,8 +59,8 @@ pub enum Excuse {
     Struck,
     /// There is no room, and that is the strike.
     NoRoom,
-    /// Its node slept before, or its disk was full, and it may have lost work that was not synced: `fsync` tells so once for
-    /// each file, and `msync`, with which a store into a map ends.
+    /// Its node slept before, or its disk or another one was full, and it may have lost work that was not synced: `fsync` tells
+    /// so once for each file, and `msync`, with which a store into a map ends.
     Told,
     /// There is none: a promise is broken.
     None,
@@ -85,10 +89,15 @@ impl Stage {
             if scene.over || scene.broken.is_some() {
                 return None;
             }
+            let scarce = scene.scarce;
             let seat = scene.nodes.entry(node).or_default();
             if !seat.struck {
                 let strikes = seat.strikes;
-                return Some(Turn { node, strikes });
+                return Some(Turn {
+                    node,
+                    strikes,
+                    scarce,
+                });
             }
             scene = self
                 .changed
@@ -122,14 +131,15 @@ impl Stage {
         let seat = scene.nodes.get(&turn.node);
         let strikes = seat.map_or(0, |seat| seat.strikes);
         let loses = strikes > 0 || seat.is_some_and(|seat| seat.left);
+        let tells = call.starts_with("fsync") || call.starts_with("store");
+        let is_full = error.kind() == std::io::ErrorKind::StorageFull;
         if strikes != turn.strikes {
             Excuse::Struck
-        } else if loses
-            && (call.starts_with("fsync") || call.starts_with("store"))
-            && error.raw_os_error() == Some(libc::EIO)
+        } else if tells
+            && ((loses && error.raw_os_error() == Some(libc::EIO)) || (scene.was_scarce && is_full))
         {
             Excuse::Told
-        } else if scene.scarce && error.kind() == std::io::ErrorKind::StorageFull {
+        } else if (scene.scarce || turn.scarce) && is_full {
             Excuse::NoRoom
         } else {
             Excuse::None
@@ -169,7 +179,14 @@ impl Stage {
 
     /// Whether there may be no room.
     pub fn scarce(&self, scarce: bool) {
-        self.scene().scarce = scarce;
+        let mut scene = self.scene();
+        scene.scarce = scarce;
+        scene.was_scarce |= scarce;
+    }
+
+    /// Whether a program that was not struck may find that work is lost which it has not synced: a disk was full.
+    pub fn may_lose(&self) -> bool {
+        self.scene().was_scarce
     }
 
     /// Waits, and looks at the programs meanwhile.
@@ -255,6 +272,14 @@ mod tests {
         assert_eq!(stage.excuse(again, "write", &lost), Excuse::None);
         assert_eq!(stage.excuse(again, "fsync", &lost), Excuse::Told);
         assert_eq!(stage.excuse(two, "fsync", &lost), Excuse::None);
+        assert_eq!(stage.excuse(two, "fsync", &full), Excuse::Told);
+        stage.scarce(false);
+        assert_eq!(stage.excuse(two, "fsync", &full), Excuse::Told);
+        assert_eq!(stage.excuse(two, "write", &full), Excuse::None);
+        stage.scarce(true);
+        let late = stage.turn(2).unwrap();
+        stage.scarce(false);
+        assert_eq!(stage.excuse(late, "write", &full), Excuse::NoRoom);
         stage.leaves(2);
         assert_eq!(stage.excuse(two, "fsync", &lost), Excuse::Told);
         assert_eq!(stage.excuse(two, "write", &lost), Excuse::None);

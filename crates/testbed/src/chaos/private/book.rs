@@ -78,15 +78,17 @@ impl Page {
         format!("{len} bytes of {lengths:?}; {traced}; before: {trail}")
     }
 
-    /// What the blocks that were found are made of: which bytes of each are those of which content.
+    /// What the blocks that were found are made of, where they are not the latest ones: which bytes of each are those of which
+    /// content.
     fn traced(&self, found: &[u8]) -> String {
         let known = self.earlier.iter().map(|content| ("before", content));
         let known = known.chain(self.moments.iter().map(|content| ("moment", content)));
         let known: Vec<(&str, &Vec<u8>)> = known.collect();
+        let latest = &self.moments[self.moments.len().saturating_sub(1)..];
         let mut said = Vec::new();
         for (number, block) in found.chunks(BLOCK).enumerate() {
             let at = number * BLOCK;
-            if explain_block(&self.moments, at, block) {
+            if explain_block(latest, at, block) {
                 continue;
             }
             said.push(format!("{at}: {}", made_of(&known, at, block)));
@@ -162,12 +164,6 @@ impl PrivateFiles {
             .map_or_else(String::new, |page| page.told(found))
     }
 
-    pub(super) fn trail(&self, whose: Whose) -> String {
-        self.book()
-            .get(&whose)
-            .map_or_else(String::new, Page::trail)
-    }
-
     /// It is about to become this.
     pub(super) fn begin(&self, whose: Whose, change: Change, content: Vec<u8>) {
         let mut book = self.book();
@@ -225,7 +221,7 @@ pub(super) fn explain(moments: &Moments, found: &[u8]) -> Checked {
     Ok(())
 }
 
-fn explain_block(moments: &Moments, at: usize, block: &[u8]) -> bool {
+fn explain_block(moments: &[Vec<u8>], at: usize, block: &[u8]) -> bool {
     let was = |moment: &Vec<u8>| {
         let part = moment.get(at..).unwrap_or_default();
         let part = &part[..part.len().min(block.len())];
