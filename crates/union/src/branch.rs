@@ -4,6 +4,7 @@
 //! link is followed on the way: the hosts that ask follow links themselves, in the union. Everything is done with the rights
 //! of this process, which are those of the user who logged in.
 
+use crate::lease::Identity;
 use crate::path::{RelPath, is_name};
 use crate::wire::{BranchId, Done, Found, How, Op, Parent, Query, Space, Stat};
 use perigee_client::fs::{Kind, NewNode, RenameMode, SetAttr};
@@ -53,6 +54,16 @@ pub fn from_io(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_code)
 }
 
+/// Opens what is there, and does not wait for what is no file; only for the end of a lease, which files alone have.
+fn open_patiently(at: &Place<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let open = |flags| rustix::fs::openat(&at.directory, at.name, flags, Mode::empty());
+    let opened = match open(flags) {
+        Err(rustix::io::Errno::AGAIN) => open(flags - OFlags::NONBLOCK),
+        opened => opened,
+    };
+    opened.map_err(errno)
+}
+
 /// An open parent directory, and a name in it.
 struct Place<'a> {
     directory: OwnedFd,
@@ -90,7 +101,7 @@ impl Branch {
     pub fn perform(&self, path: &RelPath, op: &Op) -> Result<(Done, Vec<u8>), Errno> {
         match op {
             Op::Stat => return Ok((Done::Stat(self.stat(path)?), Vec::new())),
-            Op::Open { .. } => return Err(Errno::EINVAL),
+            Op::Open { .. } | Op::ReadAhead { .. } => return Err(Errno::EINVAL),
             Op::Make {
                 node,
                 mode,
@@ -174,19 +185,14 @@ impl Branch {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let Some(mode) = how.create else {
             let at = self.place(path)?;
-            let file = rustix::fs::openat(&at.directory, at.name, flags, Mode::empty());
-            let file = file.map_err(errno)?;
-            return self.opened(file, how, false);
+            return self.opened(open_patiently(&at, flags)?, how, false);
         };
         self.make_parents(parents)?;
         let at = self.place(path)?;
         let mode = Mode::from_raw_mode(mode & 0o7777);
         let made = flags | OFlags::CREATE | OFlags::EXCL;
         let (file, made) = match rustix::fs::openat(&at.directory, at.name, made, mode) {
-            Err(rustix::io::Errno::EXIST) if !how.exclusive => {
-                let file = rustix::fs::openat(&at.directory, at.name, flags, mode);
-                (file.map_err(errno)?, false)
-            }
+            Err(rustix::io::Errno::EXIST) if !how.exclusive => (open_patiently(&at, flags)?, false),
             file => (file.map_err(errno)?, true),
         };
         self.opened(file, how, made)
@@ -201,6 +207,27 @@ impl Branch {
             stat = self.of_file(&file)?;
         }
         Ok((file.into(), stat, made))
+    }
+
+    /// Opens files of a directory for reading, of which `wanted` says what they have to be: those that are so.
+    ///
+    /// # Errors
+    /// The directory cannot be opened.
+    pub fn open_files<'a>(
+        &'a self,
+        path: &RelPath,
+        wanted: &'a [(Vec<u8>, Identity)],
+    ) -> Result<impl Iterator<Item = Option<(File, Stat)>> + 'a, Errno> {
+        let directory = self.directory(path, OFlags::PATH)?;
+        Ok(wanted.iter().map(move |(name, identity)| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            let name = is_name(name).then_some(name)?;
+            let file = rustix::fs::openat(&directory, name, flags, Mode::empty());
+            let file = file.ok()?;
+            let stat = self.of_file(&file).ok()?;
+            let is = is_expected(&stat, Some(*identity)).is_ok();
+            is.then(|| (file.into(), stat))
+        }))
     }
 
     /// Attributes of an open file.

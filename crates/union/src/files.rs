@@ -1,6 +1,7 @@
 //! Files that this host has open, for its own programs and for those of other members.
 
 use crate::branch::{Branch, from_io};
+use crate::lease::{Identity, Lease, Leases};
 use crate::path::RelPath;
 use crate::wire::{Done, FileId, FileOp, How, Parent, Stat};
 use bytes::{Bytes, BytesMut};
@@ -16,11 +17,15 @@ use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Files that one member may have open here.
 const OPEN_MAX: usize = 16 << 10;
 /// The longest content that goes with the answer to an open.
 pub const HEAD_LEN_MAX: u32 = 128 << 10;
+
+/// Bytes of files that are read ahead at once.
+pub const AHEAD_LEN_MAX: u32 = 2 << 20;
 
 /// An open file of a branch.
 #[derive(Debug)]
@@ -34,6 +39,7 @@ pub struct OpenFile {
 pub struct Files {
     open: Mutex<HashMap<NodeId, HashMap<FileId, Arc<OpenFile>>>>,
     next: AtomicU64,
+    leases: Mutex<Leases>,
 }
 
 impl Default for Files {
@@ -43,6 +49,7 @@ impl Default for Files {
             open: Mutex::default(),
             // Numbers of a process that was lost are not to be those of this one.
             next: AtomicU64::new(RandomState::new().hash_one(std::process::id())),
+            leases: Mutex::default(),
         }
     }
 }
@@ -97,6 +104,64 @@ impl Files {
             made,
             head,
         })
+    }
+
+    /// Reads files of a directory for a member that is to open them next. Gives the attributes of each whose content is among
+    /// the bytes, and leases on it until a moment.
+    ///
+    /// # Errors
+    /// The directory cannot be opened.
+    pub fn read_ahead(
+        &self,
+        by: NodeId,
+        branch: &Branch,
+        path: &RelPath,
+        (wanted, bytes, until): (&[(Vec<u8>, Identity)], u32, Instant),
+    ) -> Result<(Vec<Option<Stat>>, Bytes), Errno> {
+        let (mut room, mut content) = (self.leases.lock().room(Instant::now()), BytesMut::new());
+        let most = bytes.min(AHEAD_LEN_MAX) as usize;
+        let mut told = Vec::with_capacity(wanted.len());
+        for found in branch.open_files(path, wanted)? {
+            let fits = |(_, stat): &(File, Stat)| {
+                let left = (most - content.len()) as u64;
+                room > 0 && stat.size <= left.min(u64::from(HEAD_LEN_MAX))
+            };
+            let Some((file, stat)) = found.filter(fits) else {
+                told.push(None);
+                continue;
+            };
+            let Ok(lease) = Lease::take(file) else {
+                told.push(None);
+                continue;
+            };
+            // From here on it stays as it is: what came before is in what is read now.
+            let stat_now = branch.of_file(lease.file())?;
+            let read = match stat_now.size == stat.size {
+                true => read(lease.file(), 0, stat.size as usize)?,
+                false => Bytes::new(),
+            };
+            let whole = stat_now.size == stat.size && read.len() as u64 == stat.size;
+            told.push(whole.then_some(stat_now));
+            if whole {
+                content.extend_from_slice(&read);
+                room -= 1;
+                let of = (stat.device, stat.inode);
+                self.leases.lock().give(by, of, until, lease);
+            }
+        }
+        Ok((told, content.freeze()))
+    }
+
+    /// A member is about to change a file.
+    pub fn give_back(&self, by: NodeId, of: Option<Identity>) {
+        if let Some(of) = of {
+            self.leases.lock().give_back(by, of);
+        }
+    }
+
+    /// Ends the leases whose time is over.
+    pub fn end_leases(&self) {
+        self.leases.lock().end(Instant::now());
     }
 
     /// A file of a member.

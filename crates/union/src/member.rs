@@ -50,6 +50,8 @@ const ENTRIES_MAX: usize = 4_000_000;
 const SEARCH_DEADLINE: Duration = Duration::from_secs(6);
 /// How long the files that a member has open here outlive its last connection.
 const FORGIVES: Duration = Duration::from_secs(20);
+/// The longest that content which was read ahead may be used.
+const TERM_MAX: Duration = Duration::from_secs(1);
 /// How often the others are asked how far away they are, and lost ones whether they are back.
 const PULSE: Duration = Duration::from_secs(1);
 /// Bytes of an answer to a search: below what a frame may carry.
@@ -645,11 +647,25 @@ impl Union {
                 }
             }
             Ask::On { branch, path, op } => {
+                let (takes, term) = match op {
+                    Op::ReadAhead { term_ms, .. } => (Takes::Long, Some(term_of(term_ms))),
+                    _ => (Takes::Moments, None),
+                };
                 let work = move |union: &Self| match union.own(branch) {
                     Some(own) => on_branch(&union.files, from, own, &path, &op),
                     None => Err(Errno::ENODEV),
                 };
-                self.work(Takes::Moments, work).await
+                let me = Arc::downgrade(&self);
+                let answer = self.work(takes, work).await;
+                if let Some(term) = term {
+                    tokio::spawn(async move {
+                        tokio::time::sleep(term).await;
+                        if let Some(me) = me.upgrade() {
+                            me.files.end_leases();
+                        }
+                    });
+                }
+                answer
             }
             Ask::In { file, op } => {
                 let takes = takes(&op, data.len());
@@ -714,6 +730,11 @@ fn takes(op: &FileOp, len: usize) -> Takes {
 /// What an operation gave, bytes beside it, and what it has made of the directories around.
 type Performed = (Done, Bytes, Above);
 
+/// For how long a member may have nobody write what it has read ahead.
+fn term_of(ms: u32) -> Duration {
+    Duration::from_millis(u64::from(ms)).min(TERM_MAX)
+}
+
 fn on_branch(
     files: &Files,
     by: NodeId,
@@ -722,6 +743,21 @@ fn on_branch(
     op: &Op,
 ) -> Result<Performed, Errno> {
     let above = |path: &RelPath| branch.stat(&path.split()?.0).ok();
+    match op {
+        Op::ReadAhead {
+            files: wanted,
+            bytes,
+            term_ms,
+        } => {
+            let until = Instant::now() + term_of(*term_ms);
+            let ahead = (&wanted[..], *bytes, until);
+            let (told, bytes) = files.read_ahead(by, branch, path, ahead)?;
+            return Ok((Done::Ahead(told), bytes, Above::default()));
+        }
+        Op::Open { how, .. } if how.write => files.give_back(by, how.expected),
+        Op::SetAttr { expected, .. } => files.give_back(by, *expected),
+        _ => {}
+    }
     if let Op::Open { how, parents, head } = op {
         let opened = files.open(by, branch, path, (*how, parents, *head))?;
         let around = Above {

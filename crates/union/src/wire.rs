@@ -2,6 +2,7 @@
 //!
 //! Messages are postcard; bytes of files travel beside them. All of them are bounded by the frames of the network.
 
+use crate::lease::Identity;
 use crate::path::RelPath;
 use perigee_client::fs::{Allocate, Kind, NewNode, RenameMode, SetAttr};
 use perigee_types::{ByteRange, Errno, NodeId, WallTime};
@@ -153,6 +154,16 @@ pub enum Op {
         /// Content that is wanted with the answer, bytes.
         head: u32,
     },
+    /// The content of files of a directory that are opened next, as programs read it; nobody changes it for a while. Answered
+    /// with [`Done::Ahead`].
+    ReadAhead {
+        /// Their names, and what they have to be.
+        files: Vec<(Vec<u8>, Identity)>,
+        /// So many bytes together at most.
+        bytes: u32,
+        /// For how long after the request came, milliseconds.
+        term_ms: u32,
+    },
     /// Makes anything but a file.
     Make {
         /// What.
@@ -298,6 +309,8 @@ pub enum Done {
     },
     /// Bytes, which travel beside it.
     Bytes,
+    /// Of each file that was asked for its attributes, where its content travels beside it, one after the other.
+    Ahead(Vec<Option<Stat>>),
     /// A place in a file.
     At(u64),
     /// Written; how long the file is now.

@@ -2,14 +2,15 @@
 //! lies whole with its inode, and one whose content lies across two columns of a striped file, behind a hole.
 //!
 //! What was synced survives every strike. What was not is there or not, by blocks: after a strike the file may be, in each
-//! block, what it was at any moment since the last fsync. On a node that was not struck nothing is missing of which `fsync`
-//! does not tell: a full disk may refuse what its program was answered for.
+//! block, what it was at any moment since the last fsync. On a node that was not struck nothing is missing of which neither
+//! `close` tells nor `fsync`: its full disk may have it leave what it owns.
 
 mod book;
 
 pub use book::PrivateFiles;
 
 use super::worker::{Failed, Worker};
+use crate::closing::close;
 use crate::error::{Call, CheckError, Checked};
 use crate::map::{Access, Shared};
 use crate::side::{Side, say};
@@ -166,24 +167,25 @@ impl Change {
         }
     }
 
-    /// On the file, but for a store.
+    /// On the file, but for a store. What was answered early and could not be carried out is an error of its close.
     fn perform(self, path: &Path, shape: Shape) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let begin = shape.begin();
         match self {
-            Self::Write { at, len, seed } => file.write_all_at(&bytes(seed, len), begin + at),
-            Self::Store { .. } => Err(ErrorKind::Unsupported.into()),
-            Self::Truncate { len } => file.set_len(begin + len),
+            Self::Write { at, len, seed } => file.write_all_at(&bytes(seed, len), begin + at)?,
+            Self::Store { .. } => return Err(ErrorKind::Unsupported.into()),
+            Self::Truncate { len } => file.set_len(begin + len)?,
             Self::Punch { at, len } => {
                 let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                Ok(rustix::fs::fallocate(&file, how, begin + at, len)?)
+                rustix::fs::fallocate(&file, how, begin + at, len)?;
             }
             Self::Allocate { at, len } => {
                 let how = FallocateFlags::empty();
-                Ok(rustix::fs::fallocate(&file, how, begin + at, len)?)
+                rustix::fs::fallocate(&file, how, begin + at, len)?;
             }
-            Self::Copy { from, to, len } => copy(&file, begin + from, begin + to, len),
+            Self::Copy { from, to, len } => copy(&file, begin + from, begin + to, len)?,
         }
+        close(file)
     }
 }
 

@@ -4,6 +4,7 @@
 use super::ledger::{Ledger, Place, RECORD_LEN};
 use super::private::{Private, Shape, Storer};
 use super::stage::{Excuse, Stage, Turn};
+use crate::closing::close;
 use crate::error::{Call, CheckError};
 use crate::pattern;
 use perigee_types::Rng;
@@ -259,11 +260,16 @@ impl Worker<'_> {
         self.call("write of a register", || file.write_all_at(&content, 0))?;
         // Those before the write: one that came while it returned may have taken it along.
         let strikes = self.turn.strikes();
-        self.ledger.register_written(self.node, value, strikes);
+        // Where there is no room, close tells of what was answered early.
+        if !self.stage.may_lose() {
+            self.ledger.register_written(self.node, value, strikes);
+        }
         if self.rng.chance(1, 2) {
             self.call("fsync of a register", || file.sync_all())?;
             self.ledger.register_durable(self.node, value);
         }
+        self.call("close of a register", || close(file))?;
+        self.ledger.register_written(self.node, value, strikes);
         Ok(())
     }
 

@@ -131,17 +131,15 @@ impl Mount {
         }
         set.kill_privileges = false;
         if set.size.is_some() {
-            self.nodes.rewrites(inode);
+            self.rewrites(inode);
         }
         self.settle_inode(inode, node.branch).await;
         let open = handle.and_then(|handle| self.handle(handle).ok());
+        let open = open.and_then(|open| Some((open.branch, open.file()?)));
         let stat = match open {
-            Some(open) => {
+            Some((branch, file)) => {
                 let op = FileOp::SetAttr(set);
-                let (done, _) = self
-                    .union
-                    .within(open.branch, open.file, op, Bytes::new())
-                    .await?;
+                let (done, _) = self.union.within(branch, file, op, Bytes::new()).await?;
                 expect_stat(&done)?
             }
             None => self.set_by_name(inode, &node, set).await?,

@@ -123,7 +123,7 @@ impl Mount {
         self.learn(&directory, name, vec![(branch, stat)]);
         self.nodes.unname(&path);
         let entry = self.entry(&path, branch, &stat, self.fresh);
-        let opened = self.opened((entry.attr.inode, branch), flags, file, &stat, None);
+        let opened = self.opened((entry.attr.inode, branch), flags, Some(file), &stat, None);
         Ok((entry, opened))
     }
 
@@ -201,6 +201,7 @@ impl Mount {
             .iter()
             .filter(|(_, stat)| stat.kind != Kind::Directory);
         let files: Vec<BranchId> = files.map(|(branch, _)| *branch).collect();
+        self.hold(&path).await;
         let gone = self.remove(&path, &files, &Op::Unlink).await;
         match gone {
             Ok(()) => {
@@ -319,6 +320,7 @@ impl Mount {
             return Err(Errno::ENOENT);
         }
         let keeps = self.check_target(&source, (&to, &target), mode).await?;
+        self.hold(&to).await;
         let moved = self
             .move_on_branches((&from, &source), (&to_dir, &to, &target), mode)
             .await;

@@ -4,6 +4,7 @@ use super::Mount;
 use super::ahead::Ahead;
 use super::attributes::expect_stat;
 use super::behind::{Failures, Writer};
+use super::early;
 use super::nodes::Node;
 use crate::path::RelPath;
 use crate::wire::{BranchId, Done as Told, FileId, FileOp, How, Op, Stat};
@@ -15,9 +16,11 @@ use perigee_types::{ByteRange, Errno, InodeId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use tokio::sync::OnceCell;
+use tracing::debug;
 
 /// Content that comes with the answer to an open: what most files have, in one message.
-const HEAD: u32 = 64 << 10;
+pub(super) const HEAD: u32 = 64 << 10;
 
 /// Below it are cookies of the gateway's own, for `.` and `..`.
 const COOKIE_FIRST: u64 = 16;
@@ -26,7 +29,8 @@ const COOKIE_FIRST: u64 = 16;
 pub struct Handle {
     inode: InodeId,
     pub(super) branch: BranchId,
-    pub(super) file: FileId,
+    /// None yet: nothing was needed but its content, which was here before.
+    file: OnceCell<FileId>,
     append: bool,
     writes: bool,
     /// It is of this host.
@@ -36,6 +40,13 @@ pub struct Handle {
     ahead: Mutex<Ahead>,
     /// How many failures of writes behind its program knows of.
     knows: AtomicU64,
+}
+
+impl Handle {
+    /// The file on its host, if it is open there.
+    pub(super) fn file(&self) -> Option<FileId> {
+        self.file.get().copied()
+    }
 }
 
 /// An open directory: what it had when it was read from the start.
@@ -65,7 +76,8 @@ impl Mount {
     pub(super) fn open_of(&self, inode: InodeId) -> Vec<(BranchId, FileId)> {
         let handles = self.handles.lock();
         let open = handles.values().filter(|handle| handle.inode == inode);
-        open.map(|handle| (handle.branch, handle.file)).collect()
+        open.filter_map(|handle| Some((handle.branch, handle.file()?)))
+            .collect()
     }
 
     fn writer(&self, inode: InodeId) -> Arc<Writer> {
@@ -106,8 +118,15 @@ impl Mount {
         let before = self.node(inode)?;
         let content = self.nodes.content(inode);
         self.settle_inode(inode, before.branch).await;
+        if flags.write {
+            self.early_is_old(&before);
+        } else if flags.read
+            && let Some(opened) = self.open_early((inode, &before), flags, content).await
+        {
+            return Ok(opened);
+        }
         if flags.truncate {
-            self.nodes.rewrites(inode);
+            self.rewrites(inode);
         }
         let op = Op::Open {
             how: How {
@@ -131,7 +150,75 @@ impl Mount {
         self.nodes.update(inode, &stat);
         self.learn_stat(inode, node.branch, &stat);
         let head = all.then_some((head, content));
-        Ok(self.opened((inode, node.branch), flags, file, &stat, head))
+        Ok(self.opened((inode, node.branch), flags, Some(file), &stat, head))
+    }
+
+    /// Opens a small file of another host whose content is here, or on its way, since its neighbours were read.
+    async fn open_early(
+        &self,
+        (inode, before): (InodeId, &Node),
+        flags: OpenFlags,
+        content: u64,
+    ) -> Option<Opened> {
+        // Nothing is to be older than it may be.
+        if self.fresh < early::TERM || self.union.own(before.branch).is_some() {
+            return None;
+        }
+        let key = (before.branch, before.identity()?);
+        let (directory, name) = before.path().ok()?.split()?;
+        self.look_ahead(&directory, name);
+        let early = self.early.content(&key).await?;
+        let node = self.node(inode).ok()?;
+        let told = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
+        let same = node.branch == before.branch
+            && node.identity() == before.identity()
+            && told(&node.stat) == told(&early.stat)
+            && !node.changed
+            && self.nodes.content(inode) == content;
+        let head = Some((early.bytes, content));
+        same.then(|| self.opened((inode, node.branch), flags, None, &early.stat, head))
+    }
+
+    /// An open file on its host: opened now, if nothing but its content was needed so far.
+    async fn file_of(&self, open: &Handle) -> Result<FileId, Errno> {
+        let opening = || async {
+            let op = Op::Open {
+                how: How {
+                    read: true,
+                    expected: self.node(open.inode)?.identity(),
+                    ..How::default()
+                },
+                parents: Vec::new(),
+                head: 0,
+            };
+            match self.by_any_name(open.inode, op).await? {
+                (node, Told::Opened { file, .. }, _) if node.branch == open.branch => Ok(file),
+                (node, Told::Opened { file, .. }, _) => {
+                    let close = FileOp::Close;
+                    let closed = self.union.within(node.branch, file, close, Bytes::new());
+                    closed.await.and(Err(Errno::ESTALE))
+                }
+                _ => Err(Errno::EPROTO),
+            }
+        };
+        open.file.get_or_try_init(opening).await.copied()
+    }
+
+    /// A name is about to go: what is open under it, and not on its host, is opened there.
+    pub(super) async fn hold(&self, path: &RelPath) {
+        let Some(inode) = self.nodes.id(path) else {
+            return;
+        };
+        let early: Vec<Arc<Handle>> = {
+            let handles = self.handles.lock();
+            let of_inode = |open: &&Arc<Handle>| open.inode == inode && open.file().is_none();
+            handles.values().filter(of_inode).cloned().collect()
+        };
+        for open in early {
+            if let Err(errno) = self.file_of(&open).await {
+                debug!(%inode, %errno, "what is open of it is its content alone");
+            }
+        }
     }
 
     /// An operation on a file, under whichever of its names still leads to it; those that do not are forgotten.
@@ -166,7 +253,7 @@ impl Mount {
         &self,
         (inode, branch): (InodeId, BranchId),
         flags: OpenFlags,
-        file: FileId,
+        file: Option<FileId>,
         stat: &Stat,
         head: Option<(Bytes, u64)>,
     ) -> Opened {
@@ -174,7 +261,7 @@ impl Mount {
         let handle = Handle {
             inode,
             branch,
-            file,
+            file: OnceCell::new_with(file),
             append: flags.append,
             writes: flags.write,
             own,
@@ -211,7 +298,8 @@ impl Mount {
     ) -> Result<Bytes, Errno> {
         let open = self.handle(handle)?;
         if open.own {
-            let file = self.union.files.get(self.union.me, open.file)?;
+            let file = self.file_of(&open).await?;
+            let file = self.union.files.get(self.union.me, file)?;
             return file.read(offset, len);
         }
         // Before what was written is waited for: what comes then is new in any case.
@@ -229,8 +317,9 @@ impl Mount {
                 .min(head.len());
             return Ok(head.slice(from..to));
         }
+        let file = self.file_of(&open).await?;
         let fetch = |from: u64, len: u32| {
-            let (union, branch, file) = (Arc::clone(&self.union), open.branch, open.file);
+            let (union, branch) = (Arc::clone(&self.union), open.branch);
             let fetched = self.union.runtime.spawn(async move {
                 let op = FileOp::Read { offset: from, len };
                 let read = union.within(branch, file, op, Bytes::new()).await;
@@ -251,10 +340,7 @@ impl Mount {
             }
         }
         let op = FileOp::Read { offset, len };
-        let read = self
-            .union
-            .within(open.branch, open.file, op, Bytes::new())
-            .await;
+        let read = self.union.within(open.branch, file, op, Bytes::new()).await;
         read.map(|(_, bytes)| bytes)
     }
 
@@ -273,7 +359,7 @@ impl Mount {
         let written = self
             .union
             .files
-            .get(self.union.me, open.file)
+            .get(self.union.me, open.file()?)
             .and_then(|file| {
                 file.write(at, data)?;
                 file.stat()
@@ -304,19 +390,20 @@ impl Mount {
         }
         let writer = self.writer(inode);
         self.tell_failures(&open)?;
-        self.nodes.rewrites(inode);
+        self.rewrites(inode);
         let len = data.len() as u32;
         if open.append {
             self.settle_inode(inode, open.branch).await;
         }
         match self.place_of(&open, offset) {
             Some(offset) => {
-                let to = (open.branch, open.file);
+                let to = (open.branch, self.file_of(&open).await?);
                 writer.write(&self.union, to, offset, &data).await;
             }
             None => {
                 let op = FileOp::Write { offset: None };
-                let (done, _) = self.union.within(open.branch, open.file, op, data).await?;
+                let file = self.file_of(&open).await?;
+                let (done, _) = self.union.within(open.branch, file, op, data).await?;
                 self.wrote(inode, &expect_stat(&done)?);
             }
         }
@@ -344,9 +431,10 @@ impl Mount {
     pub(super) async fn sync(&self, inode: InodeId, handle: u64) -> Result<(), Errno> {
         self.settle(inode, handle).await?;
         let open = self.handle(handle)?;
+        let file = self.file_of(&open).await?;
         let synced = self
             .union
-            .within(open.branch, open.file, FileOp::Sync, Bytes::new())
+            .within(open.branch, file, FileOp::Sync, Bytes::new())
             .await;
         synced.map(drop)
     }
@@ -364,9 +452,12 @@ impl Mount {
                 writers.remove(&inode);
             }
         }
+        let Some(file) = open.file() else {
+            return Ok(());
+        };
         let closed = self
             .union
-            .within(open.branch, open.file, FileOp::Close, Bytes::new())
+            .within(open.branch, file, FileOp::Close, Bytes::new())
             .await;
         closed.map(drop)
     }
@@ -378,13 +469,14 @@ impl Mount {
         range: ByteRange,
         how: Allocate,
     ) -> Result<(), Errno> {
-        self.nodes.rewrites(inode);
+        self.rewrites(inode);
         self.settle(inode, handle).await?;
         let open = self.handle(handle)?;
         let op = FileOp::Allocate(range, how);
+        let file = self.file_of(&open).await?;
         let (done, _) = self
             .union
-            .within(open.branch, open.file, op, Bytes::new())
+            .within(open.branch, file, op, Bytes::new())
             .await?;
         self.wrote(inode, &expect_stat(&done)?);
         Ok(())
@@ -403,9 +495,10 @@ impl Mount {
             offset,
             data: what == Seek::Data,
         };
+        let file = self.file_of(&open).await?;
         match self
             .union
-            .within(open.branch, open.file, op, Bytes::new())
+            .within(open.branch, file, op, Bytes::new())
             .await?
         {
             (Told::At(at), _) => Ok(at),

@@ -172,6 +172,20 @@ impl Knowledge {
         Some((listing, *asked))
     }
 
+    /// The names of a directory with what is nearest of each, as they were listed, if that was at another moment than
+    /// `known`; and when it was.
+    #[must_use]
+    pub fn listed(
+        &self,
+        directory: &RelPath,
+        known: Option<Instant>,
+        now: Instant,
+    ) -> Option<(&Listing, Instant)> {
+        let (listing, asked) = self.directories.get(directory)?.listing.as_ref()?;
+        let new = Some(*asked) != known && self.is_fresh(*asked, now);
+        new.then_some((listing, *asked))
+    }
+
     /// The branches that have a directory, where all of them are known, and when that was asked for.
     #[must_use]
     pub fn homes(&self, directory: &RelPath, now: Instant) -> Option<(Vec<BranchId>, Instant)> {

@@ -9,6 +9,7 @@ mod attributes;
 mod behind;
 mod change;
 mod data;
+mod early;
 mod knowledge;
 mod locate;
 mod names;
@@ -23,6 +24,7 @@ pub use locate::Located;
 use behind::Writer;
 use bytes::Bytes;
 use data::{Handle, Listed};
+use early::Early;
 use knowledge::{Knowledge, Seen};
 use names::{Batches, Need};
 use nodes::{Node, Nodes};
@@ -60,6 +62,7 @@ pub struct Mount {
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     listings: Mutex<HashMap<u64, Arc<Listed>>>,
     writers: Mutex<HashMap<InodeId, Arc<Writer>>>,
+    early: Early,
     next: AtomicU64,
     space: Mutex<Option<Spaces>>,
 }
@@ -90,6 +93,7 @@ impl Mount {
             handles: Mutex::default(),
             listings: Mutex::default(),
             writers: Mutex::default(),
+            early: Early::default(),
             next: AtomicU64::new(1),
             space: Mutex::new(None),
             union,
