@@ -617,3 +617,64 @@ fn a_union_is_like_a_local_directory() {
     }
     union.umount();
 }
+
+/// Files that a program opens one after the other are here before it opens them, and none of them is older than one that was
+/// asked for.
+#[test]
+fn small_files_come_before_they_are_opened_and_are_not_old() {
+    const COUNT: u32 = 150;
+    let far = |_: u32, _: u32| Duration::from_millis(20);
+    let Some((hosts, _alone)) = hosts_of(&Plan::of(1).one_way(far)) else {
+        return;
+    };
+    let there = hosts.directory(1).unwrap();
+    let old = |number: u32| format!("the {number}th");
+    for number in 0..COUNT {
+        fs::write(there.join(number.to_string()), old(number)).unwrap();
+    }
+    let (union, output) = union_of(&hosts, User::Root, &[], &targets(&hosts, [1]));
+    assert!(output.status.success(), "{output:?}");
+    let here = |number: u32| union.path().join(number.to_string());
+    let shown = |number: u32| fs::read_to_string(here(number)).unwrap();
+    let goes_through = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            assert_eq!(shown(number), old(number));
+        }
+    };
+    let began = Instant::now();
+    goes_through(0..COUNT);
+    let took = began.elapsed();
+    assert!(took < COUNT / 2 * 2 * far(0, 1), "{took:?}");
+
+    // One that is being written is not among them; whoever begins to write waits until nobody uses what came before.
+    let written = fs::File::options()
+        .write(true)
+        .open(there.join("60"))
+        .unwrap();
+    goes_through(51..56);
+    written.set_len(0).unwrap();
+    fs::write(there.join("60"), "written").unwrap();
+    drop(written);
+    assert_eq!(shown(60), "written");
+    fs::write(there.join("62"), "new").unwrap();
+    assert_eq!(shown(62), "new");
+
+    // What programs of this mount do they all see, and do not wait for.
+    wait::until("files come early again", 2 * BUSY, || {
+        goes_through(101..106);
+        let began = Instant::now();
+        assert_eq!(shown(106), old(106));
+        Ok((began.elapsed() < far(0, 1)).then_some(()))
+    })
+    .unwrap();
+    fs::write(here(107), "own").unwrap();
+    assert_eq!(shown(107), "own");
+    let mut open = fs::File::open(here(108)).unwrap();
+    fs::remove_file(here(108)).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), old(108).len() as u64);
+    let mut content = String::new();
+    std::io::Read::read_to_string(&mut open, &mut content).unwrap();
+    assert_eq!(content, old(108));
+    drop(open);
+    union.umount();
+}

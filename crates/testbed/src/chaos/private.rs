@@ -167,8 +167,8 @@ impl Change {
         }
     }
 
-    /// On the file, but for a store. What was answered early and could not be carried out is an error of its close.
-    fn perform(self, path: &Path, shape: Shape) -> io::Result<()> {
+    /// On the file, which it gives back, but for a store.
+    fn perform(self, path: &Path, shape: Shape) -> io::Result<File> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let begin = shape.begin();
         match self {
@@ -185,7 +185,7 @@ impl Change {
             }
             Self::Copy { from, to, len } => copy(&file, begin + from, begin + to, len)?,
         }
-        close(file)
+        Ok(file)
     }
 }
 
@@ -331,7 +331,9 @@ impl Worker<'_> {
             let stored = self.stage.call(self.turn, what, store);
             stored.map_err(|error| Failed::Call(what, error))?;
         } else {
-            self.call(what, || change.perform(&path, shape))?;
+            let file = self.call(what, || change.perform(&path, shape))?;
+            // What was answered early and could not be carried out it says.
+            self.call("close of a private file", || close(file))?;
         }
         let len = after.len();
         self.private(shape).content = after;
@@ -509,7 +511,7 @@ mod tests {
                 Change::Truncate { len: 7_000 },
                 Change::Truncate { len: 20_000 },
             ] {
-                is_as_in_memory(change, &|path| change.perform(path, shape).unwrap());
+                is_as_in_memory(change, &|path| drop(change.perform(path, shape).unwrap()));
             }
             let (at, len, seed) = (5_000, 100, 9);
             let store = Change::Store { at, len, seed };

@@ -60,7 +60,7 @@ pub enum Excuse {
     /// There is no room, and that is the strike.
     NoRoom,
     /// Its node slept before, or its disk or another one was full, and it may have lost work that was not synced: `fsync` tells
-    /// so once for each file, and `msync`, with which a store into a map ends.
+    /// so once for each file, `close`, and `msync`, with which a store into a map ends.
     Told,
     /// There is none: a promise is broken.
     None,
@@ -131,7 +131,9 @@ impl Stage {
         let seat = scene.nodes.get(&turn.node);
         let strikes = seat.map_or(0, |seat| seat.strikes);
         let loses = strikes > 0 || seat.is_some_and(|seat| seat.left);
-        let tells = call.starts_with("fsync") || call.starts_with("store");
+        let tells = ["fsync", "store", "close"]
+            .iter()
+            .any(|word| call.starts_with(word));
         let is_full = error.kind() == std::io::ErrorKind::StorageFull;
         if strikes != turn.strikes {
             Excuse::Struck
