@@ -33,8 +33,8 @@ const LET_GO: Duration = Duration::from_secs(2);
 /// What this node keeps and no chain counts.
 #[derive(Debug)]
 pub(crate) struct Leftovers {
-    /// What the store had when the process started.
-    at_start: BTreeSet<ContainerId>,
+    /// What the store had when the process started, or since then has had of a container that was closed.
+    stored: BTreeSet<ContainerId>,
     /// Since when.
     since: BTreeMap<ContainerId, Instant>,
     /// Copies that are being freed; nobody may open them.
@@ -53,10 +53,15 @@ impl Leftovers {
     /// Reads what the store has. Blocks on the disk.
     pub(crate) fn of(env: &Env) -> Result<Self, StoreError> {
         Ok(Self {
-            at_start: env.store.containers()?.into_iter().collect(),
+            stored: env.store.containers()?.into_iter().collect(),
             since: BTreeMap::new(),
             freeing: JoinSet::new(),
         })
+    }
+
+    /// The store has something of a container that is not open.
+    pub(crate) fn has(&mut self, id: ContainerId) {
+        self.stored.insert(id);
     }
 
     /// Begins to free what is due. Nobody may open containers meanwhile, nor one of `env.closing` until [`Self::freed`].
@@ -85,7 +90,7 @@ impl Leftovers {
         };
         self.since.remove(&id);
         if matches!(freed, Freed::Yes) {
-            self.at_start.remove(&id);
+            self.stored.remove(&id);
             env.spoiled.lock().remove(&id);
             env.torn.lock().remove(&id);
             info!(container = %id, "freed a copy that no chain counts");
@@ -94,7 +99,7 @@ impl Leftovers {
     }
 
     fn due(&mut self, env: &Env, now: Instant) -> Vec<ContainerId> {
-        let mut kept = self.at_start.clone();
+        let mut kept = self.stored.clone();
         for container in env.all_containers() {
             if container.is_outside() {
                 kept.insert(container.id);

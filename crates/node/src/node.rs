@@ -477,7 +477,10 @@ async fn follow(
                 _ = look_for_leftovers.tick() => leftovers.free(&env),
                 () = leftovers.freed(&env) => look(&env).await,
                 _ = look_for_room.tick() => reopening.close(&env),
-                () = reopening.closed(&env) => look(&env).await,
+                id = reopening.closed(&env) => {
+                    leftovers.has(id);
+                    look(&env).await;
+                }
             }
         }
         match list(env.control.as_ref()).await {

@@ -39,16 +39,19 @@ impl Reopening {
         }
     }
 
-    /// Waits until a container is closed that may be opened; for ever if none is on its way.
-    pub(crate) async fn closed(&mut self, env: &Env) {
-        match self.0.join_next().await {
-            Some(Ok(id)) => {
-                info!(container = %id, "the disk has room again: the container is opened anew");
-                env.closing.lock().remove(&id);
+    /// Waits until a container is closed that may be opened, and gives it; for ever if none is on its way.
+    pub(crate) async fn closed(&mut self, env: &Env) -> ContainerId {
+        loop {
+            match self.0.join_next().await {
+                Some(Ok(id)) => {
+                    info!(container = %id, "the disk has room again: the container is opened anew");
+                    env.closing.lock().remove(&id);
+                    return id;
+                }
+                // Only a node that ends ends its tasks.
+                Some(Err(error)) => debug!(%error, "closing a container ended"),
+                None => std::future::pending().await,
             }
-            // Only a node that ends ends its tasks.
-            Some(Err(error)) => debug!(%error, "closing a container ended"),
-            None => std::future::pending().await,
         }
     }
 }

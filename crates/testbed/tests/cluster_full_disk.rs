@@ -226,6 +226,74 @@ fn a_node_whose_disk_took_no_records_has_its_copy_again_once_there_is_room() {
     assert!(there.join(format!("name-{}", made - 1)).is_dir());
 }
 
+/// Bytes that an owner has put in place, and found no room for their record, are not its copy when it comes back.
+#[test]
+fn what_an_owner_had_no_room_to_record_is_lost_for_it_too() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: mounting a small disk needs root");
+    }
+    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-3"), SMALL as u64);
+    let mut cluster = Cluster::start_prepared(3, WATCHDOG, small_disk).unwrap();
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(3).unwrap());
+    let home = there.join("home");
+    fs::create_dir(&home).unwrap();
+    let set = cluster.command(&["policy", "set", &home.to_string_lossy(), "copies=3"]);
+    assert!(set.unwrap().status.success());
+    let names: Vec<String> = (0..4).map(|number| format!("home/{number}")).collect();
+    let overwrite = |round: u64| {
+        names.iter().try_for_each(|name| {
+            let mut content = vec![0; MIB];
+            pattern::fill(round, 0, &mut content);
+            let file = File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(there.join(name))?;
+            file.write_all_at(&content, 0)?;
+            // Each has its record at once.
+            file.sync_all()
+        })
+    };
+    overwrite(0).unwrap();
+    cluster.settle().unwrap();
+    assert_eq!(cluster.chains().unwrap().pop().unwrap()[0], 3);
+
+    let foreign = cluster.dir().join("node-3/foreign");
+    disk::fill(&foreign).unwrap();
+    let mut round = 1;
+    wait::until("the owner leaves", 2 * LIMIT, || {
+        // It says that it is full, or that it may have lost what was not synced.
+        _ = overwrite(round);
+        _ = fs::create_dir(there.join(format!("home/name-{round}")));
+        round += 1;
+        let newest = cluster.chains()?.pop().unwrap_or_default();
+        Ok((!newest.contains(&3)).then_some(()))
+    })
+    .unwrap();
+    fs::remove_file(&foreign).unwrap();
+    cluster.settle().unwrap();
+    assert!(cluster.chains().unwrap().pop().unwrap().contains(&3));
+    let shown = |mount: &Path| -> io::Result<Vec<Vec<u8>>> {
+        names
+            .iter()
+            .map(|name| fs::read(mount.join(name)))
+            .collect()
+    };
+    let others = shown(&here).unwrap();
+    for node in [1, 2] {
+        cluster.kill(node, Signal::KILL).unwrap();
+    }
+    let own = wait::until(
+        "the copy that is left",
+        3 * LIMIT,
+        || Ok(shown(&there).ok()),
+    );
+    assert!(
+        own.unwrap() == others,
+        "another content than the others had"
+    );
+}
+
 /// What a new member fetches is as long as its disk is large many times over, and nearly all of it is holes. Beside that there is room
 /// for writes to other containers of which it has copies.
 #[test]

@@ -24,7 +24,9 @@ const OPEN_MAX: usize = 16 << 10;
 /// The longest content that goes with the answer to an open.
 pub const HEAD_LEN_MAX: u32 = 128 << 10;
 
-/// Bytes of files that are read ahead at once.
+/// Files that are read ahead at once.
+const AHEAD_COUNT_MAX: usize = 512;
+/// The same, bytes.
 pub const AHEAD_LEN_MAX: u32 = 2 << 20;
 
 /// An open file of a branch.
@@ -118,6 +120,9 @@ impl Files {
         path: &RelPath,
         (wanted, bytes, until): (&[(Vec<u8>, Identity)], u32, Instant),
     ) -> Result<(Vec<Option<Stat>>, Bytes), Errno> {
+        if wanted.len() > AHEAD_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
         let (mut room, mut content) = (self.leases.lock().room(Instant::now()), BytesMut::new());
         let most = bytes.min(AHEAD_LEN_MAX) as usize;
         let mut told = Vec::with_capacity(wanted.len());
@@ -278,7 +283,7 @@ impl OpenFile {
                 let at = rustix::fs::seek(&self.file, from).map_err(system)?;
                 Ok(Done::At(at))
             }
-            FileOp::Read { .. } | FileOp::Write { .. } | FileOp::Close => Err(Errno::EINVAL),
+            FileOp::Read { .. } | FileOp::Write { .. } => Err(Errno::EINVAL),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::path::RelPath;
 use crate::wire::{
-    Answers, Ask, BranchId, Done, Found, Member, Members, Op, Order, Outcome, Query, Word, decode,
-    encode,
+    Answers, Ask, BranchId, Done, FileId, Found, Member, Members, Op, Order, Outcome, Query,
+    Request, Word, decode, encode,
 };
 use perigee_fuzz::{Verdict, assault};
 use perigee_types::{Errno, NodeId};
@@ -33,22 +33,34 @@ fn fuzz_every_message() {
         away: true,
         born: 2,
     };
-    message(
-        "union::ask",
-        &[
-            Ask::Search {
-                directory: path.clone(),
-                query: Query::Names(vec![b"c".to_vec()]),
-                branches: vec![BranchId(1)],
-                cover: vec![NodeId(2), NodeId(4)],
+    let asks = [
+        Ask::Search {
+            directory: path.clone(),
+            query: Query::Names(vec![b"c".to_vec()]),
+            branches: vec![BranchId(1)],
+            cover: vec![NodeId(2), NodeId(4)],
+        },
+        Ask::On {
+            branch: BranchId(1),
+            path: path.clone(),
+            op: Op::Unlink,
+        },
+        Ask::On {
+            branch: BranchId(1),
+            path,
+            op: Op::ReadAhead {
+                files: vec![(b"c".to_vec(), (1, 2))],
+                bytes: 9,
+                term_ms: 500,
             },
-            Ask::On {
-                branch: BranchId(1),
-                path: path.clone(),
-                op: Op::Unlink,
-            },
-        ],
-    );
+        },
+    ];
+    let asks = asks.map(Some).into_iter().chain([None]);
+    let requests = asks.map(|ask| Request {
+        closing: vec![FileId(5)],
+        ask,
+    });
+    message("union::request", &requests.collect::<Vec<_>>());
     let found = Found::List {
         entries: Vec::new(),
         more: true,

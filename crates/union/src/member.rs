@@ -8,7 +8,7 @@ use crate::roster::Roster;
 use crate::ways::{self, Carrier, Way};
 use crate::wire::{
     Above, Answers, Ask, BranchId, Done, FileId, FileOp, Found, Members, Op, Outcome, Query,
-    Settings, decode, encode,
+    Request, Settings, decode, encode,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -52,6 +52,8 @@ const SEARCH_DEADLINE: Duration = Duration::from_secs(6);
 const FORGIVES: Duration = Duration::from_secs(20);
 /// The longest that content which was read ahead may be used.
 const TERM_MAX: Duration = Duration::from_secs(1);
+/// After so long a host is told of files that are not needed any more, if nothing else is asked of it: many leave together.
+const CLOSES_AFTER: Duration = Duration::from_millis(2);
 /// How often the others are asked how far away they are, and lost ones whether they are back.
 const PULSE: Duration = Duration::from_secs(1);
 /// Bytes of an answer to a search: below what a frame may carry.
@@ -86,6 +88,8 @@ pub struct Union {
     began: Instant,
     /// Operations that threads which serve connections carry out themselves.
     in_place: Semaphore,
+    /// Files that members have open for this one, and that it does not need any more: they are told with the next question.
+    closing: Mutex<HashMap<NodeId, Vec<FileId>>>,
     /// For tasks of threads that are not of the runtime.
     pub runtime: Handle,
 }
@@ -132,6 +136,7 @@ impl Union {
             place: Mutex::new((Vivaldi::default(), Rng::new(u64::from(me.0) + 1))),
             began: Instant::now(),
             in_place: Semaphore::new(IN_PLACE_MAX),
+            closing: Mutex::default(),
             runtime: Handle::current(),
         });
         let mut config = NetConfig::new(identity, listen);
@@ -279,7 +284,7 @@ impl Union {
     async fn call(
         &self,
         to: NodeId,
-        ask: &Ask,
+        ask: Option<Ask>,
         payload: Bytes,
         (priority, deadline): (Priority, Duration),
     ) -> Result<Answer, Errno> {
@@ -298,9 +303,11 @@ impl Union {
             priority,
             retry: Retry::Same,
         };
+        let closing = self.closing.lock().remove(&to).unwrap_or_default();
+        let request = Request { closing, ask };
         let call = Call {
             method: METHOD,
-            body: encode(ask).into(),
+            body: encode(&request).into(),
             payload,
         };
         let asked = async {
@@ -308,9 +315,46 @@ impl Union {
             let answer = network.call(PeerName::Node(to), call, options).await;
             answer.map_err(|error| not_answered(to, &error))
         };
-        tokio::select! {
+        let answer = tokio::select! {
             answer = asked => answer,
             () = peer.is_gone() => Err(Errno::EIO),
+        };
+        if answer.is_err() && !request.closing.is_empty() {
+            // It may not have heard of it. What is closed twice is closed.
+            let mut closing = self.closing.lock();
+            closing.entry(to).or_default().extend(request.closing);
+        }
+        answer
+    }
+
+    /// A file on the host of a branch is not needed any more. Its host hears of it with what is asked next, or a moment later.
+    pub fn close(self: &Arc<Self>, branch: BranchId, file: FileId) {
+        if self.own(branch).is_some() {
+            return self.files.close(self.me, file);
+        }
+        // Nobody has it open any more where nobody has the branch.
+        let Some(to) = self.roster().holder(branch) else {
+            return;
+        };
+        let first = {
+            let mut closing = self.closing.lock();
+            let files = closing.entry(to).or_default();
+            files.push(file);
+            files.len() == 1
+        };
+        if first {
+            let me = Arc::clone(self);
+            self.runtime.spawn(async move {
+                tokio::time::sleep(CLOSES_AFTER).await;
+                if !me.closing.lock().contains_key(&to) {
+                    return;
+                }
+                let how = (Priority::Meta, DEADLINE);
+                if let Err(errno) = me.call(to, None, Bytes::new(), how).await {
+                    // A host that is away for long closes all of them.
+                    debug!(%to, %errno, "files that are not needed stay open");
+                }
+            });
         }
     }
 
@@ -351,7 +395,7 @@ impl Union {
             op,
         };
         let answer = self
-            .call(to, &ask, Bytes::new(), (Priority::Meta, DEADLINE))
+            .call(to, Some(ask), Bytes::new(), (Priority::Meta, DEADLINE))
             .await?;
         outcome(answer)
     }
@@ -377,7 +421,7 @@ impl Union {
             FileOp::Sync | FileOp::Allocate(..) => (Priority::Meta, CONTENT_DEADLINE),
             _ => (Priority::Meta, DEADLINE),
         };
-        let answer = self.call(to, &Ask::In { file, op }, data, how).await?;
+        let answer = self.call(to, Some(Ask::In { file, op }), data, how).await?;
         match outcome(answer) {
             // Its host has another process now, or has taken this one for gone.
             Err(Errno::EBADF) => Err(Errno::EIO),
@@ -433,7 +477,7 @@ impl Union {
             cover: part.cover.clone(),
         };
         let how = (Priority::Meta, SEARCH_DEADLINE);
-        let asked = self.call(part.child, &ask, Bytes::new(), how).await;
+        let asked = self.call(part.child, Some(ask), Bytes::new(), how).await;
         let read =
             asked.and_then(|answer| decode::<Answers>(&answer.payload).map_err(|_| Errno::EPROTO));
         match read {
@@ -573,8 +617,8 @@ impl Service for Served {
             let PeerName::Node(from) = from else {
                 return Err(refusal(Errno::EPERM));
             };
-            let ask: Ask = decode(&call.body).map_err(|_| refusal(Errno::EPROTO))?;
-            Ok(union.answer(from, ask, call.payload).await)
+            let request: Request = decode(&call.body).map_err(|_| refusal(Errno::EPROTO))?;
+            Ok(union.answer(from, request, call.payload).await)
         }
         .boxed()
     }
@@ -624,14 +668,21 @@ impl Service for Served {
 }
 
 impl Union {
-    async fn answer(self: Arc<Self>, from: NodeId, ask: Ask, data: Bytes) -> Answer {
-        match ask {
-            Ask::Search {
+    async fn answer(self: Arc<Self>, from: NodeId, request: Request, data: Bytes) -> Answer {
+        for file in request.closing {
+            self.files.close(from, file);
+        }
+        match request.ask {
+            None => Answer {
+                body: encode::<Outcome>(&Ok((Done::Nothing, Above::default()))).into(),
+                payload: Bytes::new(),
+            },
+            Some(Ask::Search {
                 directory,
                 query,
                 branches,
                 cover,
-            } => {
+            }) => {
                 let question = Question {
                     directory,
                     query,
@@ -646,7 +697,7 @@ impl Union {
                     payload: encode(&bounded(answers)).into(),
                 }
             }
-            Ask::On { branch, path, op } => {
+            Some(Ask::On { branch, path, op }) => {
                 let (takes, term) = match op {
                     Op::ReadAhead { term_ms, .. } => (Takes::Long, Some(term_of(term_ms))),
                     _ => (Takes::Moments, None),
@@ -667,7 +718,7 @@ impl Union {
                 }
                 answer
             }
-            Ask::In { file, op } => {
+            Some(Ask::In { file, op }) => {
                 let takes = takes(&op, data.len());
                 self.work(takes, move |union| {
                     in_file(&union.files, from, file, &op, &data)
@@ -718,7 +769,7 @@ enum Takes {
 /// How long an operation on an open file takes, that comes with so many bytes.
 fn takes(op: &FileOp, len: usize) -> Takes {
     match op {
-        FileOp::Stat | FileOp::SetAttr(_) | FileOp::Seek { .. } | FileOp::Close => Takes::Moments,
+        FileOp::Stat | FileOp::SetAttr(_) | FileOp::Seek { .. } => Takes::Moments,
         FileOp::Write { .. } if len <= SHORT_MAX => Takes::Moments,
         FileOp::Read { len, .. } if *len as usize <= SHORT_MAX => Takes::Moments,
         FileOp::Write { .. } | FileOp::Read { .. } | FileOp::Sync | FileOp::Allocate(..) => {
@@ -795,10 +846,6 @@ fn in_file(
     data: &[u8],
 ) -> Result<Performed, Errno> {
     let done = |done: Done, bytes: Bytes| Ok((done, bytes, Above::default()));
-    if let FileOp::Close = op {
-        files.close(by, file);
-        return done(Done::Nothing, Bytes::new());
-    }
     let open = files.get(by, file)?;
     match op {
         FileOp::Read { offset, len } => done(Done::Bytes, open.read(*offset, *len)?),

@@ -253,11 +253,9 @@ pub enum FileOp {
         /// Which.
         data: bool,
     },
-    /// It is not needed any more.
-    Close,
 }
 
-/// A request.
+/// A question, or what is to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
     /// Looks on the receiver's branches, and passes the question on to those that it is to cover.
@@ -287,6 +285,15 @@ pub enum Ask {
         /// What.
         op: FileOp,
     },
+}
+
+/// What a call brings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Files that the receiver has opened for the sender, and that are not needed any more.
+    pub closing: Vec<FileId>,
+    /// Then this.
+    pub ask: Option<Ask>,
 }
 
 /// What an operation gave.

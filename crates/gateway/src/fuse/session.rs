@@ -79,6 +79,8 @@ pub(crate) struct Session {
     pub(crate) files: OpenFiles,
     /// Programs that write may pass the daemon by, too.
     pub(crate) past_daemon: bool,
+    /// Who keeps the locks of programs.
+    pub(crate) locks: Locks,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) waiting: Waiting,
     pub(crate) lock_owners: LockOwners,
@@ -184,6 +186,7 @@ pub(crate) fn start(
         fs,
         files: OpenFiles::new(Arc::clone(&device), facts.passthrough),
         past_daemon: facts.passthrough && options.passthrough == Passthrough::All,
+        locks: options.locks,
         kernel: Arc::clone(&kernel),
         waiting: Waiting::default(),
         lock_owners: LockOwners::default(),

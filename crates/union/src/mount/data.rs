@@ -194,9 +194,8 @@ impl Mount {
             match self.by_any_name(open.inode, op).await? {
                 (node, Told::Opened { file, .. }, _) if node.branch == open.branch => Ok(file),
                 (node, Told::Opened { file, .. }, _) => {
-                    let close = FileOp::Close;
-                    let closed = self.union.within(node.branch, file, close, Bytes::new());
-                    closed.await.and(Err(Errno::ESTALE))
+                    self.union.close(node.branch, file);
+                    Err(Errno::ESTALE)
                 }
                 _ => Err(Errno::EPROTO),
             }
@@ -452,14 +451,10 @@ impl Mount {
                 writers.remove(&inode);
             }
         }
-        let Some(file) = open.file() else {
-            return Ok(());
-        };
-        let closed = self
-            .union
-            .within(open.branch, file, FileOp::Close, Bytes::new())
-            .await;
-        closed.map(drop)
+        if let Some(file) = open.file() {
+            self.union.close(open.branch, file);
+        }
+        Ok(())
     }
 
     pub(super) async fn allocate_range(

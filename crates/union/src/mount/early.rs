@@ -31,7 +31,9 @@ const RUN_MIN: u32 = 2;
 /// Whoever passes over at most so many files goes on in order.
 const SKIPS_MAX: usize = 4;
 /// The first files that are asked for together.
-const WINDOW_MIN: usize = 16;
+const WINDOW_FIRST: usize = 16;
+/// The fewest.
+const WINDOW_MIN: usize = 2;
 /// The most.
 const WINDOW_MAX: usize = 128;
 /// Whoever opens no file of a directory for so long begins anew.
@@ -134,6 +136,8 @@ struct Reader {
     /// The last one that was asked for.
     through: Option<Vec<u8>>,
     window: usize,
+    /// It was too large once: it does not grow any more.
+    found: bool,
 }
 
 impl Reader {
@@ -143,8 +147,16 @@ impl Reader {
             at: now,
             run: 0,
             through: None,
-            window: WINDOW_MIN,
+            window: WINDOW_FIRST,
+            found: false,
         }
+    }
+
+    /// What was asked for is not here, or too old by now: so many are too many for who takes his time.
+    fn is_late(&mut self) {
+        self.through = None;
+        self.found = true;
+        self.window = (self.window / 2).max(WINDOW_MIN);
     }
 
     /// A file is opened; gives the ones to ask for.
@@ -155,6 +167,10 @@ impl Reader {
         bytes_max: u64,
         now: Instant,
     ) -> Vec<Candidate> {
+        if self.last == name {
+            self.at = now;
+            return Vec::new();
+        }
         // One that is no candidate itself lies between two.
         let after = |name: &[u8]| order.place(name).map_or_else(|at| at, |at| at + 1);
         let (from, here) = (after(&self.last), after(name));
@@ -174,7 +190,7 @@ impl Reader {
         if asked - here > self.window / 2 {
             return Vec::new();
         }
-        if self.through.is_some() {
+        if self.through.is_some() && !self.found {
             self.window = (2 * self.window).min(WINDOW_MAX);
         }
         let mut left = bytes_max;
@@ -233,12 +249,16 @@ impl Early {
         now: Instant,
         listing: impl FnOnce(Option<Instant>) -> Option<(Vec<Candidate>, Instant)>,
     ) -> Vec<Asking> {
-        let table = &mut *self.0.lock();
-        if table.directories.len() >= READERS_MAX {
+        let Table {
+            kept,
+            directories,
+            rests,
+        } = &mut *self.0.lock();
+        if directories.len() >= READERS_MAX {
             let goes_on = |known: &Directory| now.duration_since(known.reader.at) <= PAUSE;
-            table.directories.retain(|_, known| goes_on(known));
+            directories.retain(|_, known| goes_on(known));
         }
-        let known = table.directories.entry(directory.clone());
+        let known = directories.entry(directory.clone());
         let known = known.or_insert_with(|| Directory {
             reader: Reader::new(name, now),
             order: Order::default(),
@@ -250,21 +270,25 @@ impl Early {
         {
             (known.order, known.listed) = (Order::of(files), Some(at));
         }
-        let wanted = known.reader.opens(name, &known.order, bytes_max, now);
+        let Directory { reader, order, .. } = known;
+        let asked = reader.through.as_deref();
+        let asked = asked.is_some_and(|through| natural(name, through) != Ordering::Greater);
+        let of_name = order.place(name).ok().and_then(|at| order.0.get(at));
+        if asked && of_name.is_some_and(|file| !has(kept, &file.key, now)) {
+            reader.is_late();
+        }
+        let wanted = reader.opens(name, order, bytes_max, now);
         let mut by_branch: BTreeMap<BranchId, Vec<Candidate>> = BTreeMap::new();
         for file in wanted {
-            let rests = table
-                .rests
-                .get(&file.key.0)
-                .is_some_and(|until| now < *until);
-            if !rests && !table.has(&file.key, now) {
+            let rests = rests.get(&file.key.0).is_some_and(|until| now < *until);
+            if !rests && !has(kept, &file.key, now) {
                 by_branch.entry(file.key.0).or_default().push(file);
             }
         }
         let asks = by_branch.into_iter().map(|(branch, files)| {
             let (done, coming) = watch::channel(());
             for file in &files {
-                table.kept.insert(file.key, Kept::Coming(coming.clone()));
+                kept.insert(file.key, Kept::Coming(coming.clone()));
             }
             Asking {
                 branch,
@@ -401,20 +425,21 @@ impl Table {
         }
     }
 
-    fn has(&self, key: &Key, now: Instant) -> bool {
-        match self.kept.get(key) {
-            Some(Kept::Here { until, .. }) => now < *until,
-            Some(Kept::Coming(coming)) => coming.has_changed().is_ok(),
-            None => false,
-        }
-    }
-
     fn drop_old(&mut self, now: Instant) {
         self.kept.retain(|_, kept| match kept {
             Kept::Here { until, .. } => now < *until,
             Kept::Coming(_) => true,
         });
         self.rests.retain(|_, until| now < *until);
+    }
+}
+
+/// Whether the content of a file is here, or on its way.
+fn has(kept: &HashMap<Key, Kept>, key: &Key, now: Instant) -> bool {
+    match kept.get(key) {
+        Some(Kept::Here { until, .. }) => now < *until,
+        Some(Kept::Coming(coming)) => coming.has_changed().is_ok(),
+        None => false,
     }
 }
 
@@ -469,26 +494,50 @@ mod tests {
     #[test]
     fn who_goes_through_a_directory_finds_the_next_files_and_more_each_time() {
         let (early, now) = (Early::default(), Instant::now());
-        assert_eq!(opens(&early, 0, now).0, []);
-        assert_eq!(opens(&early, 1, now).0, []);
+        let mut on_their_way = Vec::new();
+        let mut opens = |number, now| {
+            let (numbers, asks) = opens(&early, number, now);
+            on_their_way.extend(asks);
+            numbers
+        };
+        assert_eq!(opens(0, now), []);
+        assert_eq!(opens(1, now), []);
         let first: Vec<u64> = (3..19).collect();
-        assert_eq!(opens(&early, 2, now).0, first);
+        assert_eq!(opens(2, now), first);
         for number in 3..10 {
-            assert_eq!(opens(&early, number, now).0, [], "{number}");
+            assert_eq!(opens(number, now), [], "{number}");
+            assert_eq!(opens(number, now), [], "{number} again");
         }
         // Half of it is used: the next ones come before they are needed.
         let next: Vec<u64> = (19..51).collect();
-        assert_eq!(opens(&early, 10, now).0, next);
+        assert_eq!(opens(10, now), next);
         // Whoever passes a few over goes on, whoever jumps or pauses begins anew.
-        assert_eq!(opens(&early, 14, now).0, []);
-        assert!(early.0.lock().directories[&DIR].reader.through.is_some());
-        assert_eq!(opens(&early, 60, now).0, []);
-        assert!(early.0.lock().directories[&DIR].reader.through.is_none());
+        let through = || early.0.lock().directories[&DIR].reader.through.is_some();
+        assert_eq!(opens(14, now), []);
+        assert!(through());
+        assert_eq!(opens(60, now), []);
+        assert!(!through());
         let later = now + 2 * PAUSE;
         for number in 61..63 {
-            assert_eq!(opens(&early, number, later).0, []);
+            assert_eq!(opens(number, later), []);
         }
-        assert_eq!(opens(&early, 63, later).0.first(), Some(&64));
+        assert_eq!(opens(63, later).first(), Some(&64));
+    }
+
+    #[test]
+    fn who_takes_his_time_gets_as_many_as_he_uses() {
+        let (early, start) = (Early::default(), Instant::now());
+        let (mut asked, mut used) = (0, 0);
+        for number in 0..100 {
+            let now = start + Duration::from_millis(80) * number as u32;
+            let key = (BranchId((number % 2) as u16), (1, number));
+            used += u64::from(has(&early.0.lock().kept, &key, now));
+            for asking in opens(&early, number, now).1 {
+                asked += asking.files.len() as u64;
+                early.arrive(&asking, Some(answer(&asking)), now);
+            }
+        }
+        assert!(used > 60 && asked < 3 * used / 2, "{used} of {asked}");
     }
 
     #[tokio::test]

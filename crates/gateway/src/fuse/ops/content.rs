@@ -5,10 +5,11 @@ use crate::fuse::crossing::{Asked, Word};
 use crate::fuse::device::Delivery;
 use crate::fuse::notify::{ReadingShort, Writing, node_of};
 use crate::fuse::open_modes::Mode;
+use crate::fuse::options::Locks;
 use crate::fuse::pages::{Request, Way};
 use crate::fuse::reply::Reply;
 use crate::fuse::session::Session;
-use crate::fuse::wire::{self, Body, OpenReply};
+use crate::fuse::wire::{self, Body, OpenReply, fopen};
 use bytes::Bytes;
 use perigee_client::fs::{Allocate, Entry, OpenFlags, Opened, Seek};
 use perigee_types::{ByteRange, Errno, InodeId};
@@ -53,7 +54,7 @@ impl Call<'_> {
                         // The kernel takes it for empty with the answer.
                         session.kernel.tells_len(inode, 0, Word::OfLength);
                     }
-                    session.give_open(reply, inode, &opened);
+                    session.give_open(reply, (inode, flags), &opened);
                 }
                 Err(error) => reply.error(error),
             }),
@@ -271,11 +272,15 @@ impl Read {
 }
 
 impl Session {
-    fn give_open(&self, reply: Reply, inode: InodeId, opened: &Opened) {
-        let open = match self.place(inode, opened) {
+    fn give_open(&self, reply: Reply, (inode, flags): (InodeId, i32), opened: &Opened) {
+        let mut open = match self.place(inode, opened) {
             Ok(open) => open,
             Err(error) => return reply.error(error),
         };
+        // Nobody has to hear of the close of what wrote nothing, but who keeps locks.
+        if self.locks == Locks::Kernel && flags & libc::O_ACCMODE == libc::O_RDONLY {
+            open.flags |= fopen::NOFLUSH;
+        }
         if reply.body(&Body::open(open)) == Delivery::Gone {
             self.take_back(inode, opened.handle);
         }
