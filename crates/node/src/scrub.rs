@@ -9,7 +9,7 @@ use crate::env::Env;
 use parking_lot::Mutex;
 use perigee_proto::message::report::{ScrubFound, ScrubPass, ScrubState, ScrubWish};
 use perigee_store::{Space, Store, StoreError, Unverified, WriteBatch};
-use perigee_types::InodeId;
+use perigee_types::{ContainerId, InodeId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -170,18 +170,23 @@ impl Scrub {
 pub(crate) async fn run(env: Arc<Env>) {
     loop {
         let mut pass = env.scrub.next().await;
-        let due: Vec<Arc<Container>> = env
+        let due: Vec<ContainerId> = env
             .all_containers()
             .into_iter()
             .filter(|container| container.holds_copy())
             .filter(|container| pass.asked_for || is_due(&env.store, container))
+            .map(|container| container.id)
             .collect();
         if due.is_empty() && !pass.asked_for {
             continue;
         }
         env.scrub.begin(&pass, env.usage.bytes().await.unwrap_or(0));
         let mut ended = Ended::Through;
-        for container in due {
+        for id in due {
+            // What this node has left since is not kept from being closed.
+            let Some(container) = env.container(id).filter(|open| open.holds_copy()) else {
+                continue;
+            };
             ended = over(&env, &container, &mut pass).await;
             if ended == Ended::Stopped {
                 break;
@@ -243,6 +248,9 @@ async fn over(env: &Arc<Env>, container: &Arc<Container>, pass: &mut Pass) -> En
         begun.after
     };
     loop {
+        if !container.holds_copy() {
+            return Ended::Through;
+        }
         let (store, id) = (env.store.clone(), container.id);
         let page = env
             .runtime

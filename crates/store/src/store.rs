@@ -241,8 +241,8 @@ impl Store {
         self.core.kv.commit(batch)
     }
 
-    /// Commits a batch together with all that is known of a container's objects and not stored: a full disk may have refused
-    /// it. Not for callbacks of the committer.
+    /// Puts all content of a container's objects on the disk, and commits a batch together with all that is known of them and
+    /// not stored: a full disk may have refused it. Not for callbacks of the committer.
     pub fn commit_with_objects(
         &self,
         container: ContainerId,
@@ -250,6 +250,12 @@ impl Store {
     ) -> Result<(), StoreError> {
         let mut objects = self.objects.all();
         objects.retain(|object| object.inode().container() == container);
+        for (_, synced) in self.sync_all(objects.clone())? {
+            match synced {
+                Ok(()) | Err(StoreError::Removed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
         for object in &objects {
             batch.save_object(object);
         }

@@ -208,6 +208,7 @@ fn a_node_whose_disk_took_no_records_has_its_copy_again_once_there_is_room() {
     cluster.settle().unwrap();
     assert!(cluster.chains().unwrap()[0].contains(&3));
     fs::write(here.join("late"), b"late").unwrap();
+    File::open(here.join("late")).unwrap().sync_all().unwrap();
     kept.sync_all().unwrap();
     File::open(&here).unwrap().sync_all().unwrap();
     drop(kept);

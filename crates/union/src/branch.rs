@@ -4,7 +4,7 @@
 //! link is followed on the way: the hosts that ask follow links themselves, in the union. Everything is done with the rights
 //! of this process, which are those of the user who logged in.
 
-use crate::lease::Identity;
+use crate::lease::{self, Identity};
 use crate::path::{RelPath, is_name};
 use crate::wire::{BranchId, Done, Found, How, Op, Parent, Query, Space, Stat};
 use perigee_client::fs::{Kind, NewNode, RenameMode, SetAttr};
@@ -209,7 +209,8 @@ impl Branch {
         Ok((file.into(), stat, made))
     }
 
-    /// Opens files of a directory for reading, of which `wanted` says what they have to be: those that are so.
+    /// Opens files of a directory for reading, of which `wanted` says what they have to be: those that are so, if leases
+    /// on them keep all writers out.
     ///
     /// # Errors
     /// The directory cannot be opened.
@@ -219,9 +220,10 @@ impl Branch {
         wanted: &'a [(Vec<u8>, Identity)],
     ) -> Result<impl Iterator<Item = Option<(File, Stat)>> + 'a, Errno> {
         let directory = self.directory(path, OFlags::PATH)?;
+        let of_use = lease::are_of_use(&directory);
         Ok(wanted.iter().map(move |(name, identity)| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-            let name = is_name(name).then_some(name)?;
+            let name = (of_use && is_name(name)).then_some(name)?;
             let file = rustix::fs::openat(&directory, name, flags, Mode::empty());
             let file = file.ok()?;
             let stat = self.of_file(&file).ok()?;

@@ -123,41 +123,51 @@ impl Files {
         if wanted.len() > AHEAD_COUNT_MAX {
             return Err(Errno::EINVAL);
         }
-        let (mut room, mut content) = (self.leases.lock().room(Instant::now()), BytesMut::new());
+        let mut content = BytesMut::new();
         let most = bytes.min(AHEAD_LEN_MAX) as usize;
         let mut told = Vec::with_capacity(wanted.len());
         for found in branch.open_files(path, wanted)? {
-            let fits = |(_, stat): &(File, Stat)| {
-                let left = (most - content.len()) as u64;
-                room > 0 && stat.size <= left.min(u64::from(HEAD_LEN_MAX))
-            };
-            let Some((file, stat)) = found.filter(fits) else {
-                told.push(None);
-                continue;
-            };
-            let Ok(lease) = Lease::take(file) else {
-                told.push(None);
-                continue;
-            };
-            // From here on it stays as it is: what came before is in what is read now.
-            let stat_now = branch.of_file(lease.file())?;
-            let read = match stat_now.size == stat.size {
-                true => read(lease.file(), 0, stat.size as usize)?,
-                false => Bytes::new(),
-            };
-            let whole = stat_now.size == stat.size && read.len() as u64 == stat.size;
-            told.push(whole.then_some(stat_now));
-            if whole {
-                content.extend_from_slice(&read);
-                room -= 1;
-                let of = (stat.device, stat.inode);
-                self.leases.lock().give(by, of, until, lease);
-            }
+            let left = (most - content.len()) as u64;
+            // What takes longer than it may be used is of no use.
+            let now = Instant::now();
+            let room = now < until && self.leases.lock().room(now) > 0;
+            let fits =
+                |(_, stat): &(File, Stat)| room && stat.size <= left.min(u64::from(HEAD_LEN_MAX));
+            let kept = found
+                .filter(fits)
+                .and_then(|found| self.keep(by, branch, found, until));
+            told.push(kept.map(|(stat, bytes)| {
+                content.extend_from_slice(&bytes);
+                stat
+            }));
         }
         Ok((told, content.freeze()))
     }
 
-    /// A member is about to change a file.
+    /// The whole content of a file, which stays so until a moment.
+    fn keep(
+        &self,
+        by: NodeId,
+        branch: &Branch,
+        (file, before): (File, Stat),
+        until: Instant,
+    ) -> Option<(Stat, Bytes)> {
+        let lease = Lease::take(file).ok()?;
+        // From here on it stays as it is: what came before is in what is read now.
+        let stat = branch.of_file(lease.file()).ok()?;
+        if stat.size != before.size {
+            return None;
+        }
+        let bytes = read(lease.file(), 0, stat.size as usize).ok()?;
+        if bytes.len() as u64 != stat.size {
+            return None;
+        }
+        let of = (stat.device, stat.inode);
+        self.leases.lock().give(by, of, until, lease)?;
+        Some((stat, bytes))
+    }
+
+    /// A member is about to write a file.
     pub fn give_back(&self, by: NodeId, of: Option<Identity>) {
         if let Some(of) = of {
             self.leases.lock().give_back(by, of);
@@ -179,16 +189,20 @@ impl Files {
         file.cloned().ok_or(Errno::EBADF)
     }
 
-    /// Closes one.
+    /// Closes one. Blocks on the disk.
     pub fn close(&self, by: NodeId, id: FileId) {
-        if let Some(files) = self.open.lock().get_mut(&by) {
-            files.remove(&id);
-        }
+        let closed = {
+            let mut open = self.open.lock();
+            open.get_mut(&by).and_then(|files| files.remove(&id))
+        };
+        // The last close of a file may take long, and others have theirs open meanwhile.
+        drop(closed);
     }
 
-    /// Closes all of a member that is gone.
+    /// Closes all of a member that is gone. Blocks on the disk.
     pub fn close_all(&self, by: NodeId) {
-        self.open.lock().remove(&by);
+        let closed = self.open.lock().remove(&by);
+        drop(closed);
     }
 }
 

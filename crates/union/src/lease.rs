@@ -8,13 +8,23 @@
 use perigee_types::NodeId;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 /// Leases at a time: each is an open file.
-const LEASES_MAX: usize = 1_024;
+const LEASES_MAX: usize = 512;
 /// After somebody had to wait for one, none is given for so long.
 const RESTS: Duration = Duration::from_secs(5);
+/// File systems of which nobody writes a file but by this host's kernel (statfs(2)): others know of no lease here.
+const LOCAL: [u64; 7] = [
+    0xef53,      // ext4
+    0x5846_5342, // xfs
+    0x9123_683e, // btrfs
+    0x0102_1994, // tmpfs
+    0xf2f5_2010, // f2fs
+    0x2fc1_2fc1, // zfs
+    0xca45_1a4e, // bcachefs
+];
 /// `F_SETSIG` of Linux, which libc lacks.
 const F_SETSIG: libc::c_int = 10;
 
@@ -28,6 +38,13 @@ fn control(file: &File, what: libc::c_int, value: libc::c_int) -> io::Result<lib
         -1 => Err(io::Error::last_os_error()),
         is => Ok(is),
     }
+}
+
+/// Whether leases on files of a directory keep all writers out.
+#[must_use]
+pub fn are_of_use(directory: impl AsFd) -> bool {
+    let statfs = rustix::fs::fstatfs(directory);
+    statfs.is_ok_and(|statfs| LOCAL.contains(&(statfs.f_type as u64)))
 }
 
 /// A lease, until it is dropped.
@@ -83,17 +100,18 @@ impl Leases {
         }
     }
 
-    /// Keeps one until a moment.
-    pub fn give(&mut self, to: NodeId, of: Identity, until: Instant, lease: Lease) {
-        self.given.push(Given {
+    /// Keeps one until a moment; `None`: it was one too many, and has ended.
+    pub fn give(&mut self, to: NodeId, of: Identity, until: Instant, lease: Lease) -> Option<()> {
+        let given = Given {
             to,
             of,
             until,
             lease,
-        });
+        };
+        (self.given.len() < LEASES_MAX).then(|| self.given.push(given))
     }
 
-    /// A member is about to change a file: it uses nothing any more of what it had read ahead of it.
+    /// A member is about to write a file: it uses nothing any more of what it had read ahead of it.
     pub fn give_back(&mut self, by: NodeId, of: Identity) {
         self.given.retain(|given| (given.to, given.of) != (by, of));
     }
@@ -142,7 +160,9 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "it is written");
         drop(writes);
 
-        leases.give(NodeId(2), (1, 1), now + TERM, take().unwrap());
+        leases
+            .give(NodeId(2), (1, 1), now + TERM, take().unwrap())
+            .unwrap();
         assert!(File::open(&path).is_ok(), "readers wait for nobody");
         leases.give_back(NodeId(3), (1, 1));
         leases.give_back(NodeId(2), (1, 2));
@@ -152,7 +172,9 @@ mod tests {
         assert!(is_free(&path), "who has it gives it back and writes");
         assert!(leases.room(now + TERM) > 0, "nobody had to wait");
 
-        leases.give(NodeId(2), (1, 1), now + TERM, take().unwrap());
+        leases
+            .give(NodeId(2), (1, 1), now + TERM, take().unwrap())
+            .unwrap();
         assert!(!is_free(&path));
         leases.end(now + TERM);
         assert!(is_free(&path));

@@ -7,8 +7,8 @@ use crate::path::RelPath;
 use crate::roster::Roster;
 use crate::ways::{self, Carrier, Way};
 use crate::wire::{
-    Above, Answers, Ask, BranchId, Done, FileId, FileOp, Found, Members, Op, Outcome, Query,
-    Request, Settings, decode, encode,
+    Above, Answers, Ask, BranchId, Done, FileId, FileOp, Found, Member, Members, Op, Outcome,
+    Query, Request, Settings, decode, encode,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tracing::{debug, warn};
 
 /// The number of the one procedure that members have.
@@ -81,6 +81,8 @@ pub struct Union {
     /// Files that are open here.
     pub files: Files,
     roster: RwLock<Arc<Roster>>,
+    /// There are others to be connected to.
+    joined: Arc<Notify>,
     network: OnceLock<Network>,
     carrier: OnceLock<Arc<dyn Carrier>>,
     peers: Mutex<HashMap<NodeId, Arc<Peer>>>,
@@ -130,6 +132,7 @@ impl Union {
             branches: branches.into_iter().map(Arc::new).collect(),
             files: Files::default(),
             roster: RwLock::new(Arc::new(Roster::new(me, Members::default()))),
+            joined: Arc::default(),
             network: OnceLock::new(),
             carrier: OnceLock::new(),
             peers: Mutex::default(),
@@ -182,7 +185,15 @@ impl Union {
                 peer.anew();
             }
         }
+        let there = |member: &Member| (member.id, member.away, member.born);
+        let others = !roster
+            .members()
+            .map(there)
+            .eq(told.members.iter().map(there));
         *roster = Arc::new(Roster::new(self.me, told));
+        if others {
+            self.joined.notify_one();
+        }
     }
 
     /// Who is in the union.
@@ -327,7 +338,8 @@ impl Union {
         answer
     }
 
-    /// A file on the host of a branch is not needed any more. Its host hears of it with what is asked next, or a moment later.
+    /// A file on the host of a branch is not needed any more. Its host hears of it with what is asked next, or a moment later;
+    /// where it does not answer, once it does.
     pub fn close(self: &Arc<Self>, branch: BranchId, file: FileId) {
         if self.own(branch).is_some() {
             return self.files.close(self.me, file);
@@ -346,15 +358,19 @@ impl Union {
             let me = Arc::clone(self);
             self.runtime.spawn(async move {
                 tokio::time::sleep(CLOSES_AFTER).await;
-                if !me.closing.lock().contains_key(&to) {
-                    return;
-                }
-                let how = (Priority::Meta, DEADLINE);
-                if let Err(errno) = me.call(to, None, Bytes::new(), how).await {
-                    // A host that is away for long closes all of them.
-                    debug!(%to, %errno, "files that are not needed stay open");
-                }
+                me.close_told(to).await;
             });
+        }
+    }
+
+    /// Tells a host of the files that are not needed, if there are any. A host that is away for long closes all of them.
+    async fn close_told(&self, to: NodeId) {
+        if !self.closing.lock().contains_key(&to) {
+            return;
+        }
+        let how = (Priority::Meta, DEADLINE);
+        if let Err(errno) = self.call(to, None, Bytes::new(), how).await {
+            debug!(%to, %errno, "files that are not needed stay open for now");
         }
     }
 
@@ -587,11 +603,18 @@ async fn pulse(union: Weak<Union>) {
                     && let Some(network) = union.network.get()
                 {
                     network.reach(PeerName::Node(id));
+                    // What was on its way when a connection was lost.
+                    union.close_told(id).await;
                 }
             });
         }
+        let joined = Arc::clone(&union.joined);
         drop(union);
-        tokio::time::sleep(PULSE).await;
+        tokio::select! {
+            () = tokio::time::sleep(PULSE) => {}
+            // Whoever asks first need not wait until there is a connection.
+            () = joined.notified() => {}
+        }
     }
 }
 
@@ -669,8 +692,12 @@ impl Service for Served {
 
 impl Union {
     async fn answer(self: Arc<Self>, from: NodeId, request: Request, data: Bytes) -> Answer {
-        for file in request.closing {
-            self.files.close(from, file);
+        if !request.closing.is_empty() {
+            tokio::task::block_in_place(|| {
+                for file in request.closing {
+                    self.files.close(from, file);
+                }
+            });
         }
         match request.ask {
             None => Answer {
@@ -706,15 +733,20 @@ impl Union {
                     Some(own) => on_branch(&union.files, from, own, &path, &op),
                     None => Err(Errno::ENODEV),
                 };
+                let end = |term: Duration, me: Weak<Self>| async move {
+                    tokio::time::sleep(term).await;
+                    if let Some(me) = me.upgrade() {
+                        me.files.end_leases();
+                    }
+                };
                 let me = Arc::downgrade(&self);
+                // The first ones end in time also where it takes long to read the last ones.
+                if let Some(term) = term {
+                    tokio::spawn(end(term, Weak::clone(&me)));
+                }
                 let answer = self.work(takes, work).await;
                 if let Some(term) = term {
-                    tokio::spawn(async move {
-                        tokio::time::sleep(term).await;
-                        if let Some(me) = me.upgrade() {
-                            me.files.end_leases();
-                        }
-                    });
+                    tokio::spawn(end(term, me));
                 }
                 answer
             }
@@ -806,7 +838,7 @@ fn on_branch(
             return Ok((Done::Ahead(told), bytes, Above::default()));
         }
         Op::Open { how, .. } if how.write => files.give_back(by, how.expected),
-        Op::SetAttr { expected, .. } => files.give_back(by, *expected),
+        Op::SetAttr { set, expected } if set.size.is_some() => files.give_back(by, *expected),
         _ => {}
     }
     if let Op::Open { how, parents, head } = op {

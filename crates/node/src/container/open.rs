@@ -252,8 +252,13 @@ impl Container {
         self.lost_records.load(Ordering::Relaxed)
     }
 
-    /// What is in place here for records that are not on the disk is given up, and all that is known of the files is stored:
-    /// [`Self::open`] goes by what is on the disk. Nobody works with the container any more. Blocks on the disk.
+    /// Whether what this node keeps of it can be relied on no more, until it is started again.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed) || self.env.store.read_only(self.id).is_some()
+    }
+
+    /// What is in place here for records that are not on the disk is given up, and the files, with all that is known of them,
+    /// are put on the disk: [`Self::open`] goes by what is there. Nobody works with the container any more. Blocks on the disk.
     pub(crate) fn give_up_unrecorded(&self) -> Result<(), StoreError> {
         let (env, id) = (&self.env, self.id);
         let base = Stored::read(&env.store, id)?.unwrap_or_default().base;

@@ -8,13 +8,17 @@ use crate::pid_file::PidFile;
 use crate::{daemon, logging, process};
 use clap::Args;
 use perigee_proto::admin::Failure;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
-use tracing::info;
+use tracing::{info, warn};
+
+/// Open files of a daemon, at most.
+const OPEN_FILES: u64 = 65_536;
 
 /// Run a node in this process, until SIGTERM.
 #[derive(Debug, Args)]
@@ -133,12 +137,28 @@ fn serve(dir: &std::path::Path, ready: &mut Ready) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A runtime for a daemon.
+/// A runtime for a daemon, which may have more files open than what a login gives it.
 pub fn runtime() -> Result<Runtime, Failure> {
+    raise_open_files();
     Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new("cannot start the runtime", error))
+}
+
+/// Lets this process have as many files open as its user may, up to [`OPEN_FILES`].
+fn raise_open_files() {
+    let is = getrlimit(Resource::Nofile);
+    let may = is.maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
+    let wanted = Rlimit {
+        current: Some(may),
+        ..is
+    };
+    if is.current.is_some_and(|current| current < may)
+        && let Err(error) = setrlimit(Resource::Nofile, wanted)
+    {
+        warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// The signals that end a daemon.

@@ -389,7 +389,7 @@ impl Worker<'_> {
         }
         let whose = self.whose(shape);
         let moments = self.ledger.private.moments(whose);
-        let untold = match self.stage.may_lose() && explain(&moments, &found).is_ok() {
+        let untold = match self.stage.has_left(self.node) && explain(&moments, &found).is_ok() {
             true => {
                 // What it tells is excused, or not, as what any call does.
                 self.sync_private(shape)?;

@@ -18,8 +18,8 @@ struct Scene {
     nodes: BTreeMap<u32, Seat>,
     /// Strikes that leave no room somewhere, now or a moment ago.
     scarce: bool,
-    /// There were such strikes.
-    was_scarce: bool,
+    /// When the last such strike began or ended.
+    scarce_at: Option<Instant>,
     over: bool,
     broken: Option<CheckError>,
 }
@@ -64,6 +64,15 @@ pub enum Excuse {
     Told,
     /// There is none: a promise is broken.
     None,
+}
+
+/// After a disk was full programs hear for so long of what it refused: at the next `fsync`.
+const TELLS: Duration = Duration::from_secs(60);
+
+impl Scene {
+    fn tells_of_room(&self) -> bool {
+        self.scarce || self.scarce_at.is_some_and(|at| at.elapsed() < TELLS)
+    }
 }
 
 impl Stage {
@@ -138,7 +147,8 @@ impl Stage {
         if strikes != turn.strikes {
             Excuse::Struck
         } else if tells
-            && ((loses && error.raw_os_error() == Some(libc::EIO)) || (scene.was_scarce && is_full))
+            && ((loses && error.raw_os_error() == Some(libc::EIO))
+                || (scene.tells_of_room() && is_full))
         {
             Excuse::Told
         } else if (scene.scarce || turn.scarce) && is_full {
@@ -183,12 +193,17 @@ impl Stage {
     pub fn scarce(&self, scarce: bool) {
         let mut scene = self.scene();
         scene.scarce = scarce;
-        scene.was_scarce |= scarce;
+        scene.scarce_at = Some(Instant::now());
     }
 
-    /// Whether a program that was not struck may find that work is lost which it has not synced: a disk was full.
-    pub fn may_lose(&self) -> bool {
-        self.scene().was_scarce
+    /// Whether what was answered early may be refused, since a disk may be full.
+    pub fn may_refuse(&self) -> bool {
+        self.scene().scarce_at.is_some()
+    }
+
+    /// Whether a program of a node may find that work is lost which it has not synced, though its node was not struck.
+    pub fn has_left(&self, node: u32) -> bool {
+        self.scene().nodes.get(&node).is_some_and(|seat| seat.left)
     }
 
     /// Waits, and looks at the programs meanwhile.

@@ -261,7 +261,7 @@ impl Worker<'_> {
         // Those before the write: one that came while it returned may have taken it along.
         let strikes = self.turn.strikes();
         // Where there is no room, close tells of what was answered early.
-        if !self.stage.may_lose() {
+        if !self.stage.may_refuse() {
             self.ledger.register_written(self.node, value, strikes);
         }
         if self.rng.chance(1, 2) {
@@ -283,7 +283,8 @@ impl Worker<'_> {
                 File::open(&path)?.read_to_end(&mut content)
             })?;
             let value = Ledger::register_value(writer, &content).map_err(Failed::Wrong)?;
-            let undisturbed = self.stage.strikes_on(writer) == before.strikes;
+            let struck = self.stage.strikes_on(writer) != before.strikes;
+            let undisturbed = !struck && !self.stage.has_left(writer);
             self.ledger
                 .register_seen(writer, self.node, value, before, undisturbed)
                 .map_err(Failed::Wrong)?;

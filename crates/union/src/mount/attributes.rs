@@ -46,6 +46,7 @@ impl Mount {
             }
         }
         let stat = match self.stat_now(inode, &node).await {
+            Err(Errno::ENOENT | Errno::ESTALE) if self.is_open_early(inode) => node.stat,
             Err(Errno::ENOENT) => return Err(Errno::ESTALE),
             found => found?,
         };
@@ -132,6 +133,9 @@ impl Mount {
         set.kill_privileges = false;
         if set.size.is_some() {
             self.rewrites(inode);
+        }
+        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+            self.hold_inode(inode).await;
         }
         self.settle_inode(inode, node.branch).await;
         let open = handle.and_then(|handle| self.handle(handle).ok());

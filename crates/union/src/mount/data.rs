@@ -4,7 +4,6 @@ use super::Mount;
 use super::ahead::Ahead;
 use super::attributes::expect_stat;
 use super::behind::{Failures, Writer};
-use super::early;
 use super::nodes::Node;
 use crate::path::RelPath;
 use crate::wire::{BranchId, Done as Told, FileId, FileOp, How, Op, Stat};
@@ -14,10 +13,9 @@ use parking_lot::Mutex;
 use perigee_client::fs::{Allocate, DirEntry, Entry, OpenFlags, OpenMode, Opened, Seek};
 use perigee_types::{ByteRange, Errno, InodeId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::OnceCell;
-use tracing::debug;
 
 /// Content that comes with the answer to an open: what most files have, in one message.
 pub(super) const HEAD: u32 = 64 << 10;
@@ -27,10 +25,10 @@ const COOKIE_FIRST: u64 = 16;
 
 /// An open file.
 pub struct Handle {
-    inode: InodeId,
+    pub(super) inode: InodeId,
     pub(super) branch: BranchId,
     /// None yet: nothing was needed but its content, which was here before.
-    file: OnceCell<FileId>,
+    pub(super) file: OnceCell<FileId>,
     append: bool,
     writes: bool,
     /// It is of this host.
@@ -40,12 +38,19 @@ pub struct Handle {
     ahead: Mutex<Ahead>,
     /// How many failures of writes behind its program knows of.
     knows: AtomicU64,
+    pub(super) opened: Instant,
+    pub(super) closed: AtomicBool,
 }
 
 impl Handle {
     /// The file on its host, if it is open there.
     pub(super) fn file(&self) -> Option<FileId> {
         self.file.get().copied()
+    }
+
+    /// Whether nothing of it is open but its content.
+    pub(super) fn is_early(&self) -> bool {
+        self.file.get().is_none()
     }
 }
 
@@ -141,6 +146,10 @@ impl Mount {
             head: if flags.read { HEAD } else { 0 },
         };
         let (node, done, head) = self.by_any_name(inode, op).await?;
+        if flags.write {
+            // Also what was asked for since, and came to its host before this.
+            self.early_is_old(&before);
+        }
         let Told::Opened {
             file, stat, all, ..
         } = done
@@ -151,73 +160,6 @@ impl Mount {
         self.learn_stat(inode, node.branch, &stat);
         let head = all.then_some((head, content));
         Ok(self.opened((inode, node.branch), flags, Some(file), &stat, head))
-    }
-
-    /// Opens a small file of another host whose content is here, or on its way, since its neighbours were read.
-    async fn open_early(
-        &self,
-        (inode, before): (InodeId, &Node),
-        flags: OpenFlags,
-        content: u64,
-    ) -> Option<Opened> {
-        // Nothing is to be older than it may be.
-        if self.fresh < early::TERM || self.union.own(before.branch).is_some() {
-            return None;
-        }
-        let key = (before.branch, before.identity()?);
-        let (directory, name) = before.path().ok()?.split()?;
-        self.look_ahead(&directory, name);
-        let early = self.early.content(&key).await?;
-        let node = self.node(inode).ok()?;
-        let told = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
-        let same = node.branch == before.branch
-            && node.identity() == before.identity()
-            && told(&node.stat) == told(&early.stat)
-            && !node.changed
-            && self.nodes.content(inode) == content;
-        let head = Some((early.bytes, content));
-        same.then(|| self.opened((inode, node.branch), flags, None, &early.stat, head))
-    }
-
-    /// An open file on its host: opened now, if nothing but its content was needed so far.
-    async fn file_of(&self, open: &Handle) -> Result<FileId, Errno> {
-        let opening = || async {
-            let op = Op::Open {
-                how: How {
-                    read: true,
-                    expected: self.node(open.inode)?.identity(),
-                    ..How::default()
-                },
-                parents: Vec::new(),
-                head: 0,
-            };
-            match self.by_any_name(open.inode, op).await? {
-                (node, Told::Opened { file, .. }, _) if node.branch == open.branch => Ok(file),
-                (node, Told::Opened { file, .. }, _) => {
-                    self.union.close(node.branch, file);
-                    Err(Errno::ESTALE)
-                }
-                _ => Err(Errno::EPROTO),
-            }
-        };
-        open.file.get_or_try_init(opening).await.copied()
-    }
-
-    /// A name is about to go: what is open under it, and not on its host, is opened there.
-    pub(super) async fn hold(&self, path: &RelPath) {
-        let Some(inode) = self.nodes.id(path) else {
-            return;
-        };
-        let early: Vec<Arc<Handle>> = {
-            let handles = self.handles.lock();
-            let of_inode = |open: &&Arc<Handle>| open.inode == inode && open.file().is_none();
-            handles.values().filter(of_inode).cloned().collect()
-        };
-        for open in early {
-            if let Err(errno) = self.file_of(&open).await {
-                debug!(%inode, %errno, "what is open of it is its content alone");
-            }
-        }
     }
 
     /// An operation on a file, under whichever of its names still leads to it; those that do not are forgotten.
@@ -267,6 +209,8 @@ impl Mount {
             head: head.filter(|_| flags.read && !own),
             ahead: Mutex::default(),
             knows: AtomicU64::new(self.failures(inode).count),
+            opened: Instant::now(),
+            closed: AtomicBool::new(false),
         };
         let number = self.number();
         self.handles.lock().insert(number, Arc::new(handle));
@@ -451,6 +395,7 @@ impl Mount {
                 writers.remove(&inode);
             }
         }
+        open.closed.store(true, Ordering::SeqCst);
         if let Some(file) = open.file() {
             self.union.close(open.branch, file);
         }

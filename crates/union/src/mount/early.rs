@@ -38,8 +38,8 @@ const WINDOW_MIN: usize = 2;
 const WINDOW_MAX: usize = 128;
 /// Whoever opens no file of a directory for so long begins anew.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Directories whose readers are remembered.
-const READERS_MAX: usize = 1_024;
+/// Directories whose readers are remembered while they pause.
+const READERS_MAX: usize = 16;
 
 /// So much of other files is asked for together before they are opened.
 const AHEAD_LEN: u64 = 1 << 20;
@@ -63,8 +63,8 @@ pub struct Candidate {
 /// What is known of the content of a file.
 #[derive(Debug)]
 enum Kept {
-    /// It is on its way.
-    Coming(watch::Receiver<()>),
+    /// It is on its way, and of no use after a moment.
+    Coming(watch::Receiver<()>, Instant),
     /// It is here.
     Here { content: Content, until: Instant },
 }
@@ -288,7 +288,7 @@ impl Early {
         let asks = by_branch.into_iter().map(|(branch, files)| {
             let (done, coming) = watch::channel(());
             for file in &files {
-                kept.insert(file.key, Kept::Coming(coming.clone()));
+                kept.insert(file.key, Kept::Coming(coming.clone(), now + TERM));
             }
             Asking {
                 branch,
@@ -321,11 +321,12 @@ impl Early {
                 .filter(|_| len <= rest.len() as u64)
                 .map(|stat| Content {
                     stat,
-                    bytes: rest.split_to(len as usize),
+                    // Whoever has it open is not to keep all the others in memory.
+                    bytes: Bytes::copy_from_slice(&rest.split_to(len as usize)),
                 });
             // It was forgotten meanwhile, or asked for anew.
             let awaited = match table.kept.get(&file.key) {
-                Some(Kept::Coming(coming)) => coming.same_channel(&asking.done.subscribe()),
+                Some(Kept::Coming(coming, _)) => coming.same_channel(&asking.done.subscribe()),
                 Some(Kept::Here { .. }) | None => false,
             };
             if !awaited {
@@ -341,15 +342,15 @@ impl Early {
 
     /// The content of a file, if it is here or on its way, and may be used.
     pub async fn content(&self, key: &Key) -> Option<Content> {
-        let mut coming = {
+        let (mut coming, until) = {
             let table = self.0.lock();
             match table.kept.get(key)? {
                 Kept::Here { .. } => return table.content(key),
-                Kept::Coming(coming) => coming.clone(),
+                Kept::Coming(coming, until) => (coming.clone(), *until),
             }
         };
         // It ends with the answer.
-        _ = coming.changed().await;
+        _ = tokio::time::timeout_at(until.into(), coming.changed()).await;
         self.0.lock().content(key)
     }
 
@@ -421,14 +422,14 @@ impl Table {
     fn content(&self, key: &Key) -> Option<Content> {
         match self.kept.get(key)? {
             Kept::Here { content, until } => (Instant::now() < *until).then(|| content.clone()),
-            Kept::Coming(_) => None,
+            Kept::Coming(..) => None,
         }
     }
 
     fn drop_old(&mut self, now: Instant) {
         self.kept.retain(|_, kept| match kept {
             Kept::Here { until, .. } => now < *until,
-            Kept::Coming(_) => true,
+            Kept::Coming(..) => true,
         });
         self.rests.retain(|_, until| now < *until);
     }
@@ -438,7 +439,7 @@ impl Table {
 fn has(kept: &HashMap<Key, Kept>, key: &Key, now: Instant) -> bool {
     match kept.get(key) {
         Some(Kept::Here { until, .. }) => now < *until,
-        Some(Kept::Coming(coming)) => coming.has_changed().is_ok(),
+        Some(Kept::Coming(coming, until)) => now < *until && coming.has_changed().is_ok(),
         None => false,
     }
 }

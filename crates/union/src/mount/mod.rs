@@ -11,6 +11,7 @@ mod change;
 mod data;
 mod early;
 mod knowledge;
+mod lazy;
 mod locate;
 mod names;
 mod nodes;
@@ -38,7 +39,7 @@ use perigee_net::begun::spawn_begun;
 use perigee_types::{ByteRange, Errno, InodeId, WallTime};
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -63,6 +64,8 @@ pub struct Mount {
     listings: Mutex<HashMap<u64, Arc<Listed>>>,
     writers: Mutex<HashMap<InodeId, Arc<Writer>>>,
     early: Early,
+    /// Somebody sees to files of which nothing is open but their content.
+    watches_early: AtomicBool,
     next: AtomicU64,
     space: Mutex<Option<Spaces>>,
 }
@@ -94,6 +97,7 @@ impl Mount {
             listings: Mutex::default(),
             writers: Mutex::default(),
             early: Early::default(),
+            watches_early: AtomicBool::new(false),
             next: AtomicU64::new(1),
             space: Mutex::new(None),
             union,
