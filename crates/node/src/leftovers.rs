@@ -60,7 +60,7 @@ impl Leftovers {
     }
 
     /// The store has something of a container that is not open.
-    pub(crate) fn has(&mut self, id: ContainerId) {
+    pub(crate) fn note_stored(&mut self, id: ContainerId) {
         self.stored.insert(id);
     }
 

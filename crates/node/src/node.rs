@@ -478,7 +478,7 @@ async fn follow(
                 () = leftovers.freed(&env) => look(&env).await,
                 _ = look_for_room.tick() => reopening.close(&env),
                 id = reopening.closed(&env) => {
-                    leftovers.has(id);
+                    leftovers.note_stored(id);
                     look(&env).await;
                 }
             }

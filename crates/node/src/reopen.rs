@@ -94,8 +94,10 @@ async fn close_one(env: Arc<Env>, container: Arc<Container>) -> (ContainerId, Cl
         .runtime
         .spawn_blocking(move || forget_content(&forgets, id));
     // One that has a page locked for a write may wait for who owns the container next.
-    if tokio::time::timeout(FORGETS, forgot).await.is_err() {
-        warn!(container = %id, "a kernel takes its time to forget what it has of it");
+    match tokio::time::timeout(FORGETS, forgot).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => error!(container = %id, %error, "kernels may keep what they have of it"),
+        Err(_) => warn!(container = %id, "a kernel takes its time to forget what it has of it"),
     }
     loop {
         let closed = container.clone();

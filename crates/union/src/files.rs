@@ -27,7 +27,7 @@ pub const HEAD_LEN_MAX: u32 = 128 << 10;
 /// Files that are read ahead at once.
 const AHEAD_COUNT_MAX: usize = 512;
 /// The same, bytes.
-pub const AHEAD_LEN_MAX: u32 = 2 << 20;
+const AHEAD_LEN_MAX: u32 = 2 << 20;
 
 /// An open file of a branch.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl Files {
             let left = (most - content.len()) as u64;
             // What takes longer than it may be used is of no use.
             let now = Instant::now();
-            let room = now < until && self.leases.lock().room(now) > 0;
+            let room = now < until && self.leases.lock().has_room(now);
             let fits =
                 |(_, stat): &(File, Stat)| room && stat.size <= left.min(u64::from(HEAD_LEN_MAX));
             let kept = found

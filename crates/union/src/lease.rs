@@ -91,13 +91,11 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// How many may be given now.
+    /// Whether another one may be given now.
     #[must_use]
-    pub fn room(&self, now: Instant) -> usize {
-        match self.rests_until.is_some_and(|until| now < until) {
-            true => 0,
-            false => LEASES_MAX.saturating_sub(self.given.len()),
-        }
+    pub fn has_room(&self, now: Instant) -> bool {
+        let rests = self.rests_until.is_some_and(|until| now < until);
+        !rests && self.given.len() < LEASES_MAX
     }
 
     /// Keeps one until a moment; `None`: it was one too many, and has ended.
@@ -170,7 +168,7 @@ mod tests {
         assert!(!is_free(&path));
         leases.give_back(NodeId(2), (1, 1));
         assert!(is_free(&path), "who has it gives it back and writes");
-        assert!(leases.room(now + TERM) > 0, "nobody had to wait");
+        assert!(leases.has_room(now + TERM), "nobody had to wait");
 
         leases
             .give(NodeId(2), (1, 1), now + TERM, take().unwrap())
@@ -178,7 +176,7 @@ mod tests {
         assert!(!is_free(&path));
         leases.end(now + TERM);
         assert!(is_free(&path));
-        assert_eq!(leases.room(now + TERM), 0);
-        assert_eq!(leases.room(now + TERM + RESTS), LEASES_MAX);
+        assert!(!leases.has_room(now + TERM));
+        assert!(leases.has_room(now + TERM + RESTS));
     }
 }
