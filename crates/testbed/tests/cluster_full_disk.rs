@@ -51,13 +51,22 @@ fn all_are_up(cluster: &mut Cluster) {
     assert!(nodes.iter().all(|node| node.state == "up"), "{nodes:?}");
 }
 
+/// So many nodes, of which one has a small disk; none where this user may not mount one, which is said.
+fn with_small_disk(count: u32, small: u32) -> Option<Cluster> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting a small disk needs root");
+        return None;
+    }
+    let small_disk =
+        |dir: &Path| disk::mount_small(&dir.join(format!("node-{small}")), SMALL as u64);
+    Some(Cluster::start_prepared(count, WATCHDOG, small_disk).unwrap())
+}
+
 #[test]
 fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: mounting a small disk needs root");
-    }
-    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-3"), SMALL as u64);
-    let mut cluster = Cluster::start_prepared(3, WATCHDOG, small_disk).unwrap();
+    let Some(mut cluster) = with_small_disk(3, 3) else {
+        return;
+    };
     let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     wait::until("the least room of all copies shows", LIMIT, || {
         let shown = rustix::fs::statvfs(&here).unwrap();
@@ -107,11 +116,9 @@ fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
 /// Names alone do not use up what is left for those who make room; nor do programs that write what is refused.
 #[test]
 fn the_only_copy_on_a_full_disk_takes_no_more_and_goes_on_once_there_is_room() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: mounting a small disk needs root");
-    }
-    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-1"), SMALL as u64);
-    let mut cluster = Cluster::start_prepared(1, WATCHDOG, small_disk).unwrap();
+    let Some(mut cluster) = with_small_disk(1, 1) else {
+        return;
+    };
     let here = cluster.mount(1).unwrap();
     let kept = File::create(here.join("kept")).unwrap();
     assert_eq!(write(&kept, 1, 20), 20);
@@ -179,11 +186,9 @@ fn the_only_copy_on_a_full_disk_takes_no_more_and_goes_on_once_there_is_room() {
 /// With other copies the others go on without it; it needs no start to have one again.
 #[test]
 fn a_node_whose_disk_took_no_records_has_its_copy_again_once_there_is_room() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: mounting a small disk needs root");
-    }
-    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-3"), SMALL as u64);
-    let mut cluster = Cluster::start_prepared(3, WATCHDOG, small_disk).unwrap();
+    let Some(mut cluster) = with_small_disk(3, 3) else {
+        return;
+    };
     let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(3).unwrap());
     let kept = File::create(here.join("kept")).unwrap();
     assert_eq!(write(&kept, 1, 20), 20);
@@ -227,14 +232,12 @@ fn a_node_whose_disk_took_no_records_has_its_copy_again_once_there_is_room() {
     assert!(there.join(format!("name-{}", made - 1)).is_dir());
 }
 
-/// Bytes that an owner has put in place, and found no room for their record, are not its copy when it comes back.
+/// Whatever it had in place when it left.
 #[test]
-fn what_an_owner_had_no_room_to_record_is_lost_for_it_too() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: mounting a small disk needs root");
-    }
-    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-3"), SMALL as u64);
-    let mut cluster = Cluster::start_prepared(3, WATCHDOG, small_disk).unwrap();
+fn an_owner_that_a_full_disk_had_leave_comes_back_with_what_the_others_have() {
+    let Some(mut cluster) = with_small_disk(3, 3) else {
+        return;
+    };
     let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(3).unwrap());
     let home = there.join("home");
     fs::create_dir(&home).unwrap();
@@ -378,11 +381,9 @@ fn a_new_members_copies_have_the_holes_of_the_others() {
 /// A striped file is longer before its new bytes have a place, and stays so where they find none: for its own host, too.
 #[test]
 fn a_file_whose_new_bytes_find_no_room_ends_at_one_place_for_all_hosts() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: mounting a small disk needs root");
-    }
-    let small_disk = |dir: &Path| disk::mount_small(&dir.join("node-3"), SMALL as u64);
-    let mut cluster = Cluster::start_prepared(3, WATCHDOG, small_disk).unwrap();
+    let Some(mut cluster) = with_small_disk(3, 3) else {
+        return;
+    };
     let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
     let wide = here.join("wide");
     fs::create_dir(&wide).unwrap();
