@@ -16,7 +16,6 @@ use tracing::{debug, error, info, warn};
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 /// After so long what the disk did not take is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
-
 /// How long kernels are waited for.
 const FORGETS: Duration = Duration::from_secs(3);
 
@@ -111,15 +110,11 @@ async fn close_one(env: Arc<Env>, container: Arc<Container>) -> (ContainerId, Cl
             }
             Ok(Err(error)) => {
                 error!(container = %id, %error, "not opened anew");
-                let rotten = matches!(error, StoreError::Damaged { .. });
-                return (
-                    id,
-                    if rotten {
-                        Closed::Rotten
-                    } else {
-                        Closed::Failing
-                    },
-                );
+                let closed = match error {
+                    StoreError::Damaged { .. } => Closed::Rotten,
+                    _ => Closed::Failing,
+                };
+                return (id, closed);
             }
             Err(error) => debug!(container = %id, %error, "stopping"),
         }
