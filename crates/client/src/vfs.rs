@@ -282,16 +282,16 @@ impl FileSystem for Session {
         };
         let writer = self.handle(handle).ok().filter(|handle| handle.flags.write);
         let backend = self.backend.clone();
-        // Locks go when what was written under them has arrived.
-        let settled = move |settled: Result<(), Errno>| {
+        // Locks go when what was written under them is with the owner, which shows it to whoever comes next.
+        let handed_over = move |handed_over: Result<(), Errno>| {
             // A process that was made by this one closes, too, and nobody looks at what that is told: an fsync says it again.
             let lost =
                 writer.and_then(|writer| backend.lost(inode, writer.losses(), Hears::ByClose));
-            let settled = settled.and(lost.map_or(Ok(()), |loss| Err(loss.errno)));
-            let released = move |released: Result<(), Errno>| done(settled.and(released));
+            let told = handed_over.and(lost.map_or(Ok(()), |loss| Err(loss.errno)));
+            let released = move |released: Result<(), Errno>| done(told.and(released));
             locks::release(&session, inode, owner, Box::new(released));
         };
-        self.backend.settle(inode, Box::new(settled));
+        self.backend.hand_over(inode, Box::new(handed_over));
     }
 
     fn maps_unseen(&self, inode: InodeId, handle: u64) -> Result<(), Errno> {

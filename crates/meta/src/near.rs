@@ -7,6 +7,9 @@
 //! does, it asks for the content beside the look-up, and the host answers the other two. And of a file that a session has
 //! made its host knows that it has no privileges, which the kernel asks for before the first write.
 //!
+//! A program that opens a file by its path has the kernel ask for each directory on the way, one after the other, once what it
+//! keeps of them has ended. So a host remembers which directory was gone on to from each ([`way`]), and asks for both at once.
+//!
 //! Invariant: what [`Near::attr`] gives was so at the owner at some moment after the last of the session's own changes that
 //! the session was told of, and is so until another session's change is ordered (see [`crate::lease`]). Answers come in any
 //! order: of two the one of the later state counts, and one that was asked for before something was taken back never does.
@@ -17,6 +20,11 @@ use crate::xattr::CAPABILITY;
 use bytes::Bytes;
 use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, Span, Tick, Version};
 use std::collections::BTreeMap;
+
+mod way;
+
+pub use way::Step;
+use way::Ways;
 
 /// Inodes that a host remembers something of; with one more it forgets all of them.
 const KNOWN_MAX: usize = 65_536;
@@ -73,6 +81,7 @@ pub struct Near {
     bytes: usize,
     /// How many look-ups are to bring content.
     credit: BTreeMap<SessionId, u32>,
+    ways: Ways,
 }
 
 impl Near {
@@ -99,6 +108,7 @@ impl Near {
         (asked, as_of): (Asked, Version),
         words: &[Word],
     ) {
+        self.ways.changed(session, op, self.asked);
         for inode in changed_by(op, reply) {
             // A directory's word takes the place of what is kept of it.
             let noted = |word: &Word| word.attr.inode == inode && word.attr.kind == Kind::Directory;
@@ -119,6 +129,53 @@ impl Near {
         {
             self.note(session, (asked, as_of), *word, Beside::New);
         }
+        if let (Op::Lookup { .. } | Op::GetAttr { .. }, Reply::Entry(attr) | Reply::Attr(attr)) =
+            (op, reply)
+            && attr.kind == Kind::File
+            && let Some(word) = words.iter().find(|word| word.attr.inode == attr.inode)
+            && !self.has_beside(session, attr.inode)
+        {
+            // The program opens it next.
+            self.note(session, (asked, as_of), *word, Beside::Nothing);
+        }
+    }
+
+    /// What is known beside a file's attributes goes when they do, and not for others that are as right.
+    fn has_beside(&self, session: SessionId, inode: InodeId) -> bool {
+        let known = self.known.get(&(session, inode));
+        known.is_some_and(|known| !matches!(known.beside, Beside::Nothing))
+    }
+
+    /// With an answer came where a name leads: to a directory.
+    pub fn told_step(&mut self, session: SessionId, asked: Asked, step: Step, until: Tick) {
+        let parent = self.known.get(&(session, step.parent));
+        let barred = parent.map_or(self.barred, |known| known.barred.max(self.barred));
+        let counts = asked > barred;
+        self.ways
+            .told(session, (asked, self.asked), step, counts.then_some(until));
+    }
+
+    /// Where a name leads, and for how long that may be kept, as far as it was the last that was gone on to from its directory.
+    #[must_use]
+    pub fn leads(
+        &self,
+        now: Tick,
+        session: SessionId,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Option<(InodeId, Span)> {
+        self.ways.leads(now, session, parent, name)
+    }
+
+    /// The steps that were taken last from a directory on, one from each: none of them need be right any more.
+    #[must_use]
+    pub fn way(&self, session: SessionId, from: InodeId) -> Vec<Step> {
+        self.ways.from(session, from)
+    }
+
+    /// A name has turned out to lead elsewhere.
+    pub fn leads_elsewhere(&mut self, session: SessionId, parent: InodeId) {
+        self.ways.end(session, parent, self.asked);
     }
 
     /// With an answer that [`Self::told`] knows came all of a file.
@@ -259,12 +316,14 @@ impl Near {
     /// A container has another owner, who has its own leases.
     pub fn owner_changed(&mut self, container: ContainerId) {
         self.barred = self.asked;
+        self.ways.end_all();
         self.keep(|(_, inode)| inode.container() != container);
     }
 
     /// A mount is gone.
     pub fn session_ended(&mut self, session: SessionId) {
         self.keep(|(of, _)| *of != session);
+        self.ways.forget(session);
         self.credit.remove(&session);
     }
 
@@ -283,6 +342,7 @@ impl Near {
         let known = self.at(session, inode);
         known.word = None;
         known.barred = asked;
+        self.ways.end(session, inode, asked);
     }
 
     fn at(&mut self, session: SessionId, inode: InodeId) -> &mut Known {
@@ -349,372 +409,4 @@ fn changed_by(op: &Op, reply: &Reply) -> Vec<InodeId> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use perigee_types::{Epoch, InodeIndex, NodeId, Rng, Seq, WallTime};
-
-    const TERM: Span = Span(1_000);
-    const ME: SessionId = SessionId::new(NodeId(1), 1);
-
-    fn directory() -> InodeId {
-        InodeId::new(ContainerId(2), InodeIndex(9))
-    }
-
-    /// A directory whose size counts its changes.
-    fn attr(size: u64) -> Attr {
-        let zero = WallTime::default();
-        Attr {
-            inode: directory(),
-            kind: Kind::Directory,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            nlink: 2,
-            size,
-            rdev: 0,
-            atime: zero,
-            mtime: zero,
-            ctime: zero,
-            btime: zero,
-            blocks: 0,
-            layout: crate::stripe::Layout::Whole,
-        }
-    }
-
-    fn make() -> Op {
-        Op::Make {
-            parent: directory(),
-            name: b"f".to_vec(),
-            node: crate::op::NewNode::File,
-            mode: 0o644,
-            umask: 0,
-            cred: crate::op::Credential::default(),
-            open_existing: false,
-        }
-    }
-
-    /// On its way between the session and the owner.
-    enum Letter {
-        Question(Asked, Tick, Op),
-        Answer(Asked, Op, u64, Tick),
-        Revoke(u64),
-        Revoked(u64),
-    }
-
-    /// The owner: a count of changes, until when the session has a lease, and the number of the recall that waits for it.
-    #[derive(Default)]
-    struct Owner {
-        changes: u64,
-        others: u64,
-        lease: Option<Tick>,
-        recall: Option<u64>,
-        recalls: u64,
-    }
-
-    impl Owner {
-        /// Runs an operation of the session; a lease is given unless one is being taken back.
-        fn run(&mut self, (asked, sent): (Asked, Tick), op: Op, now: Tick) -> Letter {
-            self.changes += u64::from(matches!(op, Op::Make { .. }));
-            let until = match self.recall {
-                None => {
-                    self.lease = Some(now + TERM);
-                    sent + TERM
-                }
-                Some(_) => sent,
-            };
-            Letter::Answer(asked, op, self.changes, until)
-        }
-
-        /// Another session's change is ordered: nobody has a lease.
-        fn others_change(&mut self) {
-            (self.lease, self.recall) = (None, None);
-            self.changes += 1;
-            self.others = self.changes;
-        }
-    }
-
-    /// Operations of several programs of one session, and changes by another one, in any order on their way: whatever is
-    /// kept is not older than what any program was told, and never as it was before another's change that was ordered.
-    fn run(seed: u64) {
-        let mut rng = Rng::new(seed);
-        let (mut near, mut owner) = (Near::default(), Owner::default());
-        let mut letters: Vec<Letter> = Vec::new();
-        let mut told = 0;
-        let mut now = Tick(1);
-        for _ in 0..400 {
-            now = now + Span(rng.below(40));
-            if let Some((attr, left)) = near.attr(now, ME, directory()) {
-                assert!(
-                    attr.size >= told,
-                    "{seed}: older than what a program was told"
-                );
-                assert!(
-                    attr.size >= owner.others,
-                    "{seed}: as before another's change"
-                );
-                assert!(left <= TERM);
-            }
-            let stands = owner.lease.is_some_and(|until| until > now);
-            match rng.below(8) {
-                0 | 1 => letters.push(Letter::Question(near.ask(), now, make())),
-                2 => {
-                    let look = Op::GetAttr { inode: directory() };
-                    letters.push(Letter::Question(near.ask(), now, look));
-                }
-                // Another session's change waits for the lease's end or for the session's word.
-                3 if !stands => owner.others_change(),
-                3 if owner.recall.is_none() => {
-                    owner.recalls += 1;
-                    owner.recall = Some(owner.recalls);
-                    letters.push(Letter::Revoke(owner.recalls));
-                }
-                _ if letters.is_empty() => {}
-                _ => {
-                    let at = rng.below(letters.len() as u64) as usize;
-                    match letters.swap_remove(at) {
-                        Letter::Question(asked, sent, op) => {
-                            letters.push(owner.run((asked, sent), op, now));
-                        }
-                        Letter::Answer(asked, op, size, until) => {
-                            let attr = attr(size);
-                            let words = [Word { attr, until }];
-                            let as_of = Version {
-                                epoch: Epoch(1),
-                                seq: Seq(size),
-                            };
-                            near.told(ME, &op, &Reply::Done, (asked, as_of), &words);
-                            told = told.max(size);
-                        }
-                        Letter::Revoke(recall) => {
-                            near.revoked(ME, &[Touched::Attr(directory())]);
-                            letters.push(Letter::Revoked(recall));
-                        }
-                        Letter::Revoked(recall) if owner.recall == Some(recall) => {
-                            owner.others_change();
-                        }
-                        Letter::Revoked(_) => {}
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_kept_is_never_older_than_what_anybody_was_told() {
-        (0..2_000).for_each(run);
-    }
-
-    #[test]
-    fn a_change_is_kept_with_what_it_made_of_its_directory_until_the_lease_ends() {
-        let mut near = Near::default();
-        let asked = near.ask();
-        let as_of = Version {
-            epoch: Epoch(1),
-            seq: Seq(4),
-        };
-        let word = Word {
-            attr: attr(4),
-            until: Tick(500),
-        };
-        near.told(ME, &make(), &Reply::Done, (asked, as_of), &[word]);
-        let kept = near.attr(Tick(200), ME, directory());
-        assert_eq!(kept, Some((attr(4), Span(300))));
-        assert_eq!(near.attr(Tick(500), ME, directory()), None);
-        near.unknown(ME, &make());
-        assert_eq!(near.attr(Tick(200), ME, directory()), None);
-    }
-
-    fn file() -> InodeId {
-        InodeId::new(ContainerId(2), InodeIndex(10))
-    }
-
-    /// A file whose length counts its changes.
-    fn file_attr(size: u64) -> Attr {
-        Attr {
-            inode: file(),
-            kind: Kind::File,
-            ..attr(size)
-        }
-    }
-
-    /// On its way about the file.
-    enum Note {
-        LookUp(Asked, Tick),
-        Found(Asked, u64, Tick),
-        Write,
-        Wrote(u64),
-        SetAttr(Asked, Tick),
-        Set(Asked, u64, Tick),
-        Revoke(u64),
-        Revoked(u64),
-    }
-
-    /// Look-ups that bring content, writes of the session, and changes by another one, in any order on their way.
-    fn run_with_content(seed: u64) -> u64 {
-        let look = Op::Lookup {
-            parent: directory(),
-            name: b"f".to_vec(),
-        };
-        let mut rng = Rng::new(seed);
-        let mut near = Near::default();
-        let mut owner = Owner {
-            changes: 1,
-            ..Owner::default()
-        };
-        let mut notes: Vec<Note> = Vec::new();
-        let (mut told, mut kept, mut now) = (0, 0, Tick(1));
-        for _ in 0..400 {
-            now = now + Span(rng.below(40));
-            // A part of it, so that it stays.
-            if let Some(part) = near.read(now, ME, file(), ByteRange::new(0, 0)) {
-                assert!(part.is_empty());
-                let len = near.attr(now, ME, file()).map(|(attr, _)| attr.size);
-                let len = len.expect("content without attributes");
-                assert!(len >= told, "{seed}: older than what a program was told");
-                assert!(len >= owner.others, "{seed}: as before another's change");
-                kept += 1;
-            }
-            let stands = owner.lease.is_some_and(|until| until > now);
-            match rng.below(10) {
-                0..=2 => notes.push(Note::LookUp(near.ask(), now)),
-                3 => {
-                    near.changed(ME, file());
-                    notes.push(Note::Write);
-                }
-                5 => notes.push(Note::SetAttr(near.ask(), now)),
-                4 if !stands => owner.others_change(),
-                4 if owner.recall.is_none() => {
-                    owner.recalls += 1;
-                    owner.recall = Some(owner.recalls);
-                    notes.push(Note::Revoke(owner.recalls));
-                }
-                _ if notes.is_empty() => {}
-                _ => match notes.swap_remove(rng.below(notes.len() as u64) as usize) {
-                    Note::LookUp(asked, sent) => {
-                        let until = match owner.recall {
-                            None => {
-                                owner.lease = Some(now + TERM);
-                                sent + TERM
-                            }
-                            Some(_) => sent,
-                        };
-                        notes.push(Note::Found(asked, owner.changes, until));
-                    }
-                    Note::Found(asked, size, until) => {
-                        let attr = file_attr(size);
-                        let word = Word { attr, until };
-                        let as_of = Version {
-                            epoch: Epoch(1),
-                            seq: Seq(size),
-                        };
-                        near.told(ME, &look, &Reply::Entry(attr), (asked, as_of), &[word]);
-                        let content = Bytes::from(vec![0; size as usize]);
-                        near.told_content(ME, (asked, as_of), word, content);
-                    }
-                    Note::Write => {
-                        owner.changes += 1;
-                        notes.push(Note::Wrote(owner.changes));
-                    }
-                    Note::Wrote(size) => {
-                        near.changed(ME, file());
-                        told = told.max(size);
-                    }
-                    Note::SetAttr(asked, sent) => {
-                        owner.changes += 1;
-                        notes.push(Note::Set(asked, owner.changes, sent));
-                    }
-                    Note::Set(asked, size, until) => {
-                        let set = Op::SetAttr {
-                            inode: file(),
-                            set: crate::SetAttr::default(),
-                            cred: crate::op::Credential::default(),
-                        };
-                        let attr = file_attr(size);
-                        let word = Word { attr, until };
-                        let as_of = Version {
-                            epoch: Epoch(1),
-                            seq: Seq(size),
-                        };
-                        near.told(ME, &set, &Reply::Attr(attr), (asked, as_of), &[word]);
-                        told = told.max(size);
-                    }
-                    Note::Revoke(recall) => {
-                        near.revoked(ME, &[Touched::Attr(file()), Touched::Data(file())]);
-                        notes.push(Note::Revoked(recall));
-                    }
-                    Note::Revoked(recall) if owner.recall == Some(recall) => owner.others_change(),
-                    Note::Revoked(_) => {}
-                },
-            }
-        }
-        let contents = near.known.values().map(|known| match &known.beside {
-            Beside::Content(content) => content.len(),
-            Beside::Nothing | Beside::New => 0,
-        });
-        assert_eq!(near.bytes, contents.sum::<usize>());
-        kept
-    }
-
-    #[test]
-    fn content_that_is_kept_is_never_older_than_what_anybody_was_told() {
-        let kept: u64 = (0..2_000).map(run_with_content).sum();
-        assert!(kept > 2_000, "{kept}");
-    }
-
-    #[test]
-    fn who_reads_what_he_looks_up_gets_content_and_who_does_not_soon_gets_none() {
-        let mut near = Near::default();
-        let word = Word {
-            attr: file_attr(4),
-            until: Tick(500),
-        };
-        let look_up = |near: &mut Near| {
-            let came = near.wants_content(ME);
-            if came {
-                let asked = near.ask();
-                near.told_content(ME, (asked, Version::default()), word, Bytes::from("text"));
-            }
-            came
-        };
-        assert!(!look_up(&mut near));
-        near.read_small(ME);
-        for _ in 0..1_000 {
-            assert!(look_up(&mut near));
-            let all = near.read(Tick(1), ME, file(), ByteRange::new(0, 4_096));
-            assert_eq!(all.as_deref(), Some(&b"text"[..]));
-            assert_eq!(near.read(Tick(1), ME, file(), ByteRange::new(0, 4)), None);
-        }
-        let unread = (0..1_000).filter(|_| look_up(&mut near)).count();
-        assert_eq!(unread, CREDIT_MAX as usize);
-        assert_eq!(near.read(Tick(500), ME, file(), ByteRange::new(0, 4)), None);
-    }
-
-    #[test]
-    fn a_file_that_was_just_made_has_no_privileges() {
-        let mut near = Near::default();
-        let reply = |existed| Reply::Created {
-            attr: file_attr(0),
-            existed,
-        };
-        let word = Word {
-            attr: file_attr(0),
-            until: Tick(500),
-        };
-        for existed in [true, false] {
-            let asked = near.ask();
-            near.told(
-                ME,
-                &make(),
-                &reply(existed),
-                (asked, Version::default()),
-                &[word],
-            );
-            let lacks = |name| near.lacks(Tick(1), ME, file(), name);
-            assert_eq!(lacks(CAPABILITY), !existed);
-            assert!(!lacks(b"user.any"));
-        }
-        assert!(!near.lacks(Tick(500), ME, file(), CAPABILITY));
-        near.changed(ME, file());
-        assert!(!near.lacks(Tick(1), ME, file(), CAPABILITY));
-    }
-}
+mod tests;

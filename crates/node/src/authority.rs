@@ -73,6 +73,7 @@ fn is_for_clients(method: u16) -> bool {
             | file::Sync::METHOD
             | file::Seek::METHOD
             | hold::AskRight::METHOD
+            | hold::WantChunk::METHOD
             | data::AskValid::METHOD
             | report::AskReport::METHOD
             | report::AskHolders::METHOD

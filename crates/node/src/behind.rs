@@ -7,10 +7,10 @@
 use crate::env::Env;
 use crate::search::at_owner;
 use parking_lot::Mutex;
-use perigee_proto::message::hold::{AskRight, CallHolder, Right};
+use perigee_proto::message::hold::{AskRight, CallHolder, Right, WantChunk, Wanted, WriteOrdered};
 use perigee_replica::chunk::{Access, Begin, Behind, Report, Room, Terms, WriteNumber};
 use perigee_replica::{Chunk, Hold, Timing};
-use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Span, Tick};
+use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, OpId, SessionId, Span, Tick};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
-/// Bytes that may be under way to one container at most: what a link of 1 Gbit/s and 200 ms takes, and below what a peer keeps of
-/// requests at work.
+/// Bytes that may be under way to one container at most, ordered by its owner or not: what a link of 1 Gbit/s and 200 ms takes, and
+/// below what a peer keeps of requests at work.
 const WINDOW_MAX: u64 = 32 << 20;
 /// To all of them: one peer may own several.
 const WINDOWS_MAX: u64 = WINDOW_MAX / 2 * 3;
@@ -53,12 +53,14 @@ struct State {
     behind: Behind,
     /// Chunks of which the owner is being asked.
     asking: BTreeSet<Chunk>,
-    /// Bytes that may be under way to one container.
+    /// Bytes that may be under way to one container before its owner has ordered them.
     window: u64,
     /// When the window became smaller.
     narrowed: Tick,
-    /// Writes that have arrived so far.
+    /// How often a write was ordered or answered for so far.
     arrivals: u64,
+    /// What is under way, by the names that owners have for it.
+    names: BTreeMap<OpId, Sent>,
     /// What had begun when an owner called first, by its number of the call.
     calls: BTreeMap<(NodeId, u64), WriteNumber>,
     /// This node stops: programs wait for owners.
@@ -75,6 +77,7 @@ impl Default for State {
             window: WINDOW_MIN,
             narrowed: Tick(0),
             arrivals: 0,
+            names: BTreeMap::new(),
             calls: BTreeMap::new(),
             closing: false,
             forgetting: BTreeMap::new(),
@@ -114,12 +117,28 @@ pub(crate) enum Forgets {
 pub(crate) enum May {
     /// Its program is answered at once; [`WritesBehind::arrived`] follows.
     Send(Sent),
-    /// When the owner has been asked.
+    /// When the owner has been asked for the right.
     Ask(Chunk),
+    /// When the owner has been asked for the chunk.
+    Want(Chunk),
     /// When more has arrived than so much ([`WritesBehind::more_than`]).
     Wait(u64),
     /// Its program waits for the owner.
     No,
+}
+
+impl State {
+    /// The owner has a write, however long its record takes.
+    fn widen(&mut self, now: Tick, sent: Sent) {
+        self.arrivals += 1;
+        if now.since(sent.at) <= SLOW {
+            // As TCP begins: twice as many when all of them have arrived.
+            self.window = (self.window + sent.len).min(WINDOW_MAX);
+        } else if sent.at >= self.narrowed {
+            self.window = (self.window / 2).max(WINDOW_MIN);
+            self.narrowed = now;
+        }
+    }
 }
 
 impl WritesBehind {
@@ -135,6 +154,7 @@ impl WritesBehind {
         session: SessionId,
         inode: InodeId,
         range: ByteRange,
+        op: OpId,
     ) -> May {
         let mut state = self.state.lock();
         if state.closing {
@@ -143,39 +163,69 @@ impl WritesBehind {
         let at = env.clock.now();
         let room = Room {
             each: state.window,
+            kept: WINDOW_MAX,
             all: WINDOWS_MAX,
         };
         match state.behind.begin(at, session, inode, range, room) {
             Begin::Now(number, hold) => {
                 self.count.fetch_add(1, Ordering::AcqRel);
                 let len = range.len();
-                May::Send(Sent {
+                let sent = Sent {
                     number,
                     hold,
                     at,
                     len,
-                })
+                };
+                state.names.insert(op, sent);
+                May::Send(sent)
             }
             Begin::Ask(chunk) => May::Ask(chunk),
+            // At a host that keeps a copy chunks move as its policy says.
+            Begin::Want(chunk) if env.container(inode.container()).is_none() => May::Want(chunk),
             Begin::Wait => May::Wait(state.arrivals),
-            Begin::No => May::No,
+            Begin::Want(_) | Begin::No => match Chunk::around(inode, range) {
+                // Another program has asked.
+                Some(chunk) if state.asking.contains(&chunk) => May::Ask(chunk),
+                _ => May::No,
+            },
+        }
+    }
+
+    /// The owner has put a write in place and ordered its record.
+    pub(crate) fn on_ordered(&self, env: &Env, from: NodeId, word: &WriteOrdered) {
+        {
+            let mut state = self.state.lock();
+            let sent = state.names.get(&word.op).copied();
+            let Some(sent) = sent.filter(|sent| sent.hold.holder == word.session) else {
+                return;
+            };
+            if !state.behind.on_ordered(sent.number) {
+                return;
+            }
+            debug!(%from, op = %word.op, "a write is ordered");
+            state.widen(env.clock.now(), sent);
+        }
+        self.progress.notify_waiters();
+    }
+
+    /// A write is sent, and perhaps not for the first time.
+    pub(crate) fn is_sent(&self, op: OpId) {
+        let mut state = self.state.lock();
+        if let Some(sent) = state.names.get(&op).copied() {
+            state.behind.on_sent_again(sent.number);
         }
     }
 
     /// The owner has answered for a write, or nobody waits for it any more.
-    pub(crate) fn arrived(&self, env: &Env, sent: Sent) {
+    pub(crate) fn arrived(&self, env: &Env, op: OpId, sent: Sent) {
         {
             let mut state = self.state.lock();
-            state.behind.on_answered(sent.number);
-            state.arrivals += 1;
-            let now = env.clock.now();
-            if now.since(sent.at) <= SLOW {
-                // As TCP begins: twice as many when all of them have arrived.
-                state.window = (state.window + sent.len).min(WINDOW_MAX);
-            } else if sent.at >= state.narrowed {
-                state.window = (state.window / 2).max(WINDOW_MIN);
-                state.narrowed = now;
+            state.names.remove(&op);
+            match state.behind.on_ordered(sent.number) {
+                true => state.widen(env.clock.now(), sent),
+                false => state.arrivals += 1,
             }
+            state.behind.on_answered(sent.number);
             self.count.fetch_sub(1, Ordering::AcqRel);
         }
         self.progress.notify_waiters();
@@ -233,6 +283,17 @@ impl WritesBehind {
         if !self.is_idle() {
             self.settle_those(|_, other| other == inode).await;
         }
+    }
+
+    /// Waits until owners have ordered what is under way to a file now, or answered for it.
+    pub(crate) async fn hand_over(&self, inode: InodeId) {
+        if self.is_idle() {
+            return;
+        }
+        let through = self.state.lock().behind.last();
+        let its = |_, other| other == inode;
+        self.until(|state| state.behind.is_ordered(its, through).then_some(()))
+            .await;
     }
 
     /// The same of all files of a container.
@@ -331,6 +392,38 @@ impl WritesBehind {
         self.state.lock().asking.remove(&chunk);
         self.progress.notify_waiters();
         answered
+    }
+
+    /// Asks the owner for a chunk that a session's program is about to write.
+    pub(crate) async fn want(&self, env: &Arc<Env>, session: SessionId, chunk: Chunk) {
+        if !self.state.lock().asking.insert(chunk) {
+            return;
+        }
+        let at = env.clock.now();
+        let request = WantChunk { session, chunk };
+        let here = |container: Arc<crate::container::Container>| async move {
+            let given = container.give_wanted(chunk, session).await?;
+            Ok(Wanted { given })
+        };
+        let there = |node| {
+            let (env, request) = (&env, &request);
+            async move { Ok(env.ask(node, request, bytes::Bytes::new(), CALL).await?.0) }
+        };
+        let answer = at_owner(env, chunk.inode.container(), CALL, here, there).await;
+        {
+            let mut state = self.state.lock();
+            match answer {
+                Ok(Wanted { given: Some(hold) }) if env.sessions.is_open(hold.holder) => {
+                    state.behind.on_row(chunk, hold);
+                    let terms = Terms::from(&Timing::default());
+                    state.behind.on_right(chunk, hold, (0, at), terms);
+                }
+                Ok(_) => {}
+                Err(failed) => debug!(inode = %chunk.inode, ?failed, "a chunk is not given"),
+            }
+            state.asking.remove(&chunk);
+        }
+        self.progress.notify_waiters();
     }
 
     async fn ask(

@@ -351,6 +351,23 @@ async fn holders(
             let granted = container.grant_right(request.chunk, request.hold, request.asked)?;
             reply::<hold::AskRight>(&hold::Right { granted })
         }
+        hold::WantChunk::METHOD => {
+            let request: hold::WantChunk = decode(body)?;
+            authority::check_session(from, request.session)?;
+            if !authority::may_write(&env.directory.read(), from) {
+                return reply::<hold::WantChunk>(&hold::Wanted { given: None });
+            }
+            let container = container(env, request.chunk.inode.container())?;
+            let given = container
+                .give_wanted(request.chunk, request.session)
+                .await?;
+            reply::<hold::WantChunk>(&hold::Wanted { given })
+        }
+        hold::WriteOrdered::METHOD => {
+            let request: hold::WriteOrdered = decode(body)?;
+            env.behind.on_ordered(env, from, &request);
+            reply::<hold::WriteOrdered>(&hold::OrderedHeard)
+        }
         hold::SendWritten::METHOD => {
             let request: hold::SendWritten = decode(body)?;
             authority::check_session(from, request.hold.holder)?;
@@ -518,6 +535,7 @@ fn may_take_long(method: u16) -> bool {
             | data::SyncData::METHOD
             | hold::SendWritten::METHOD
             | hold::CallHolder::METHOD
+            | hold::WantChunk::METHOD
             | past::ReadPast::METHOD
             | past::PartOfSnapshot::METHOD
     )
@@ -553,9 +571,11 @@ async fn dispatch(env: &Arc<Env>, from: NodeId, call: Call) -> Handled {
         | file::Write::METHOD
         | file::Sync::METHOD
         | file::Seek::METHOD => files(env, from, method, &body, payload).await,
-        hold::AskRight::METHOD | hold::SendWritten::METHOD | hold::CallHolder::METHOD => {
-            holders(env, from, method, &body, payload).await
-        }
+        hold::AskRight::METHOD
+        | hold::WantChunk::METHOD
+        | hold::SendWritten::METHOD
+        | hold::CallHolder::METHOD
+        | hold::WriteOrdered::METHOD => holders(env, from, method, &body, payload).await,
         session::Revoke::METHOD
         | session::StillOpen::METHOD
         | session::OpenIn::METHOD

@@ -7,8 +7,8 @@ use parking_lot::{Mutex, RwLock};
 use perigee_client::Session;
 use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
-use perigee_meta::near::{Asked, Near, Word};
-use perigee_meta::{Attr, Op, Reply, Touched};
+use perigee_meta::near::{Asked, Near, Step, Word};
+use perigee_meta::{Attr, Kind, Op, Reply, Touched};
 use perigee_proto::message::file::CopyAt;
 use perigee_proto::message::session::{CONTENT_MAX, Executed};
 use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Span, Tick};
@@ -58,6 +58,15 @@ pub(crate) struct Sessions {
     near: Mutex<Near>,
     /// Calls of which one follows the other go as one.
     compounds: bool,
+}
+
+/// The directory to which a look-up has led, or may have.
+fn directory_found(reply: &Reply) -> Option<InodeId> {
+    match reply {
+        Reply::Entry(attr) if attr.kind == Kind::Directory => Some(attr.inode),
+        Reply::Leads(inode) => Some(*inode),
+        _ => None,
+    }
 }
 
 impl Sessions {
@@ -113,11 +122,74 @@ impl Sessions {
         words.retain(|word| word.attr.inode.container() == home);
         let mut near = self.near.lock();
         near.told(id, op, reply, (asked, answer.as_of), &words);
+        if let Op::Lookup { parent, name } = op
+            && let Some(inode) = directory_found(reply)
+        {
+            let step = Step {
+                parent: *parent,
+                name: name.clone(),
+                inode,
+            };
+            near.told_step(id, asked, step, sent + Span(answer.ttl_us));
+        }
         if answer.with_content
             && let Some(word) = words.last()
         {
             near.told_content(id, (asked, answer.as_of), *word, content);
         }
+    }
+
+    /// Where a name leads that a session went on to last from its directory, as long as it may keep that.
+    pub(crate) fn leads(
+        &self,
+        id: SessionId,
+        parent: InodeId,
+        name: &[u8],
+        now: Tick,
+    ) -> Option<(InodeId, Span)> {
+        self.near.lock().leads(now, id, parent, name)
+    }
+
+    /// A name has turned out to lead elsewhere.
+    pub(crate) fn leads_elsewhere(&self, id: SessionId, parent: InodeId) {
+        self.near.lock().leads_elsewhere(id, parent);
+    }
+
+    /// What a session is likely to ask for after an operation, which concerns a directory: what it asked for last, and keeps
+    /// nothing of now.
+    pub(crate) fn asks_next(&self, id: SessionId, op: &Op, now: Tick) -> Vec<Op> {
+        let (from, first) = match op {
+            Op::GetAttr { inode } => (*inode, None),
+            Op::Lookup { parent, name } => (*parent, Some(name)),
+            _ => return Vec::new(),
+        };
+        if !self.compounds {
+            return Vec::new();
+        }
+        let near = self.near.lock();
+        let way = near.way(id, from);
+        if first.is_some_and(|name| way.first().is_none_or(|step| step.name != *name)) {
+            return Vec::new();
+        }
+        let mut ops = Vec::new();
+        for (at, step) in way.into_iter().enumerate() {
+            let Step {
+                parent,
+                name,
+                inode,
+            } = step;
+            let asked = at == 0 && first.is_some();
+            let name_kept = asked || near.leads(now, id, parent, &name).is_some();
+            // The answer to a look-up has the attributes of what is in the same container.
+            let comes = inode.container() == parent.container() && (asked || !name_kept);
+            if !name_kept {
+                ops.push(Op::Lookup { parent, name });
+            }
+            if !comes && near.attr(now, id, inode).is_none() {
+                ops.push(Op::GetAttr { inode });
+            }
+        }
+        ops
     }
 
     /// How many bytes of content are to come beside an operation, at most.

@@ -69,6 +69,7 @@ services! {
     // a chunk's holder to the owner; the payload of send_written is the bytes
     0x0205 ask_right(hold::AskRight) -> hold::Right, Control, Same;
     0x0206 send_written(hold::SendWritten) -> hold::WrittenTaken, Data, Same;
+    0x0208 want_chunk(hold::WantChunk) -> hold::Wanted, Control, Same;
     // client to a member that is nearer than the owner; the payload of the answer is the file's bytes
     0x0207 read_copy(file::ReadCopy) -> file::CopyRead, Data, Same;
     // owner to a session's host
@@ -79,6 +80,7 @@ services! {
     0x0214 call_holder(hold::CallHolder) -> hold::HolderReport, Control, Same;
     0x0215 call_lock(session::CallLock) -> session::LockCalled, Control, Same;
     0x0216 open_in(session::OpenIn) -> session::Open, Meta, Same;
+    0x0217 write_ordered(hold::WriteOrdered) -> hold::OrderedHeard, Control, Same;
     // between the members of a chain; `chain` is a cast, its payload the encoded message
     0x0220 chain(chain::Envelope) -> (), Control, Never;
     0x0221 fetch(data::Fetch) -> data::Fetched, Background, Same;

@@ -38,7 +38,8 @@ fn fuzz_every_message() {
     of!(file: Read, ReadDone, CopyAt, ReadCopy, CopyRead, At, Write, Written, Sync, Synced, Whence, Seek, Sought);
     of!(report: AskReport, NodeReport, ScrubWish, Scrub, Scrubbing, ScrubState, ScrubPass, ScrubFound, AskHolders, Hold, Holders, Heat, Rates, Thousandths);
     of!(session: Execute, Executed, Revoke, Revoked, LockTurn, LockTurnHeard, CallLock, LockCalled, AskSessions, OpenSessions, AskWaits, Waits, StillOpen, OpenIn, Open);
-    of!(hold: AskRight, Right, SendWritten, WrittenTaken, CallHolder, HolderReport);
+    of!(hold: AskRight, Right, WantChunk, Wanted, WriteOrdered, OrderedHeard);
+    of!(hold: SendWritten, WrittenTaken, CallHolder, HolderReport);
     of!(past: Query, Queried, ReadPast, PastRead, PartOfSnapshot, PartDone, AskPastUse, PastUses);
     of!(tx: ReadKeys, Keys, Prepare, Prepared, Resolve, Resolved, AskDecision, Decided);
 }

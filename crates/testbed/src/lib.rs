@@ -10,7 +10,7 @@ pub mod apart;
 pub mod campaign;
 pub mod chaos;
 pub mod checks;
-mod closing;
+pub mod closing;
 pub mod cluster;
 pub mod delay;
 pub mod disk;

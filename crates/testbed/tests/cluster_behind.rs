@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use perigee_testbed::delay::Wire;
-use perigee_testbed::{Cluster, disk, links, pattern, program, wait};
+use perigee_testbed::{Cluster, closing, disk, links, pattern, program, wait};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -323,6 +323,81 @@ fn snapshots_beside_two_streams_have_all_that_their_writers_were_answered_for() 
         }
         drop(stop);
     });
+}
+
+/// What [`Stage`] has where the owner is near to the writer, and the other member is far from both.
+struct Far {
+    stage: Stage,
+    /// The member that is far.
+    member: u32,
+}
+
+/// To the far member and back.
+const LONG: Duration = Duration::from_millis(400);
+const OWNER: u32 = 1;
+
+impl Far {
+    fn set() -> Self {
+        let near = Wire::of_round_trip(Duration::from_millis(1));
+        let cluster = Cluster::start_far_apart_with(3, LIMIT, near, &[WRITER]).unwrap();
+        let stage = Stage::set(cluster, 3, 2);
+        let member = 2;
+        for host in [OWNER, WRITER] {
+            let wire = Wire::of_round_trip(LONG);
+            stage
+                .cluster
+                .links()
+                .unwrap()
+                .reroute(host, member, wire)
+                .unwrap();
+        }
+        Self { stage, member }
+    }
+
+    /// Writes a new file and closes it, all of which the far member is too far for.
+    fn written(&self, name: &str) {
+        let mut options = File::options();
+        let options = options.write(true).create_new(true);
+        let file = options.open(self.stage.path(WRITER, name)).unwrap();
+        let bytes = |at: u64| {
+            let mut bytes = vec![0; 4 * PIECE];
+            pattern::fill(SEED, at * PIECE as u64, &mut bytes);
+            bytes
+        };
+        // Before the first of it the owner gives the file to its writer, which the far member has to know.
+        file.write_all_at(&bytes(0), 0).unwrap();
+        let began = Instant::now();
+        for at in (4..FIRST).step_by(4) {
+            file.write_all_at(&bytes(at), at * PIECE as u64).unwrap();
+        }
+        closing::close(file).unwrap();
+        let took = began.elapsed();
+        assert!(took < LONG * 3 / 4, "{took:?}");
+    }
+}
+
+#[test]
+fn what_was_closed_outlives_its_host_though_a_member_is_far() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let far = Far::set();
+    far.written("closed");
+    far.stage.cluster.kill(WRITER, Signal::KILL).unwrap();
+    assert_content(&far.stage.path(OWNER, "closed"), 0..FIRST);
+    assert_content(&far.stage.path(far.member, "closed"), 0..FIRST);
+}
+
+#[test]
+fn what_was_closed_outlives_its_owner_though_a_member_is_far() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let far = Far::set();
+    far.written("closed");
+    far.stage.cluster.kill(OWNER, Signal::KILL).unwrap();
+    assert_content(&far.stage.path(WRITER, "closed"), 0..FIRST);
+    assert_content(&far.stage.path(far.member, "closed"), 0..FIRST);
 }
 
 /// Ends what runs beside a test, also when that fails.

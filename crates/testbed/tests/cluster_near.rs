@@ -173,3 +173,75 @@ fn bytes_come_from_the_nearest_copy_while_it_answers_and_are_those_of_the_last_w
     }
     stage.wait_until_near();
 }
+
+#[test]
+fn the_first_read_of_a_large_file_comes_from_the_near_member() {
+    const LEN: usize = 4 * MIB;
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut stage = Stage::set();
+    stage.wait_until_near();
+    let [made, seen] = [OWNER, stage.reader].map(|host| stage.path(host).with_file_name("g"));
+    let file = File::create(made).unwrap();
+    let mut bytes = vec![0; LEN];
+    pattern::fill(SEED, 0, &mut bytes);
+    file.write_all_at(&bytes, 0).unwrap();
+    file.sync_all().unwrap();
+    stage.cluster.settle().unwrap();
+    let far = stage.came(OWNER);
+    let found = fs::read(seen).unwrap();
+    assert_eq!(found.len(), LEN);
+    assert_eq!(pattern::first_difference(SEED, 0, &found), None);
+    let far = stage.came(OWNER) - far;
+    assert!(far < MIB as u64 / 2, "{far} bytes from the owner");
+}
+
+#[test]
+fn a_way_that_was_gone_before_takes_no_round_trip_for_each_directory() {
+    const NAMES: [&str; 5] = ["a", "b", "c", "e", "g"];
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let round_trip = Duration::from_millis(200);
+    let wire = Wire::of_round_trip(Duration::from_micros(150));
+    let mut cluster = Cluster::start_far_apart(2, LIMIT, wire).unwrap();
+    let [here, there] = [1, 2].map(|node| cluster.mount(node).unwrap());
+    let ways: Vec<PathBuf> = NAMES
+        .iter()
+        .scan(PathBuf::new(), |way, name| {
+            way.push(name);
+            Some(way.clone())
+        })
+        .collect();
+    for way in &ways {
+        fs::create_dir(here.join(way)).unwrap();
+    }
+    let file = ways[NAMES.len() - 1].join("f");
+    fs::write(here.join(&file), b"text").unwrap();
+    cluster.settle().unwrap();
+    let wire = Wire::of_round_trip(round_trip);
+    cluster.links().unwrap().reroute(1, 2, wire).unwrap();
+    assert_eq!(fs::read(there.join(&file)).unwrap(), b"text");
+    // So that what is kept there of each directory ends.
+    for way in &ways {
+        fs::write(here.join(way).join("other"), b"").unwrap();
+    }
+    cluster.settle().unwrap();
+    let began = Instant::now();
+    drop(File::open(there.join(&file)).unwrap());
+    let took = began.elapsed();
+    // The directories, the file, and what is late.
+    assert!(took < round_trip * 4, "{took:?}");
+    // A way that leads elsewhere now is found out.
+    fs::rename(here.join("a/b"), here.join("a/old")).unwrap();
+    fs::create_dir_all(here.join("a/b/c/e/g")).unwrap();
+    fs::write(here.join(&file), b"other").unwrap();
+    assert_eq!(fs::read(there.join(&file)).unwrap(), b"other");
+    assert_eq!(fs::read(there.join("a/old/c/e/g/f")).unwrap(), b"text");
+    fs::rename(there.join("a/b"), there.join("a/new")).unwrap();
+    fs::rename(there.join("a/old"), there.join("a/b")).unwrap();
+    assert_eq!(fs::read(there.join(&file)).unwrap(), b"text");
+    fs::remove_dir_all(there.join("a/b")).unwrap();
+    assert!(!there.join(&file).exists());
+}

@@ -35,7 +35,7 @@ fn measured(series: &Series, row: Row) -> Option<Measured> {
 
 /// One line for each row.
 #[must_use]
-pub fn table(series: &Series, map: &Map) -> String {
+pub fn table(series: &Series, map: Option<&Map>) -> String {
     let mut text = format!(
         "{:30} {:>9} {:>9} {:>12}\n",
         "", "seconds", "far/this", "/near stream"
@@ -53,7 +53,8 @@ pub fn table(series: &Series, map: &Map) -> String {
             );
         }
     }
-    for (what, followed) in [("placed", map.placed), ("rerouted", map.rerouted)] {
+    let phases = map.map(|map| [("placed", map.placed), ("rerouted", map.rerouted)]);
+    for (what, followed) in phases.into_iter().flatten() {
         _ = writeln!(
             text,
             "map, {what}: off by {:.1} % after a minute, right after {:.0} s",
@@ -75,12 +76,12 @@ struct Stored<'a, T> {
     machine: &'a str,
 }
 
-/// Writes `near_ROW.json` for each row, and `near_map.json`.
+/// Writes `near_ROW.json` for each row that was measured, and `near_map.json` if the map was.
 ///
 /// Errors: `Results`.
 pub fn store(
     settings: &Settings,
-    (series, map): (&Series, &Map),
+    (series, map): (&Series, Option<&Map>),
     folder: &Path,
     command: &str,
 ) -> Result<(), BenchError> {
@@ -100,6 +101,9 @@ pub fn store(
         };
         write_file(folder, &stored.name, &stored)?;
     }
+    let Some(map) = map else {
+        return Ok(());
+    };
     let stored = Stored {
         name: "near_map".to_owned(),
         what: "the map of four sites, and after routes have changed",

@@ -3,6 +3,7 @@
 use super::dirty::{self, Effect, Pending, Taken};
 use super::execute::Owed;
 use super::gather::Due;
+use super::hold::Name;
 use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
@@ -145,6 +146,9 @@ impl Container {
                 let alone = self.state.lock().is_only_copy();
                 let flushed = alone.then(|| self.flush_before_record(request.inode));
                 let me = self.clone();
+                let session = request.session;
+                let answered = request.behind.and(request.op);
+                let name = answered.map(|op| Name { session, op });
                 self.env.runtime.spawn(async move {
                     let record = owed.commit;
                     let here = async {
@@ -180,7 +184,8 @@ impl Container {
                         }
                         me.data_everywhere(request.inode, seq).await
                     };
-                    let (paid, everywhere) = tokio::join!(me.pay(owed), everywhere);
+                    let done = async { tokio::join!(me.pay(owed), everywhere) };
+                    let (paid, everywhere) = me.told_meanwhile(name, done).await;
                     drop(under_way);
                     let done = paid.map_err(Failed::from).and(everywhere);
                     answer(done.map(|()| range));

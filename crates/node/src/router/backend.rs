@@ -122,13 +122,13 @@ impl Backend for Router {
         self.write_part(write, data, Box::new(or_spread));
     }
 
-    fn settle(&self, inode: InodeId, done: Done<()>) {
+    fn hand_over(&self, inode: InodeId, done: Done<()>) {
         if !self.env.behind.concerns(inode) {
             return done(Ok(()));
         }
         let env = self.env.clone();
         self.env.runtime.spawn(async move {
-            env.behind.settle(inode).await;
+            env.behind.hand_over(inode).await;
             done(Ok(()));
         });
     }

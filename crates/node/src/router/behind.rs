@@ -44,7 +44,7 @@ impl Router {
         match me
             .env
             .behind
-            .begin(&me.env, write.session, write.inode, range)
+            .begin(&me.env, write.session, write.inode, range, op)
         {
             May::Send(sent) => {
                 me.send(op, write, sent, data);
@@ -82,11 +82,12 @@ impl Router {
                         break;
                     }
                 }
+                May::Want(chunk) => env.behind.want(env, write.session, chunk).await,
                 May::Wait(seen) => env.behind.more_than(seen).await,
                 // Where the right is over before its answer comes, nothing is gained by it.
                 May::Ask(_) | May::No => break,
             }
-            may = env.behind.begin(env, write.session, inode, range);
+            may = env.behind.begin(env, write.session, inode, range, op);
         }
         env.behind.settle(inode).await;
         let wrote = Self::write_elsewhere(env, op, write, data).await;
@@ -116,7 +117,7 @@ impl Router {
                     me.forget_pages(inode);
                 }
             }
-            env.behind.arrived(env, sent);
+            env.behind.arrived(env, op, sent);
         });
         let to_ask = range.and_then(|range| {
             let chunk = Chunk::around(inode, range)?;

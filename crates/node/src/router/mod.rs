@@ -11,6 +11,7 @@ mod nearer;
 mod parts;
 mod places;
 mod striped;
+mod way;
 
 pub(crate) use asks::{
     ask_as_node, decision, holders, part_of_snapshot, past_use, prepare, read_keys,
@@ -288,7 +289,7 @@ impl Router {
             if let Some(answer) = self.near_answer(session, &request.operation) {
                 return done(answer);
             }
-            return self.route_now(request, done);
+            return self.route_with_way(request, done);
         };
         let again = request.clone();
         let (me, asked) = (self.me(), container.clone());
@@ -329,6 +330,14 @@ impl Router {
             parent,
             name: name.clone(),
         };
+        let here = self.env.container(parent.container());
+        let known = match here.is_some_and(|container| container.owned().is_some()) {
+            true => None,
+            false => {
+                let now = self.env.clock.now();
+                self.env.sessions.leads(session, parent, &name, now)
+            }
+        };
         let found = move |result| {
             let (inode, name_ttl) = match result {
                 Ok((Reply::Leads(inode), ttl)) => (inode, ttl),
@@ -344,13 +353,17 @@ impl Router {
                 }
                 Ok(_) => done(Err(Errno::EPROTO)),
                 Err(Errno::ESTALE) if times > 1 => {
+                    router.env.sessions.leads_elsewhere(session, parent);
                     router.look_up(session, parent, name, times - 1, done);
                 }
                 Err(errno) => done(Err(errno)),
             };
             me.execute_once(session, Op::GetAttr { inode }, Box::new(known));
         };
-        self.execute_once(session, op, Box::new(found));
+        match known {
+            Some((inode, left)) => found(Ok((Reply::Leads(inode), left.as_duration()))),
+            None => self.execute_once(session, op, Box::new(found)),
+        }
     }
 
     async fn read_elsewhere(
@@ -434,6 +447,9 @@ impl Router {
         let there = |node| {
             let (request, data) = (&request, data.clone());
             async move {
+                if request.behind.is_some() {
+                    env.behind.is_sent(op);
+                }
                 let written = env.ask(node, request, data, CALL).await?.0;
                 if let Some(HeldChunk { chunk, hold }) = written.row {
                     env.behind.on_row(env, chunk, hold);

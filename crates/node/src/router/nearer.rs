@@ -8,6 +8,7 @@ use crate::container::Failed;
 use crate::env::Env;
 use crate::sessions::ReadLease;
 use bytes::Bytes;
+use perigee_cluster::nearness::nearer_than_owner;
 use perigee_meta::stripe::Cuts;
 use perigee_proto::message::file::{CopyAt, CopyRead, ReadCopy};
 use perigee_types::{ByteRange, InodeId, SessionId, Span};
@@ -21,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(1_000);
 const SHUNNED: Span = Span::from_millis(10_000);
 /// A lease that is about to end sooner is asked for anew while reads go on under it.
 const RENEWED: Span = Span::from_millis(1_000);
-/// For fewer bytes of its own copy a host does not renew a lease that has ended: the owner gives them with the next one.
+/// For fewer bytes a host does not ask for a lease to read a copy that is nearer: the owner gives them with the next one.
 const WORTH_RENEWAL: u64 = 128 << 10;
 
 /// A reader, and what it reads.
@@ -42,7 +43,15 @@ impl Router {
     ) -> Option<Result<Bytes, Failed>> {
         let Reading { session, inode, .. } = reading;
         let now = env.clock.now();
-        let lease = match env.sessions.read_lease(session, inode)? {
+        let Some(lease) = env.sessions.read_lease(session, inode) else {
+            // The bytes of a first read that is large had better not come from afar.
+            let worth_it = reading.range.len() >= WORTH_RENEWAL && Self::has_nearer(env, inode);
+            return match worth_it {
+                true => Self::read_with_new_lease(env, reading).await,
+                false => None,
+            };
+        };
+        let lease = match lease {
             lease if now < lease.until => {
                 if lease.until.since(now) < RENEWED
                     && env.sessions.renews(session, inode, lease.copy)
@@ -61,15 +70,39 @@ impl Router {
             lease if lease.copy == CopyAt::Own && reading.range.len() < WORTH_RENEWAL => {
                 return None;
             }
-            _ => {
-                let renewed = Self::renew(env, reading).await;
-                let lease = env.sessions.renewed(session, inode, env.clock.now());
-                match renewed {
-                    Ok(()) => lease?,
-                    Err(failed) => return Some(Err(failed)),
-                }
-            }
+            _ => return Self::read_with_new_lease(env, reading).await,
         };
+        Self::read_under(env, lease, reading).await
+    }
+
+    /// Whether another copy than the owner's is nearer to this node, as far as is known here.
+    fn has_nearer(env: &Arc<Env>, inode: InodeId) -> bool {
+        let directory = env.directory.read();
+        let container = directory.containers.get(&inode.container());
+        container.is_some_and(|known| {
+            nearer_than_owner(&directory, &known.record.chain, env.me).is_some()
+        })
+    }
+
+    async fn read_with_new_lease(
+        env: &Arc<Env>,
+        reading: Reading,
+    ) -> Option<Result<Bytes, Failed>> {
+        let Reading { session, inode, .. } = reading;
+        let renewed = Self::renew(env, reading).await;
+        let lease = env.sessions.renewed(session, inode, env.clock.now());
+        match renewed {
+            Ok(()) => Self::read_under(env, lease?, reading).await,
+            Err(failed) => Some(Err(failed)),
+        }
+    }
+
+    async fn read_under(
+        env: &Arc<Env>,
+        lease: ReadLease,
+        reading: Reading,
+    ) -> Option<Result<Bytes, Failed>> {
+        let Reading { session, inode, .. } = reading;
         let bytes = Self::read_copy(env, lease.copy, reading).await?;
         let stands = |lease: ReadLease| {
             let known = |cuts| env.stripes.cuts_of(session, inode) == Some(cuts);

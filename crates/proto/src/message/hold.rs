@@ -2,7 +2,7 @@
 
 use perigee_replica::chunk::{Access, FlushNumber, Part, Report};
 use perigee_replica::{Chunk, Hold};
-use perigee_types::{ByteRange, Epoch, Version, WallTime};
+use perigee_types::{ByteRange, Epoch, OpId, SessionId, Version, WallTime};
 use serde::{Deserialize, Serialize};
 
 /// A holder asks the owner for the right to write without asking.
@@ -22,6 +22,38 @@ pub struct Right {
     /// Or why not.
     pub granted: Result<(), NoRight>,
 }
+
+/// A host that keeps no copy is about to write a chunk that it knows nothing of, and much at once: it asks the owner for it, and
+/// for the right to write it without asking.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantChunk {
+    /// Whose programs write.
+    pub session: SessionId,
+    /// Where.
+    pub chunk: Chunk,
+}
+
+/// The answer to [`WantChunk`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The row by which it is the session's, which is committed: it has the right from the moment when it asked, as by a question
+    /// with the number 0. None where the owner keeps the chunk.
+    pub given: Option<Hold>,
+}
+
+/// The owner tells a write's host that it has put the write in place and ordered its record, since the commit of that takes its time:
+/// the answer to the write follows. A hint: losing or repeating it is harmless.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteOrdered {
+    /// Whose write.
+    pub session: SessionId,
+    /// Which.
+    pub op: OpId,
+}
+
+/// It has heard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderedHeard;
 
 /// A chunk is to be given back, or was: its holder asks the owner to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,6 +19,8 @@ pub mod plant {
         Unasked = "a chunk is read without a word to who writes it behind";
         RowUncommitted = "a host hears of its row before that has its record";
         OldRowBelieved = "a late word of an earlier row replaces a later one";
+        LeavesEarly = "a program hears that its writes are with the owner before they are";
+        ToldUnordered = "an owner says that it has ordered a write that it refuses";
     }
 }
 
@@ -46,6 +48,9 @@ pub enum Begin {
     Now(WriteNumber, Hold),
     /// When the owner has answered: [`Behind::ask`].
     Ask(Chunk),
+    /// When the owner was asked for the chunk, which nothing is known of: [`Behind::on_row`] and [`Behind::on_right`] with the
+    /// number 0 follow if it is given.
+    Want(Chunk),
     /// When some of what is on its way to the same container has arrived.
     Wait,
     /// Its program waits for the owner, and it for what is on its way to the file.
@@ -55,14 +60,19 @@ pub enum Begin {
 /// Bytes that may be on their way.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
-    /// To one container: an owner that is slow, or gone, takes no more of the room of others.
+    /// To one container, and not ordered by its owner.
     pub each: u64,
-    /// To all of them.
+    /// To one container, ordered or not: an owner that is slow, or gone, takes no more of the room of others.
+    pub kept: u64,
+    /// To all of them, ordered or not.
     pub all: u64,
 }
 
 /// A write that is under way takes as much of what may be as this, however short it is.
 const BYTES_MIN: u64 = 16 << 10;
+/// Who writes so much at once is likely to go on: its chunk is asked for before the first of it. Smaller writes earn it
+/// ([`super::Habit`]).
+const WANTED_LEN: u64 = 512 << 10;
 /// With more chunks than this those are forgotten that nothing begins in now; the next answer tells of a row again.
 const CHUNKS_MAX: usize = 4_096;
 
@@ -71,21 +81,63 @@ struct UnderWay {
     chunk: Chunk,
     hold: Hold,
     range: ByteRange,
+    /// Its owner has put it in place and ordered its record: it outlives this host, and until it is committed this host keeps
+    /// it, so that it outlives the owner.
+    ordered: bool,
+}
+
+impl UnderWay {
+    fn bytes(&self) -> u64 {
+        self.range.len().max(BYTES_MIN)
+    }
+}
+
+/// Bytes on their way to one container.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    /// Not ordered by its owner.
+    unordered: u64,
+    all: u64,
 }
 
 /// The chunks that one node's programs write behind, as far as it has heard, and what is on its way. No I/O.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Behind {
     held: BTreeMap<Chunk, Claim>,
     under_way: BTreeMap<WriteNumber, UnderWay>,
     last: u64,
     /// On their way, to each container.
-    bytes: BTreeMap<ContainerId, u64>,
+    loads: BTreeMap<ContainerId, Load>,
+    /// What was asked for, once by each session.
+    wanted: BTreeSet<(SessionId, Chunk)>,
+    wanted_len: u64,
     #[cfg(feature = "plant")]
     plant: Option<plant::Plant>,
 }
 
+impl Default for Behind {
+    fn default() -> Self {
+        Self {
+            held: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            last: 0,
+            loads: BTreeMap::new(),
+            wanted: BTreeSet::new(),
+            wanted_len: WANTED_LEN,
+            #[cfg(feature = "plant")]
+            plant: None,
+        }
+    }
+}
+
 impl Behind {
+    /// With writes of so many bytes a chunk is asked for.
+    #[must_use]
+    pub const fn with_wanted_len(mut self, len: u64) -> Self {
+        self.wanted_len = len;
+        self
+    }
+
     /// With a deliberate fault.
     #[cfg(feature = "plant")]
     #[must_use]
@@ -124,6 +176,9 @@ impl Behind {
         let Some(chunk) = Chunk::around(inode, range) else {
             return Begin::No;
         };
+        if !self.held.contains_key(&chunk) && self.wants(session, chunk, range) {
+            return Begin::Want(chunk);
+        }
         let held = self.held.get(&chunk);
         let goes_on = |held: &&Claim| !held.is_stopping() || planted!(self, Unheeding);
         let held = held.filter(|held| held.is_of(session));
@@ -135,37 +190,82 @@ impl Behind {
         }
         let overtakes = |way: &UnderWay| way.chunk.inode == inode && way.range.overlaps(range);
         let would_overtake = self.under_way.values().any(overtakes) && !planted!(self, Overtakes);
-        let bytes = range.len().max(BYTES_MIN);
-        let to_it = self.bytes.get(&inode.container()).copied().unwrap_or(0);
-        let all = self.bytes.values().sum::<u64>();
-        if would_overtake || (to_it > 0 && to_it.saturating_add(bytes) > room.each) {
+        let way = UnderWay {
+            chunk,
+            hold: held.hold,
+            range,
+            ordered: false,
+        };
+        let load = self.loads.get(&inode.container());
+        let to_it = load.copied().unwrap_or_default();
+        let all = self.loads.values().map(|load| load.all).sum::<u64>();
+        let fits = |load: u64, room: u64| load == 0 || load.saturating_add(way.bytes()) <= room;
+        if would_overtake || !fits(to_it.unordered, room.each) || !fits(to_it.all, room.kept) {
             return Begin::Wait;
         }
-        if all > 0 && all.saturating_add(bytes) > room.all {
-            return match to_it {
+        if !fits(all, room.all) {
+            return match to_it.all {
                 0 => Begin::No,
                 _ => Begin::Wait,
             };
         }
-        let hold = held.hold;
         self.last += 1;
         let number = WriteNumber(self.last);
-        *self.bytes.entry(inode.container()).or_default() += bytes;
-        self.under_way
-            .insert(number, UnderWay { chunk, hold, range });
-        Begin::Now(number, hold)
+        let load = self.loads.entry(inode.container()).or_default();
+        load.unordered += way.bytes();
+        load.all += way.bytes();
+        self.under_way.insert(number, way);
+        Begin::Now(number, way.hold)
+    }
+
+    /// Whether the owner is to be asked for a chunk before a write to it, and was not before.
+    fn wants(&mut self, session: SessionId, chunk: Chunk, range: ByteRange) -> bool {
+        if range.len() < self.wanted_len {
+            return false;
+        }
+        if self.wanted.len() >= CHUNKS_MAX {
+            self.wanted.clear();
+        }
+        self.wanted.insert((session, chunk))
     }
 
     /// The owner has answered for a write, or nobody waits for it any more.
     pub fn on_answered(&mut self, number: WriteNumber) {
+        self.set_ordered(number, true);
         if let Some(way) = self.under_way.remove(&number) {
             let container = way.chunk.inode.container();
-            let left = self.bytes.get(&container).copied().unwrap_or(0);
-            match left.saturating_sub(way.range.len().max(BYTES_MIN)) {
-                0 => self.bytes.remove(&container),
-                left => self.bytes.insert(container, left),
+            if let Some(load) = self.loads.get_mut(&container) {
+                load.all = load.all.saturating_sub(way.bytes());
+                if load.all == 0 {
+                    self.loads.remove(&container);
+                }
+            }
+        }
+    }
+
+    /// The owner has put a write in place and ordered its record. Says whether that is news.
+    pub fn on_ordered(&mut self, number: WriteNumber) -> bool {
+        self.set_ordered(number, true)
+    }
+
+    /// A write is sent once more, perhaps to another owner: that has not ordered it.
+    pub fn on_sent_again(&mut self, number: WriteNumber) {
+        self.set_ordered(number, false);
+    }
+
+    fn set_ordered(&mut self, number: WriteNumber, ordered: bool) -> bool {
+        let way = self.under_way.get_mut(&number);
+        let Some(way) = way.filter(|way| way.ordered != ordered) else {
+            return false;
+        };
+        way.ordered = ordered;
+        if let Some(load) = self.loads.get_mut(&way.chunk.inode.container()) {
+            load.unordered = match ordered {
+                true => load.unordered.saturating_sub(way.bytes()),
+                false => load.unordered + way.bytes(),
             };
         }
+        true
     }
 
     /// The row and the number of one more question for the right to write a chunk.
@@ -250,6 +350,18 @@ impl Behind {
         !before.any(|(_, way)| which(way.hold.holder, way.chunk.inode))
     }
 
+    /// Whether all of that is with its owner, which has ordered it: it outlives this host, or its owner.
+    pub fn is_ordered(
+        &self,
+        which: impl Fn(SessionId, InodeId) -> bool,
+        through: WriteNumber,
+    ) -> bool {
+        let before = self.under_way.range(..=through);
+        let mut unordered = before.filter(|(_, way)| !way.ordered);
+        !unordered.any(|(_, way)| which(way.hold.holder, way.chunk.inode))
+            || planted!(self, LeavesEarly)
+    }
+
     /// The owner calls. From now on this node's programs wait for the owner where it is to stop. The call is answered by
     /// [`Behind::report`], when that gives something.
     pub fn on_call(&mut self, chunk: Chunk, hold: Hold, stop: bool) {
@@ -291,5 +403,6 @@ impl Behind {
     /// A session has ended: none of its programs writes any more.
     pub fn forget(&mut self, session: SessionId) {
         self.held.retain(|_, held| !held.is_of(session));
+        self.wanted.retain(|(of, _)| *of != session);
     }
 }

@@ -23,7 +23,8 @@
 //! - H8: What a holder has the owner change for it goes there after what it has written itself, and has a number like that.
 //! - H9: A holder that keeps no copy has each of its programs' writes sent at once, with its row; the owner carries it out
 //!   while the row stands. It answers them before the owner does under its right alone, and no two to the same bytes are under way
-//!   at once, since messages overtake each other.
+//!   at once, since messages overtake each other. A program that closes the file is told when the owner has put all of them in place and
+//!   ordered their records: they outlive the host, or, since that keeps and repeats them until they are committed, the owner.
 //! - H7: What a holder has not sent when its row is gone is lost, as a crash loses what a local disk has not: it is not the
 //!   content, and the next `fsync` says so. A process holds nothing of what an earlier one held.
 

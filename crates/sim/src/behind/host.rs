@@ -14,8 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// So much may be under way.
 const ROOM: Room = Room {
     each: 3 * BLOCK_LEN,
-    all: 3 * BLOCK_LEN,
+    kept: 5 * BLOCK_LEN,
+    all: 5 * BLOCK_LEN,
 };
+/// With a write of so many bytes a host asks for the chunk.
+const WANTED_LEN: u64 = 2 * BLOCK_LEN;
 /// Before a question for the right is asked again.
 const ASK_US: u64 = 250_000;
 /// Questions without an answer after which a write goes without a row.
@@ -30,6 +33,8 @@ enum What {
     Read,
     /// It waits until what its host has under way has arrived.
     Wait,
+    /// It waits until what its host has under way is with the owner.
+    Close,
 }
 
 /// How far it has come.
@@ -43,6 +48,8 @@ enum Phase {
     Room,
     /// It waits for all that was under way by then.
     Drain(WriteNumber),
+    /// It waits until the owner has ordered all that was.
+    Leave(WriteNumber),
     /// It waits for the owner.
     Asked,
 }
@@ -157,7 +164,9 @@ impl World {
             up: true,
             cut: this.cut,
             well_from: now,
-            behind: Behind::default().with_plant(plant),
+            behind: Behind::default()
+                .with_wanted_len(WANTED_LEN)
+                .with_plant(plant),
             ..Host::new(clock)
         };
         for program in 0..this.programs.len() {
@@ -176,6 +185,9 @@ impl World {
         let behind = asked.iter().filter(|(_, asked)| asked.behind.is_some());
         let mut lost = false;
         for (id, asked) in behind {
+            if self.outlives_host(*id) {
+                continue;
+            }
             lost = true;
             if self.rng.chance(1, 3) {
                 let delay = self.rng.below(4 * SECOND);
@@ -219,7 +231,8 @@ impl World {
                     What::Write
                 }
                 5..=9 => What::Write,
-                0..=18 => What::Read,
+                0..=16 => What::Read,
+                17 | 18 => What::Close,
                 _ => What::Wait,
             }
         };
@@ -252,6 +265,7 @@ impl World {
         let phase = match what {
             What::Write => Phase::Try,
             What::Read | What::Wait => Phase::Drain(this.behind.last()),
+            What::Close => Phase::Leave(this.behind.last()),
         };
         let asks = 0;
         this.programs[program].job = Some(Job {
@@ -269,6 +283,8 @@ impl World {
                 began,
                 reign: self.reign.epoch,
                 answered: None,
+                ordered: None,
+                left: None,
                 refused: false,
                 lost: false,
             };
@@ -297,7 +313,15 @@ impl World {
                         None => return,
                     }
                 }
-                Phase::Drain(_) => return,
+                Phase::Leave(through)
+                    if self.hosts[host].behind.is_ordered(|_, _| true, through) =>
+                {
+                    self.mark(Mark::Closed);
+                    self.closed((host, self.hosts[host].life), job.began);
+                    self.end_job(host, program, 50_000);
+                    return;
+                }
+                Phase::Drain(_) | Phase::Leave(_) => return,
             };
             if let Some(job) = &mut self.hosts[host].programs[program].job {
                 job.phase = next;
@@ -333,6 +357,11 @@ impl World {
                 Some(Phase::Room)
             }
             Begin::Ask(chunk) if job.asks < ASKS => self.ask_right(host, program, chunk),
+            Begin::Want(chunk) => {
+                let id = self.question(host, program, 0);
+                self.send_owner(self.sender(host), ToOwner::Want { id, chunk });
+                Some(Phase::Right(id))
+            }
             answer @ (Begin::Ask(_) | Begin::No) => {
                 let through = this.behind.last();
                 if answer != Begin::No {
@@ -344,22 +373,29 @@ impl World {
     }
 
     fn ask_right(&mut self, host: usize, program: usize, chunk: Chunk) -> Option<Phase> {
-        self.names += 1;
-        let (id, now) = (self.names, self.now);
         let this = &mut self.hosts[host];
-        let now = this.clock.at(now);
         let Some((hold, number)) = this.behind.ask(chunk) else {
             return Some(Phase::Drain(this.behind.last()));
         };
-        this.questions.insert(id, (number, now));
+        let id = self.question(host, program, number);
+        let of = (chunk, hold);
+        self.send_owner(self.sender(host), ToOwner::Ask { id, of, number });
+        Some(Phase::Right(id))
+    }
+
+    /// Names a question for a right, of this number for its row, and looks later whether it was answered.
+    fn question(&mut self, host: usize, program: usize, number: u64) -> u64 {
+        self.names += 1;
+        let (id, now) = (self.names, self.now);
+        let this = &mut self.hosts[host];
+        let at = this.clock.at(now);
+        this.questions.insert(id, (number, at));
         if let Some(job) = &mut this.programs[program].job {
             job.asks += 1;
         }
-        let of = (chunk, hold);
-        self.send_owner(self.sender(host), ToOwner::Ask { id, of, number });
-        let life = self.hosts[host].life;
+        let life = this.life;
         self.after(ASK_US, Event::Unanswered { host, life, id });
-        Some(Phase::Right(id))
+        id
     }
 
     /// What was under way has arrived.
@@ -386,7 +422,7 @@ impl World {
         let row = behind.map(|(_, hold)| hold);
         let what = match job.what {
             What::Write => ToOwner::Write { id, run, row },
-            What::Read | What::Wait => ToOwner::Read { id, run },
+            What::Read | What::Wait | What::Close => ToOwner::Read { id, run },
         };
         let asked = Asked {
             what,
@@ -399,10 +435,15 @@ impl World {
 
     /// Sends what is not answered, and looks later whether it is.
     pub(super) fn send_again(&mut self, host: usize, id: u64, wait: u64) {
-        let Some(asked) = self.hosts[host].asked.get(&id) else {
+        let this = &mut self.hosts[host];
+        let Some(asked) = this.asked.get(&id) else {
             return;
         };
-        self.send_owner(self.sender(host), asked.what);
+        let what = asked.what;
+        if let Some((number, _)) = asked.behind {
+            this.behind.on_sent_again(number);
+        }
+        self.send_owner(self.sender(host), what);
         let life = self.hosts[host].life;
         let next = (wait * 2).min(AGAIN_US[1]);
         let event = Event::Again {
@@ -460,6 +501,26 @@ impl World {
                     self.hear_row(host, chunk, hold);
                 }
                 self.wrote(host, id, done);
+            }
+            ToHost::Ordered { id, epoch } => {
+                let asked = this.asked.get(&id).and_then(|asked| asked.behind);
+                if asked.is_some_and(|(number, _)| this.behind.on_ordered(number)) {
+                    self.mark(Mark::Ordered);
+                    self.left(id, epoch);
+                    self.poll(host);
+                }
+            }
+            ToHost::Given { id, of } => {
+                let Some(&question) = this.questions.get(&id) else {
+                    return;
+                };
+                if let Some((chunk, hold)) = of {
+                    self.mark(Mark::Wanted);
+                    self.hear_row(host, chunk, hold);
+                    let behind = &mut self.hosts[host].behind;
+                    behind.on_right(chunk, hold, question, terms);
+                }
+                self.asked_right(host, id);
             }
             ToHost::Read { id, values } => {
                 if let Some(asked) = this.asked.remove(&id)

@@ -6,6 +6,8 @@
 //! - **refused**: a write that its program was answered for is refused only where the row was removed for its holder's silence;
 //!   and a holder is silent only while it is cut off or down.
 //! - **waited**: when a program has waited for what its host had under way, that is in the state.
+//! - **closed**: what a host hears of as ordered an owner has ordered; and when a program has waited until what its host had under way is with the owner, an owner has ordered that, and it outlives
+//!   its host where that owner goes on.
 //! - **calm**: in the end everything that was begun ends, and all hosts read the same.
 //!
 //! Moments are events, counted: no two things happen at once.
@@ -28,9 +30,13 @@ pub struct Written {
     pub reign: u64,
     /// When that was answered.
     pub answered: Option<u64>,
+    /// The last owner that has ordered it.
+    pub ordered: Option<u64>,
+    /// The owner that its host has last heard of having ordered it.
+    pub left: Option<u64>,
     /// Its host was told that it does not count.
     pub refused: bool,
-    /// It was under way when its host crashed.
+    /// It was under way when its host crashed, and no owner that goes on has it.
     pub lost: bool,
 }
 
@@ -90,6 +96,29 @@ impl World {
         if let Some((id, _)) = missing.next() {
             let what = format!("n{} was told that write {id} has arrived", by.0 + 1);
             self.accuse("waited", what);
+        }
+    }
+
+    /// A host has heard that the owner of this reign has ordered a write.
+    pub(super) fn left(&mut self, id: u64, epoch: u64) {
+        if let Some(write) = self.past.writes.get_mut(&id) {
+            write.left = Some(epoch);
+            if write.ordered.is_none_or(|ordered| ordered < epoch) {
+                let what = format!("the owner of reign {epoch} has not ordered write {id}");
+                self.accuse("closed", what);
+            }
+        }
+    }
+
+    /// A program has waited until the owner had ordered what its host had under way when it began to wait.
+    pub(super) fn closed(&mut self, by: (usize, u32), began: u64) {
+        let mut missing = self.past.writes.iter().filter(|(_, write)| {
+            let before = write.by == by && write.answered.is_some_and(|at| at < began);
+            before && !write.refused && write.ordered.is_none()
+        });
+        if let Some((id, _)) = missing.next() {
+            let what = format!("n{} was told that write {id} is with the owner", by.0 + 1);
+            self.accuse("closed", what);
         }
     }
 

@@ -65,6 +65,10 @@ impl Run {
 marks! {
     Given = "a chunk was given to the host that writes";
     GivenAhead = "a chunk was given to the host whose stream came near to it";
+    Wanted = "a chunk was given to a host that asked for it before it wrote";
+    Ordered = "a host heard that its write was ordered before it heard that it was carried out";
+    Closed = "a program waited until what its host had under way was with the owner";
+    OutlivedHost = "a host crashed whose write its owner had ordered and not carried out";
     WrittenBehind = "a program's write was answered before the owner had it";
     OverBoth = "a program wrote to both chunks at once";
     Full = "a write waited since too much was under way";

@@ -69,6 +69,11 @@ pub enum ToOwner {
         of: (Chunk, Hold),
         number: u64,
     },
+    /// It wants the chunk before it writes there.
+    Want {
+        id: u64,
+        chunk: Chunk,
+    },
     /// The answer to a call; none while the host is at it.
     Report {
         epoch: u64,
@@ -88,9 +93,19 @@ pub enum ToHost {
         done: bool,
         rows: Vec<(Chunk, Hold)>,
     },
+    /// A write is in place, and its record is ordered.
+    Ordered {
+        id: u64,
+        epoch: u64,
+    },
     Read {
         id: u64,
         values: Vec<u64>,
+    },
+    /// A chunk that was wanted is the host's, with the right to write it, or stays.
+    Given {
+        id: u64,
+        of: Option<(Chunk, Hold)>,
     },
     Right {
         id: u64,
@@ -206,7 +221,15 @@ impl World {
                 record if place < survive => self.committed.apply(record),
                 Record::Row(_, Some(_)) => self.mark(Mark::RowLost),
                 Record::Row(_, None) => self.mark(Mark::RemovalLost),
-                Record::Wrote(..) => {}
+                Record::Wrote(id, _) => {
+                    // Only its host keeps it now.
+                    let write = self.past.writes.get_mut(&id);
+                    if let Some(write) =
+                        write.filter(|write| self.hosts[write.by.0].life != write.by.1)
+                    {
+                        write.lost = true;
+                    }
+                }
             }
         }
         let (epoch, now) = (self.reign.epoch + 1, clock.at(self.now));
@@ -252,6 +275,15 @@ impl World {
                 false => self.committed.rows.clone().into_iter().collect(),
             };
             rows.extend(told.iter().filter(|(_, hold)| hold.holder == from.session));
+        }
+        if let ToHost::Given { of, .. } = &mut answer {
+            let (now, terms) = (self.tick(), Terms::from(&self.timing));
+            let holds = &mut self.reign.holds;
+            // The right begins when the row is there for everybody.
+            let granted = |(chunk, hold): &(Chunk, Hold)| {
+                holds.on_asked(now, *chunk, *hold, 0, terms).is_ok()
+            };
+            *of = of.filter(granted);
         }
         self.send_host(from.host, Some(from.life), answer);
     }
@@ -303,6 +335,7 @@ impl World {
                     ToHost::Right { id, of, granted },
                 );
             }
+            ToOwner::Want { id, chunk } => self.want(from, id, chunk),
             ToOwner::Report {
                 epoch,
                 call,
@@ -333,9 +366,15 @@ impl World {
                 self.mark(Mark::LateRefused);
             }
             let (done, rows) = (false, Vec::new());
+            if self.is(Plant::ToldUnordered) {
+                self.tell_ordered(from, id);
+            }
             return self.answer(from, ToHost::Wrote { id, done, rows });
         }
         self.order_write(from, id, run);
+        if self.rng.chance(1, 2) {
+            self.tell_ordered(from, id);
+        }
         self.give_ahead(from.session, run);
         self.carried_out(from, id, false);
     }
@@ -344,8 +383,12 @@ impl World {
         if self.hosts[from.host].life != from.life {
             self.mark(Mark::LateCarriedOut);
         }
-        let write = self.past.writes.get(&id);
-        if write.is_some_and(|write| write.reign < self.reign.epoch) {
+        let epoch = self.reign.epoch;
+        let write = self.past.writes.get_mut(&id);
+        if write.is_some_and(|write| {
+            write.ordered = Some(epoch);
+            write.reign < epoch
+        }) {
             self.mark(Mark::CarriedByNext);
         }
         self.order(Record::Wrote(id, run));
@@ -492,6 +535,8 @@ impl World {
                 let values = self.reign.ahead.blocks[run.blocks()].to_vec();
                 self.answer(from, ToHost::Read { id, values });
             }
+            // While it waited it came again, with the row that its host had got meanwhile.
+            _ if self.reign.ahead.carried_out.contains(&id) => self.carried_out(from, id, true),
             _ => {
                 self.order_write(from, id, run);
                 // The answer tells the row, if that is there by then.
@@ -534,6 +579,36 @@ impl World {
             self.mark(Mark::GivenAhead);
             self.give(session, next);
         }
+    }
+
+    /// A host wants a chunk that it has not written to yet: it is given away where nobody else works there.
+    fn want(&mut self, from: Sender, id: u64, chunk: Chunk) {
+        let others = |habit: &(SessionId, u64)| habit.0 != from.session;
+        let free = !self.reign.habits.get(&chunk).is_some_and(others);
+        if free && self.hosts[from.host].life == from.life {
+            self.give(from.session, chunk);
+        }
+        let its = |hold: &Hold| hold.holder == from.session;
+        let hold = self.reign.holds.holder(chunk).filter(its);
+        let of = hold.map(|hold| (chunk, hold));
+        self.answer(from, ToHost::Given { id, of });
+    }
+
+    fn tell_ordered(&mut self, from: Sender, id: u64) {
+        let epoch = self.reign.epoch;
+        self.send_host(from.host, Some(from.life), ToHost::Ordered { id, epoch });
+    }
+
+    /// A host crashes: whether the owner has told it that it has ordered a write, and can still have it committed.
+    pub(super) fn outlives_host(&mut self, id: u64) -> bool {
+        let reign = &self.reign;
+        let goes_on = !reign.died && reign.until.is_none();
+        let left = self.past.writes.get(&id).and_then(|write| write.left);
+        let outlives = goes_on && left == Some(reign.epoch);
+        if outlives {
+            self.mark(Mark::OutlivedHost);
+        }
+        outlives
     }
 
     /// Gives away a chunk that is nobody else's.

@@ -11,9 +11,10 @@ use perigee_meta::stripe::Layout;
 use perigee_replica::chunk::{Habit, Holds, Manner};
 use perigee_replica::{Chunk, Hold};
 use perigee_types::limits::CHUNK_LEN;
-use perigee_types::{Batch, ByteRange, InodeId, Migration, SessionId, Tick, Version};
+use perigee_types::{Batch, ByteRange, Errno, InodeId, Migration, SessionId, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tokio::task::JoinHandle;
 use tracing::{debug, error, info};
 
 /// Chunks whose writers are counted; with one more all are forgotten, and count from the beginning.
@@ -101,10 +102,14 @@ impl Away {
             return None;
         }
         let next = chunk.next();
-        let free = self.holds.holder(next).is_none() && !self.giving.contains(&next);
-        let room = self.habits.len() < HABITS_MAX || self.habits.contains_key(&next);
-        let goes = free && room && self.habits.entry(next).or_default().on_stream(by);
-        goes.then_some(next)
+        self.goes_to(by, next).then_some(next)
+    }
+
+    /// Whether a chunk is free for a session whose stream of writes comes there.
+    fn goes_to(&mut self, by: SessionId, chunk: Chunk) -> bool {
+        let free = self.holds.holder(chunk).is_none() && !self.giving.contains(&chunk);
+        let room = self.habits.len() < HABITS_MAX || self.habits.contains_key(&chunk);
+        free && room && self.habits.entry(chunk).or_default().on_stream(by)
     }
 
     /// A session of another host reads a part of a file: one that writes there goes on as before.
@@ -168,12 +173,44 @@ impl Container {
         }
     }
 
-    fn give_later(self: &Arc<Self>, st: &mut State, chunk: Chunk, by: SessionId) {
+    fn give_later(self: &Arc<Self>, st: &mut State, chunk: Chunk, by: SessionId) -> JoinHandle<()> {
         st.away.giving.insert(chunk);
         let me = self.clone();
         self.env
             .runtime
-            .spawn(async move { me.give(chunk, by).await });
+            .spawn(async move { me.give(chunk, by).await })
+    }
+
+    /// A session of a host without a copy is about to write much to a chunk: it becomes its own where nothing speaks against that.
+    /// Gives the row once it is committed, with the right to write from when it was asked for.
+    pub(crate) async fn give_wanted(
+        self: &Arc<Self>,
+        chunk: Chunk,
+        by: SessionId,
+    ) -> Result<Option<Hold>, Failed> {
+        let begins = {
+            let mut st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
+            st.note_heard(by, self.env.clock.now());
+            let abroad = st.chain.view().is_some_and(|view| !view.lists(by.node()));
+            let begins = abroad && st.away.goes_to(by, chunk);
+            begins.then(|| self.give_later(&mut st, chunk, by))
+        };
+        if let Some(given) = begins {
+            // In a task of its own, since who asked may not wait for the end.
+            given.await.map_err(|_| Errno::EIO)?;
+        }
+        let hold = {
+            let st = self.state.lock();
+            let holder = st.away.holds.holder(chunk);
+            holder.filter(|hold| hold.holder == by && hold.manner == Manner::WriteBehind)
+        };
+        let Some(hold) = hold else {
+            return Ok(None);
+        };
+        // Its record left before this may have become another owner.
+        self.committed(hold.token).await?;
+        Ok(self.grant_right(chunk, hold, 0)?.ok().map(|()| hold))
     }
 
     /// Gives a chunk to who writes to it, if nobody else keeps something of the file: each of its writes has taken that back

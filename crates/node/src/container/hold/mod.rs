@@ -12,6 +12,7 @@ mod call;
 mod duty;
 mod give;
 mod holder;
+mod ordered;
 mod owner;
 mod silent;
 mod taken;
@@ -19,6 +20,7 @@ mod taken;
 pub(super) use give::Away;
 pub(crate) use holder::AsHolder;
 pub(super) use holder::Unsent;
+pub(super) use ordered::Name;
 pub(crate) use taken::is_well_formed;
 
 use super::{Container, State};

@@ -1,0 +1,509 @@
+//! What a host keeps is never older than what anybody was told.
+
+use super::*;
+use perigee_types::{Epoch, InodeIndex, NodeId, Rng, Seq, WallTime};
+
+const TERM: Span = Span(1_000);
+const ME: SessionId = SessionId::new(NodeId(1), 1);
+
+fn directory() -> InodeId {
+    InodeId::new(ContainerId(2), InodeIndex(9))
+}
+
+/// A directory whose size counts its changes.
+fn attr(size: u64) -> Attr {
+    let zero = WallTime::default();
+    Attr {
+        inode: directory(),
+        kind: Kind::Directory,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        nlink: 2,
+        size,
+        rdev: 0,
+        atime: zero,
+        mtime: zero,
+        ctime: zero,
+        btime: zero,
+        blocks: 0,
+        layout: crate::stripe::Layout::Whole,
+    }
+}
+
+fn make() -> Op {
+    Op::Make {
+        parent: directory(),
+        name: b"f".to_vec(),
+        node: crate::op::NewNode::File,
+        mode: 0o644,
+        umask: 0,
+        cred: crate::op::Credential::default(),
+        open_existing: false,
+    }
+}
+
+/// On its way between the session and the owner.
+enum Letter {
+    Question(Asked, Tick, Op),
+    Answer(Asked, Op, u64, Tick),
+    Revoke(u64),
+    Revoked(u64),
+}
+
+/// The owner: a count of changes, until when the session has a lease, and the number of the recall that waits for it.
+#[derive(Default)]
+struct Owner {
+    changes: u64,
+    others: u64,
+    lease: Option<Tick>,
+    recall: Option<u64>,
+    recalls: u64,
+}
+
+impl Owner {
+    /// Runs an operation of the session; a lease is given unless one is being taken back.
+    fn run(&mut self, (asked, sent): (Asked, Tick), op: Op, now: Tick) -> Letter {
+        self.changes += u64::from(matches!(op, Op::Make { .. }));
+        let until = match self.recall {
+            None => {
+                self.lease = Some(now + TERM);
+                sent + TERM
+            }
+            Some(_) => sent,
+        };
+        Letter::Answer(asked, op, self.changes, until)
+    }
+
+    /// Another session's change is ordered: nobody has a lease.
+    fn others_change(&mut self) {
+        (self.lease, self.recall) = (None, None);
+        self.changes += 1;
+        self.others = self.changes;
+    }
+}
+
+/// Operations of several programs of one session, and changes by another one, in any order on their way: whatever is
+/// kept is not older than what any program was told, and never as it was before another's change that was ordered.
+fn run(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let (mut near, mut owner) = (Near::default(), Owner::default());
+    let mut letters: Vec<Letter> = Vec::new();
+    let mut told = 0;
+    let mut now = Tick(1);
+    for _ in 0..400 {
+        now = now + Span(rng.below(40));
+        if let Some((attr, left)) = near.attr(now, ME, directory()) {
+            assert!(
+                attr.size >= told,
+                "{seed}: older than what a program was told"
+            );
+            assert!(
+                attr.size >= owner.others,
+                "{seed}: as before another's change"
+            );
+            assert!(left <= TERM);
+        }
+        let stands = owner.lease.is_some_and(|until| until > now);
+        match rng.below(8) {
+            0 | 1 => letters.push(Letter::Question(near.ask(), now, make())),
+            2 => {
+                let look = Op::GetAttr { inode: directory() };
+                letters.push(Letter::Question(near.ask(), now, look));
+            }
+            // Another session's change waits for the lease's end or for the session's word.
+            3 if !stands => owner.others_change(),
+            3 if owner.recall.is_none() => {
+                owner.recalls += 1;
+                owner.recall = Some(owner.recalls);
+                letters.push(Letter::Revoke(owner.recalls));
+            }
+            _ if letters.is_empty() => {}
+            _ => {
+                let at = rng.below(letters.len() as u64) as usize;
+                match letters.swap_remove(at) {
+                    Letter::Question(asked, sent, op) => {
+                        letters.push(owner.run((asked, sent), op, now));
+                    }
+                    Letter::Answer(asked, op, size, until) => {
+                        let attr = attr(size);
+                        let words = [Word { attr, until }];
+                        let as_of = Version {
+                            epoch: Epoch(1),
+                            seq: Seq(size),
+                        };
+                        near.told(ME, &op, &Reply::Done, (asked, as_of), &words);
+                        told = told.max(size);
+                    }
+                    Letter::Revoke(recall) => {
+                        near.revoked(ME, &[Touched::Attr(directory())]);
+                        letters.push(Letter::Revoked(recall));
+                    }
+                    Letter::Revoked(recall) if owner.recall == Some(recall) => {
+                        owner.others_change();
+                    }
+                    Letter::Revoked(_) => {}
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_is_never_older_than_what_anybody_was_told() {
+    (0..2_000).for_each(run);
+}
+
+#[test]
+fn a_change_is_kept_with_what_it_made_of_its_directory_until_the_lease_ends() {
+    let mut near = Near::default();
+    let asked = near.ask();
+    let as_of = Version {
+        epoch: Epoch(1),
+        seq: Seq(4),
+    };
+    let word = Word {
+        attr: attr(4),
+        until: Tick(500),
+    };
+    near.told(ME, &make(), &Reply::Done, (asked, as_of), &[word]);
+    let kept = near.attr(Tick(200), ME, directory());
+    assert_eq!(kept, Some((attr(4), Span(300))));
+    assert_eq!(near.attr(Tick(500), ME, directory()), None);
+    near.unknown(ME, &make());
+    assert_eq!(near.attr(Tick(200), ME, directory()), None);
+}
+
+fn file() -> InodeId {
+    InodeId::new(ContainerId(2), InodeIndex(10))
+}
+
+/// A file whose length counts its changes.
+fn file_attr(size: u64) -> Attr {
+    Attr {
+        inode: file(),
+        kind: Kind::File,
+        ..attr(size)
+    }
+}
+
+/// On its way about the file.
+enum Note {
+    LookUp(Asked, Tick),
+    Found(Asked, u64, Tick),
+    Write,
+    Wrote(u64),
+    SetAttr(Asked, Tick),
+    Set(Asked, u64, Tick),
+    Revoke(u64),
+    Revoked(u64),
+}
+
+/// Look-ups that bring content, writes of the session, and changes by another one, in any order on their way.
+fn run_with_content(seed: u64) -> u64 {
+    let look = Op::Lookup {
+        parent: directory(),
+        name: b"f".to_vec(),
+    };
+    let mut rng = Rng::new(seed);
+    let mut near = Near::default();
+    let mut owner = Owner {
+        changes: 1,
+        ..Owner::default()
+    };
+    let mut notes: Vec<Note> = Vec::new();
+    let (mut told, mut kept, mut attrs, mut now) = (0, 0, 0, Tick(1));
+    for _ in 0..400 {
+        now = now + Span(rng.below(40));
+        if let Some((attr, left)) = near.attr(now, ME, file()) {
+            let size = attr.size;
+            assert!(size >= told, "{seed}: older than what a program was told");
+            assert!(size >= owner.others, "{seed}: as before another's change");
+            assert!(left <= TERM);
+            attrs += 1;
+        }
+        // A part of it, so that it stays.
+        if let Some(part) = near.read(now, ME, file(), ByteRange::new(0, 0)) {
+            assert!(part.is_empty());
+            let len = near.attr(now, ME, file()).map(|(attr, _)| attr.size);
+            let len = len.expect("content without attributes");
+            assert!(len >= told, "{seed}: older than what a program was told");
+            assert!(len >= owner.others, "{seed}: as before another's change");
+            kept += 1;
+        }
+        let stands = owner.lease.is_some_and(|until| until > now);
+        match rng.below(10) {
+            0..=2 => notes.push(Note::LookUp(near.ask(), now)),
+            3 => {
+                near.changed(ME, file());
+                notes.push(Note::Write);
+            }
+            5 => notes.push(Note::SetAttr(near.ask(), now)),
+            4 if !stands => owner.others_change(),
+            4 if owner.recall.is_none() => {
+                owner.recalls += 1;
+                owner.recall = Some(owner.recalls);
+                notes.push(Note::Revoke(owner.recalls));
+            }
+            _ if notes.is_empty() => {}
+            _ => match notes.swap_remove(rng.below(notes.len() as u64) as usize) {
+                Note::LookUp(asked, sent) => {
+                    let until = match owner.recall {
+                        None => {
+                            owner.lease = Some(now + TERM);
+                            sent + TERM
+                        }
+                        Some(_) => sent,
+                    };
+                    notes.push(Note::Found(asked, owner.changes, until));
+                }
+                Note::Found(asked, size, until) => {
+                    let attr = file_attr(size);
+                    let word = Word { attr, until };
+                    let as_of = Version {
+                        epoch: Epoch(1),
+                        seq: Seq(size),
+                    };
+                    near.told(ME, &look, &Reply::Entry(attr), (asked, as_of), &[word]);
+                    if rng.chance(1, 2) {
+                        let content = Bytes::from(vec![0; size as usize]);
+                        near.told_content(ME, (asked, as_of), word, content);
+                    }
+                }
+                Note::Write => {
+                    owner.changes += 1;
+                    notes.push(Note::Wrote(owner.changes));
+                }
+                Note::Wrote(size) => {
+                    near.changed(ME, file());
+                    told = told.max(size);
+                }
+                Note::SetAttr(asked, sent) => {
+                    owner.changes += 1;
+                    notes.push(Note::Set(asked, owner.changes, sent));
+                }
+                Note::Set(asked, size, until) => {
+                    let set = Op::SetAttr {
+                        inode: file(),
+                        set: crate::SetAttr::default(),
+                        cred: crate::op::Credential::default(),
+                    };
+                    let attr = file_attr(size);
+                    let word = Word { attr, until };
+                    let as_of = Version {
+                        epoch: Epoch(1),
+                        seq: Seq(size),
+                    };
+                    near.told(ME, &set, &Reply::Attr(attr), (asked, as_of), &[word]);
+                    told = told.max(size);
+                }
+                Note::Revoke(recall) => {
+                    near.revoked(ME, &[Touched::Attr(file()), Touched::Data(file())]);
+                    notes.push(Note::Revoked(recall));
+                }
+                Note::Revoked(recall) if owner.recall == Some(recall) => owner.others_change(),
+                Note::Revoked(_) => {}
+            },
+        }
+    }
+    let contents = near.known.values().map(|known| match &known.beside {
+        Beside::Content(content) => content.len(),
+        Beside::Nothing | Beside::New => 0,
+    });
+    assert_eq!(near.bytes, contents.sum::<usize>());
+    assert!(attrs >= kept);
+    kept
+}
+
+#[test]
+fn content_that_is_kept_is_never_older_than_what_anybody_was_told() {
+    let kept: u64 = (0..2_000).map(run_with_content).sum();
+    assert!(kept > 2_000, "{kept}");
+}
+
+#[test]
+fn who_reads_what_he_looks_up_gets_content_and_who_does_not_soon_gets_none() {
+    let mut near = Near::default();
+    let word = Word {
+        attr: file_attr(4),
+        until: Tick(500),
+    };
+    let look_up = |near: &mut Near| {
+        let came = near.wants_content(ME);
+        if came {
+            let asked = near.ask();
+            near.told_content(ME, (asked, Version::default()), word, Bytes::from("text"));
+        }
+        came
+    };
+    assert!(!look_up(&mut near));
+    near.read_small(ME);
+    for _ in 0..1_000 {
+        assert!(look_up(&mut near));
+        let all = near.read(Tick(1), ME, file(), ByteRange::new(0, 4_096));
+        assert_eq!(all.as_deref(), Some(&b"text"[..]));
+        assert_eq!(near.read(Tick(1), ME, file(), ByteRange::new(0, 4)), None);
+    }
+    let unread = (0..1_000).filter(|_| look_up(&mut near)).count();
+    assert_eq!(unread, CREDIT_MAX as usize);
+    assert_eq!(near.read(Tick(500), ME, file(), ByteRange::new(0, 4)), None);
+}
+
+#[test]
+fn a_file_that_was_just_made_has_no_privileges() {
+    let mut near = Near::default();
+    let reply = |existed| Reply::Created {
+        attr: file_attr(0),
+        existed,
+    };
+    let word = Word {
+        attr: file_attr(0),
+        until: Tick(500),
+    };
+    for existed in [true, false] {
+        let asked = near.ask();
+        near.told(
+            ME,
+            &make(),
+            &reply(existed),
+            (asked, Version::default()),
+            &[word],
+        );
+        let lacks = |name| near.lacks(Tick(1), ME, file(), name);
+        assert_eq!(lacks(CAPABILITY), !existed);
+        assert!(!lacks(b"user.any"));
+    }
+    assert!(!near.lacks(Tick(500), ME, file(), CAPABILITY));
+    near.changed(ME, file());
+    assert!(!near.lacks(Tick(1), ME, file(), CAPABILITY));
+}
+
+/// On its way about a name in the directory.
+enum Turn {
+    LookUp(Asked, Tick),
+    Found(Asked, u64, Tick),
+    Rename,
+    Renamed(u64),
+    Revoke(u64),
+    Revoked(u64),
+}
+
+fn child(number: u64) -> InodeId {
+    InodeId::new(ContainerId(3), InodeIndex(number + 1))
+}
+
+fn step(number: u64) -> Step {
+    Step {
+        parent: directory(),
+        name: b"next".to_vec(),
+        inode: child(number),
+    }
+}
+
+/// Look-ups of a name that leads to a directory, which the session and another one replace, in any order on their way.
+fn run_with_steps(seed: u64) -> u64 {
+    let rename = Op::Rename {
+        parent: directory(),
+        name: b"other".to_vec(),
+        new_parent: directory(),
+        new_name: b"next".to_vec(),
+        mode: crate::op::RenameMode::Replace,
+        cred: crate::op::Credential::default(),
+    };
+    let mut rng = Rng::new(seed);
+    let (mut near, mut owner) = (Near::default(), Owner::default());
+    let mut turns: Vec<Turn> = Vec::new();
+    let (mut told, mut kept, mut now) = (0, 0, Tick(1));
+    for _ in 0..400 {
+        now = now + Span(rng.below(40));
+        if let Some((inode, left)) = near.leads(now, ME, directory(), b"next") {
+            let at_least =
+                |least: u64| (least..=owner.changes).any(|number| inode == child(number));
+            assert!(at_least(told), "{seed}: older than what a program was told");
+            assert!(at_least(owner.others), "{seed}: as before another's change");
+            assert!(left <= TERM);
+            kept += 1;
+        }
+        let stands = owner.lease.is_some_and(|until| until > now);
+        match rng.below(8) {
+            0..=2 => turns.push(Turn::LookUp(near.ask(), now)),
+            3 => turns.push(Turn::Rename),
+            4 if !stands => owner.others_change(),
+            4 if owner.recall.is_none() => {
+                owner.recalls += 1;
+                owner.recall = Some(owner.recalls);
+                turns.push(Turn::Revoke(owner.recalls));
+            }
+            _ if turns.is_empty() => {}
+            _ => match turns.swap_remove(rng.below(turns.len() as u64) as usize) {
+                Turn::LookUp(asked, sent) => {
+                    let until = match owner.recall {
+                        None => {
+                            owner.lease = Some(now + TERM);
+                            sent + TERM
+                        }
+                        Some(_) => sent,
+                    };
+                    turns.push(Turn::Found(asked, owner.changes, until));
+                }
+                Turn::Found(asked, number, until) => {
+                    near.told_step(ME, asked, step(number), until);
+                }
+                Turn::Rename => {
+                    owner.changes += 1;
+                    turns.push(Turn::Renamed(owner.changes));
+                }
+                Turn::Renamed(number) => {
+                    let asked = near.ask();
+                    let reply = Reply::Renamed {
+                        moved: child(number),
+                        replaced: None,
+                    };
+                    let as_of = Version {
+                        epoch: Epoch(1),
+                        seq: Seq(number),
+                    };
+                    // What the directory is like after it comes, too.
+                    let word = Word {
+                        attr: attr(number),
+                        until: now + TERM,
+                    };
+                    near.told(ME, &rename, &reply, (asked, as_of), &[word]);
+                    told = told.max(number);
+                }
+                Turn::Revoke(recall) => {
+                    near.revoked(ME, &[Touched::Listing(directory())]);
+                    turns.push(Turn::Revoked(recall));
+                }
+                Turn::Revoked(recall) if owner.recall == Some(recall) => owner.others_change(),
+                Turn::Revoked(_) => {}
+            },
+        }
+    }
+    kept
+}
+
+#[test]
+fn a_name_that_is_kept_never_leads_where_it_led_before_what_anybody_was_told() {
+    let kept: u64 = (0..2_000).map(run_with_steps).sum();
+    assert!(kept > 2_000, "{kept}");
+}
+
+#[test]
+fn a_way_is_remembered_when_nothing_of_it_is_kept_any_more() {
+    let mut near = Near::default();
+    let deeper = InodeId::new(ContainerId(3), InodeIndex(77));
+    let asked = near.ask();
+    near.told_step(ME, asked, step(1), Tick(100));
+    let on = Step {
+        parent: child(1),
+        name: b"on".to_vec(),
+        inode: deeper,
+    };
+    near.told_step(ME, asked, on.clone(), Tick(100));
+    near.revoked(ME, &[Touched::Attr(directory())]);
+    assert_eq!(near.leads(Tick(1), ME, directory(), b"next"), None);
+    assert_eq!(near.way(ME, directory()), [step(1), on]);
+    near.session_ended(ME);
+    assert_eq!(near.way(ME, directory()), []);
+}
