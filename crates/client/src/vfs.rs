@@ -284,11 +284,13 @@ impl FileSystem for Session {
         let backend = self.backend.clone();
         // Locks go when what was written under them is with the owner, which shows it to whoever comes next.
         let handed_over = move |handed_over: Result<(), Errno>| {
-            // A process that was made by this one closes, too, and nobody looks at what that is told: an fsync says it again.
-            let lost =
-                writer.and_then(|writer| backend.lost(inode, writer.losses(), Hears::ByClose));
-            let told = handed_over.and(lost.map_or(Ok(()), |loss| Err(loss.errno)));
-            let released = move |released: Result<(), Errno>| done(told.and(released));
+            let released = move |released: Result<(), Errno>| {
+                // A process that was made by this one closes, too, and nobody looks at what that is told: an fsync says it again.
+                let lost =
+                    writer.and_then(|writer| backend.lost(inode, writer.losses(), Hears::ByClose));
+                let lost = lost.map_or(Ok(()), |loss| Err(loss.errno));
+                done(handed_over.and(lost).and(released));
+            };
             locks::release(&session, inode, owner, Box::new(released));
         };
         self.backend.hand_over(inode, Box::new(handed_over));

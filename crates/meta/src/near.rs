@@ -15,7 +15,7 @@
 //! order: of two the one of the later state counts, and one that was asked for before something was taken back never does.
 
 use crate::attr::{Attr, Kind};
-use crate::op::{NewNode, Op, Reply, Touched};
+use crate::op::{NewNode, Op, RenameMode, Reply, Touched};
 use crate::xattr::CAPABILITY;
 use bytes::Bytes;
 use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, Span, Tick, Version};
@@ -102,6 +102,7 @@ impl Near {
     /// inodes, also of those that the session may not keep.
     pub fn told(
         &mut self,
+        now: Tick,
         session: SessionId,
         op: &Op,
         reply: &Reply,
@@ -109,6 +110,15 @@ impl Near {
         words: &[Word],
     ) {
         self.ways.changed(session, op, self.asked);
+        if let Op::Rename {
+            mode: RenameMode::Exchange,
+            ..
+        } = op
+        {
+            // Which inode was the other one the answer does not say.
+            self.keep(|(of, _)| *of != session);
+            self.barred = self.asked;
+        }
         for inode in changed_by(op, reply) {
             // A directory's word takes the place of what is kept of it.
             let noted = |word: &Word| word.attr.inode == inode && word.attr.kind == Kind::Directory;
@@ -133,7 +143,7 @@ impl Near {
             (op, reply)
             && attr.kind == Kind::File
             && let Some(word) = words.iter().find(|word| word.attr.inode == attr.inode)
-            && !self.has_beside(session, attr.inode)
+            && !self.has_beside(now, session, attr.inode)
         {
             // The program opens it next.
             self.note(session, (asked, as_of), *word, Beside::Nothing);
@@ -141,9 +151,10 @@ impl Near {
     }
 
     /// What is known beside a file's attributes goes when they do, and not for others that are as right.
-    fn has_beside(&self, session: SessionId, inode: InodeId) -> bool {
+    fn has_beside(&self, now: Tick, session: SessionId, inode: InodeId) -> bool {
         let known = self.known.get(&(session, inode));
-        known.is_some_and(|known| !matches!(known.beside, Beside::Nothing))
+        let counts = known.filter(|known| known.word.is_some_and(|word| word.until > now));
+        counts.is_some_and(|known| !matches!(known.beside, Beside::Nothing))
     }
 
     /// With an answer came where a name leads: to a directory.
@@ -167,10 +178,20 @@ impl Near {
         self.ways.leads(now, session, parent, name)
     }
 
-    /// The steps that were taken last from a directory on, one from each: none of them need be right any more.
+    /// The steps that programs took last from a directory on, one from each, and not long ago: none of them need be right any more.
     #[must_use]
-    pub fn way(&self, session: SessionId, from: InodeId) -> Vec<Step> {
-        self.ways.from(session, from)
+    pub fn way(&self, now: Tick, session: SessionId, from: InodeId) -> Vec<Step> {
+        self.ways.from(now, session, from)
+    }
+
+    /// A program has looked a name up at that time.
+    pub fn takes(&mut self, now: Tick, session: SessionId, parent: InodeId, name: &[u8]) {
+        self.ways.taken(now, session, parent, name);
+    }
+
+    /// With an answer came that a name leads to no directory.
+    pub fn leads_nowhere(&mut self, session: SessionId, parent: InodeId, name: &[u8]) {
+        self.ways.lost(session, parent, name, self.asked);
     }
 
     /// A name has turned out to lead elsewhere.

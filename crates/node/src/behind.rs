@@ -1,8 +1,8 @@
 //! Writes of this node's programs to files that other hosts own: a program that writes a part of one alone is answered before
 //! the owner is (write-behind, [`perigee_replica::chunk::Behind`]), so that a stream of writes fills the link.
 //!
-//! Whatever else this node's programs do with such a file waits until what is under way has arrived; so does `close`, which
-//! tells of what failed, and `fsync`.
+//! Whatever else this node's programs do with such a file waits until what is under way has arrived, as `fsync` does. `close`
+//! waits until owners have ordered it, and tells of what failed.
 
 use crate::env::Env;
 use crate::search::at_owner;
@@ -33,8 +33,11 @@ const SLOW: Span = Span::from_millis(1_500);
 const NEAR: u64 = 16 << 20;
 /// How long the owner may take to say whether this node may write.
 const CALL: Duration = Duration::from_secs(10);
-/// How long a node that stops, or a mount that ends, waits for what is under way, of which the owner may be gone.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// The same of a chunk that is wanted: its write waits meanwhile, and can do without.
+const WANT: Duration = Duration::from_secs(3);
+/// How long a node that stops, or a mount that ends, waits for what is under way, of which the owner may be gone, and the next one
+/// has to be found: files may be closed of which it is the only host that has what was written.
+const FAREWELL: Duration = Duration::from_secs(15);
 /// Calls of owners that are remembered until they are answered.
 const CALLS_MAX: usize = 1_024;
 
@@ -59,8 +62,8 @@ struct State {
     narrowed: Tick,
     /// How often a write was ordered or answered for so far.
     arrivals: u64,
-    /// What is under way, by the names that owners have for it.
-    names: BTreeMap<OpId, Sent>,
+    /// What is under way, by the names that owners have for it, and whether the window has grown by it.
+    names: BTreeMap<OpId, (Sent, Grown)>,
     /// What had begun when an owner called first, by its number of the call.
     calls: BTreeMap<(NodeId, u64), WriteNumber>,
     /// This node stops: programs wait for owners.
@@ -92,6 +95,13 @@ pub(crate) struct Sent {
     pub(crate) hold: Hold,
     at: Tick,
     len: u64,
+}
+
+/// Whether what may be under way has grown by a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grown {
+    NotYet,
+    Yes,
 }
 
 /// What came of a question for a right.
@@ -127,10 +137,21 @@ pub(crate) enum May {
     No,
 }
 
+/// Whether chunks of a file are to be asked for: at a host that keeps a copy they move as its policy says, and what is spread over
+/// several owners on purpose is lent to nobody.
+fn may_want(env: &Env, inode: InodeId) -> bool {
+    env.container(inode.container()).is_none() && !env.stripes.has(inode)
+}
+
 impl State {
     /// The owner has a write, however long its record takes.
-    fn widen(&mut self, now: Tick, sent: Sent) {
+    fn widen(&mut self, now: Tick, op: OpId) {
         self.arrivals += 1;
+        let Some((sent, grown @ Grown::NotYet)) = self.names.get_mut(&op) else {
+            return;
+        };
+        *grown = Grown::Yes;
+        let sent = *sent;
         if now.since(sent.at) <= SLOW {
             // As TCP begins: twice as many when all of them have arrived.
             self.window = (self.window + sent.len).min(WINDOW_MAX);
@@ -176,14 +197,17 @@ impl WritesBehind {
                     at,
                     len,
                 };
-                state.names.insert(op, sent);
+                state.names.insert(op, (sent, Grown::NotYet));
                 May::Send(sent)
             }
             Begin::Ask(chunk) => May::Ask(chunk),
-            // At a host that keeps a copy chunks move as its policy says.
-            Begin::Want(chunk) if env.container(inode.container()).is_none() => May::Want(chunk),
+            Begin::Want(chunk) if may_want(env, inode) => May::Want(chunk),
+            Begin::Want(chunk) => {
+                state.behind.on_wanted(at, chunk, None);
+                May::No
+            }
             Begin::Wait => May::Wait(state.arrivals),
-            Begin::Want(_) | Begin::No => match Chunk::around(inode, range) {
+            Begin::No => match Chunk::around(inode, range) {
                 // Another program has asked.
                 Some(chunk) if state.asking.contains(&chunk) => May::Ask(chunk),
                 _ => May::No,
@@ -195,24 +219,23 @@ impl WritesBehind {
     pub(crate) fn on_ordered(&self, env: &Env, from: NodeId, word: &WriteOrdered) {
         {
             let mut state = self.state.lock();
-            let sent = state.names.get(&word.op).copied();
-            let Some(sent) = sent.filter(|sent| sent.hold.holder == word.session) else {
+            let known = state.names.get(&word.op).map(|(sent, _)| *sent);
+            let Some(sent) = known.filter(|sent| sent.hold.holder == word.session) else {
                 return;
             };
-            if !state.behind.on_ordered(sent.number) {
+            if !state.behind.on_ordered(sent.number, from) {
                 return;
             }
-            debug!(%from, op = %word.op, "a write is ordered");
-            state.widen(env.clock.now(), sent);
+            state.widen(env.clock.now(), word.op);
         }
         self.progress.notify_waiters();
     }
 
-    /// A write is sent, and perhaps not for the first time.
-    pub(crate) fn is_sent(&self, op: OpId) {
+    /// A write is sent to an owner, and perhaps not for the first time.
+    pub(crate) fn on_sent(&self, op: OpId, to: NodeId) {
         let mut state = self.state.lock();
-        if let Some(sent) = state.names.get(&op).copied() {
-            state.behind.on_sent_again(sent.number);
+        if let Some((sent, _)) = state.names.get(&op).copied() {
+            state.behind.on_sent(sent.number, to);
         }
     }
 
@@ -220,11 +243,8 @@ impl WritesBehind {
     pub(crate) fn arrived(&self, env: &Env, op: OpId, sent: Sent) {
         {
             let mut state = self.state.lock();
+            state.widen(env.clock.now(), op);
             state.names.remove(&op);
-            match state.behind.on_ordered(sent.number) {
-                true => state.widen(env.clock.now(), sent),
-                false => state.arrivals += 1,
-            }
             state.behind.on_answered(sent.number);
             self.count.fetch_sub(1, Ordering::AcqRel);
         }
@@ -234,7 +254,8 @@ impl WritesBehind {
     /// The owner has told that a chunk is held by a session of this node.
     pub(crate) fn on_row(&self, env: &Env, chunk: Chunk, hold: Hold) {
         if env.sessions.is_open(hold.holder) {
-            self.state.lock().behind.on_row(chunk, hold);
+            let now = env.clock.now();
+            self.state.lock().behind.on_row(now, chunk, hold);
         }
     }
 
@@ -396,10 +417,13 @@ impl WritesBehind {
 
     /// Asks the owner for a chunk that a session's program is about to write.
     pub(crate) async fn want(&self, env: &Arc<Env>, session: SessionId, chunk: Chunk) {
-        if !self.state.lock().asking.insert(chunk) {
-            return;
-        }
         let at = env.clock.now();
+        {
+            let mut state = self.state.lock();
+            if !state.asking.insert(chunk) {
+                return state.behind.on_wanted(at, chunk, None);
+            }
+        }
         let request = WantChunk { session, chunk };
         let here = |container: Arc<crate::container::Container>| async move {
             let given = container.give_wanted(chunk, session).await?;
@@ -407,20 +431,25 @@ impl WritesBehind {
         };
         let there = |node| {
             let (env, request) = (&env, &request);
-            async move { Ok(env.ask(node, request, bytes::Bytes::new(), CALL).await?.0) }
+            async move { Ok(env.ask(node, request, bytes::Bytes::new(), WANT).await?.0) }
         };
-        let answer = at_owner(env, chunk.inode.container(), CALL, here, there).await;
+        let answer = at_owner(env, chunk.inode.container(), WANT, here, there).await;
         {
             let mut state = self.state.lock();
-            match answer {
-                Ok(Wanted { given: Some(hold) }) if env.sessions.is_open(hold.holder) => {
-                    state.behind.on_row(chunk, hold);
-                    let terms = Terms::from(&Timing::default());
-                    state.behind.on_right(chunk, hold, (0, at), terms);
-                }
-                Ok(_) => {}
-                Err(failed) => debug!(inode = %chunk.inode, ?failed, "a chunk is not given"),
-            }
+            let given = answer.map_or_else(
+                |failed| {
+                    debug!(inode = %chunk.inode, ?failed, "a chunk is not given");
+                    None
+                },
+                |answer| {
+                    answer
+                        .given
+                        .filter(|hold| env.sessions.is_open(hold.holder))
+                },
+            );
+            let terms = Terms::from(&Timing::default());
+            let given = given.map(|hold| (hold, at, terms));
+            state.behind.on_wanted(env.clock.now(), chunk, given);
             state.asking.remove(&chunk);
         }
         self.progress.notify_waiters();

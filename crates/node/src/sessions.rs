@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Leases to read that a node remembers; each is asked for again when it is forgotten.
 const READS_MAX: usize = 65_536;
 
+/// So much is asked for beforehand at a time.
+const HINTS_MAX: usize = 64;
+
 /// Which mounts of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whom {
@@ -53,11 +56,38 @@ pub(crate) struct Sessions {
     leases: AtomicU64,
     /// Members whose copies are not read for a while.
     shunned: Mutex<BTreeMap<NodeId, Tick>>,
+    /// Until when a lease is not asked for before the bytes.
+    refused: Mutex<BTreeMap<(SessionId, InodeId), Tick>>,
     /// Counts revocations, so that a lease that crossed one on its way is not believed.
     revision: AtomicU64,
     near: Mutex<Near>,
+    /// What is being asked for before programs do.
+    hints: Mutex<BTreeSet<Hint>>,
     /// Calls of which one follows the other go as one.
     compounds: bool,
+}
+
+/// What is asked for before a program does: the attributes of an inode, or where a name in it leads.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Hint {
+    session: SessionId,
+    inode: InodeId,
+    name: Option<Vec<u8>>,
+}
+
+impl Hint {
+    fn of(session: SessionId, op: &Op) -> Option<Self> {
+        let (inode, name) = match op {
+            Op::GetAttr { inode } => (*inode, None),
+            Op::Lookup { parent, name } => (*parent, Some(name.clone())),
+            _ => return None,
+        };
+        Some(Self {
+            session,
+            inode,
+            name,
+        })
+    }
 }
 
 /// The directory to which a look-up has led, or may have.
@@ -83,8 +113,10 @@ impl Sessions {
             reads: RwLock::default(),
             leases: AtomicU64::new(0),
             shunned: Mutex::default(),
+            refused: Mutex::default(),
             revision: AtomicU64::new(0),
             near: Mutex::default(),
+            hints: Mutex::default(),
             compounds,
         }
     }
@@ -103,8 +135,17 @@ impl Sessions {
         answer: &Executed,
         content: Bytes,
     ) {
-        let Ok(reply) = &answer.result else {
-            return self.told_nothing(id, op);
+        let now = sent;
+        let reply = match &answer.result {
+            Ok(reply) => reply,
+            Err(_) => {
+                return match op {
+                    Op::Lookup { parent, name } => {
+                        self.near.lock().leads_nowhere(id, *parent, name);
+                    }
+                    op => self.told_nothing(id, op),
+                };
+            }
         };
         let word = |attr, ttl_us| Word {
             attr,
@@ -121,16 +162,25 @@ impl Sessions {
         let home = crate::router::container_of(op);
         words.retain(|word| word.attr.inode.container() == home);
         let mut near = self.near.lock();
-        near.told(id, op, reply, (asked, answer.as_of), &words);
+        near.told(now, id, op, reply, (asked, answer.as_of), &words);
         if let Op::Lookup { parent, name } = op
-            && let Some(inode) = directory_found(reply)
+            && self.compounds
         {
-            let step = Step {
-                parent: *parent,
-                name: name.clone(),
-                inode,
-            };
-            near.told_step(id, asked, step, sent + Span(answer.ttl_us));
+            match directory_found(reply) {
+                Some(inode) => {
+                    let step = Step {
+                        parent: *parent,
+                        name: name.clone(),
+                        inode,
+                    };
+                    near.told_step(id, asked, step, sent + Span(answer.ttl_us));
+                    let hint = Hint::of(id, op);
+                    if !hint.is_some_and(|hint| self.hints.lock().contains(&hint)) {
+                        near.takes(now, id, *parent, name);
+                    }
+                }
+                None => near.leads_nowhere(id, *parent, name),
+            }
         }
         if answer.with_content
             && let Some(word) = words.last()
@@ -139,7 +189,8 @@ impl Sessions {
         }
     }
 
-    /// Where a name leads that a session went on to last from its directory, as long as it may keep that.
+    /// Where a name leads that a program looks up, if it was the last that was gone on to from its directory, as long as the
+    /// session may keep that.
     pub(crate) fn leads(
         &self,
         id: SessionId,
@@ -147,7 +198,9 @@ impl Sessions {
         name: &[u8],
         now: Tick,
     ) -> Option<(InodeId, Span)> {
-        self.near.lock().leads(now, id, parent, name)
+        let mut near = self.near.lock();
+        near.takes(now, id, parent, name);
+        near.leads(now, id, parent, name)
     }
 
     /// A name has turned out to lead elsewhere.
@@ -156,7 +209,7 @@ impl Sessions {
     }
 
     /// What a session is likely to ask for after an operation, which concerns a directory: what it asked for last, and keeps
-    /// nothing of now.
+    /// nothing of now, and has not asked for beforehand already. [`Sessions::asked_beforehand`] follows for each.
     pub(crate) fn asks_next(&self, id: SessionId, op: &Op, now: Tick) -> Vec<Op> {
         let (from, first) = match op {
             Op::GetAttr { inode } => (*inode, None),
@@ -167,7 +220,7 @@ impl Sessions {
             return Vec::new();
         }
         let near = self.near.lock();
-        let way = near.way(id, from);
+        let way = near.way(now, id, from);
         if first.is_some_and(|name| way.first().is_none_or(|step| step.name != *name)) {
             return Vec::new();
         }
@@ -189,7 +242,17 @@ impl Sessions {
                 ops.push(Op::GetAttr { inode });
             }
         }
+        let mut hints = self.hints.lock();
+        let mut free = |hint| hints.len() < HINTS_MAX && hints.insert(hint);
+        ops.retain(|op| Hint::of(id, op).is_some_and(&mut free));
         ops
+    }
+
+    /// What was asked for beforehand is answered.
+    pub(crate) fn asked_beforehand(&self, id: SessionId, op: &Op) {
+        if let Some(hint) = Hint::of(id, op) {
+            self.hints.lock().remove(&hint);
+        }
     }
 
     /// How many bytes of content are to come beside an operation, at most.
@@ -419,7 +482,22 @@ impl Sessions {
         );
     }
 
-    fn is_shunned(&self, node: NodeId, now: Tick) -> bool {
+    /// No lease to read was given, or it was of no use.
+    pub(crate) fn note_refused(&self, id: SessionId, inode: InodeId, until: Tick) {
+        let mut refused = self.refused.lock();
+        if refused.len() >= READS_MAX {
+            refused.clear();
+        }
+        refused.insert((id, inode), until);
+    }
+
+    /// Whether that was so a moment ago.
+    pub(crate) fn was_refused(&self, id: SessionId, inode: InodeId, now: Tick) -> bool {
+        let refused = self.refused.lock();
+        refused.get(&(id, inode)).is_some_and(|until| now < *until)
+    }
+
+    pub(crate) fn is_shunned(&self, node: NodeId, now: Tick) -> bool {
         let mut shunned = self.shunned.lock();
         shunned.retain(|_, until| now < *until);
         shunned.contains_key(&node)
@@ -448,6 +526,9 @@ impl Sessions {
             self.end_reads(id, touched);
         }
         for session in self.who(whom) {
+            if matches!(whom, Whom::AllBut(_)) {
+                self.near.lock().revoked(session.id(), touched);
+            }
             session.revoke_attributes(touched);
         }
     }

@@ -45,6 +45,7 @@ const FOUND_BY: &[(Plant, u64)] = &[
     (Plant::RowUncommitted, 280),
     (Plant::OldRowBelieved, 5),
     (Plant::LeavesEarly, 1),
+    (Plant::StaysOrdered, 299),
     (Plant::ToldUnordered, 3),
 ];
 

@@ -400,6 +400,29 @@ fn what_was_closed_outlives_its_owner_though_a_member_is_far() {
     assert_content(&far.stage.path(far.member, "closed"), 0..FIRST);
 }
 
+#[test]
+fn what_a_host_wrote_that_has_gone_in_order_nobody_waits_for() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    const FILES: usize = 8;
+    let mut far = Far::set();
+    let names: Vec<String> = (0..FILES).map(|number| format!("left-{number}")).collect();
+    for name in &names {
+        far.written(name);
+    }
+    far.stage.cluster.umount(WRITER).unwrap();
+    far.stage.cluster.kill(WRITER, Signal::TERM).unwrap();
+    // Rows go one after the other, each with a record that the far member has.
+    std::thread::sleep(LONG * 2 * FILES as u32);
+    let began = Instant::now();
+    for name in &names {
+        assert_content(&far.stage.path(OWNER, name), 0..FIRST);
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
 /// Ends what runs beside a test, also when that fails.
 struct Stop<'a>(&'a AtomicBool);
 

@@ -232,3 +232,37 @@ fn nobody_is_shown_less_than_a_holder_has_written() {
         cluster.umount(node).unwrap();
     }
 }
+
+#[test]
+fn times_of_a_file_never_go_back_at_the_host_that_holds_a_part_of_it() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    const HOLDER: usize = 2;
+    let mut stage = Stage::set();
+    let file = stage.give(HOLDER, 1);
+    let direct = {
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+        let mut options = File::options();
+        options.read(true).custom_flags(flags);
+        options.open(stage.file(HOLDER)).unwrap()
+    };
+    let mut last = file.metadata().unwrap().modified().unwrap();
+    let mut block = vec![0; BLOCK];
+    for round in 0..20 {
+        file.write_all_at(&[round; BLOCK], 0).unwrap();
+        let written = file.metadata().unwrap().modified().unwrap();
+        assert!(written >= last, "round {round}: after a write");
+        file.sync_all().unwrap();
+        // The kernel asks for attributes after such a read.
+        direct.read_exact_at(&mut block, 0).unwrap();
+        let synced = file.metadata().unwrap().modified().unwrap();
+        assert!(synced >= written, "round {round}: after an fsync");
+        last = synced;
+    }
+    let elsewhere = fs::metadata(stage.file(3)).unwrap().modified().unwrap();
+    assert_eq!(file.metadata().unwrap().modified().unwrap(), elsewhere);
+    drop((file, direct));
+    stage.end();
+}

@@ -132,7 +132,7 @@ fn run(seed: u64) {
                             epoch: Epoch(1),
                             seq: Seq(size),
                         };
-                        near.told(ME, &op, &Reply::Done, (asked, as_of), &words);
+                        near.told(now, ME, &op, &Reply::Done, (asked, as_of), &words);
                         told = told.max(size);
                     }
                     Letter::Revoke(recall) => {
@@ -166,7 +166,7 @@ fn a_change_is_kept_with_what_it_made_of_its_directory_until_the_lease_ends() {
         attr: attr(4),
         until: Tick(500),
     };
-    near.told(ME, &make(), &Reply::Done, (asked, as_of), &[word]);
+    near.told(Tick(1), ME, &make(), &Reply::Done, (asked, as_of), &[word]);
     let kept = near.attr(Tick(200), ME, directory());
     assert_eq!(kept, Some((attr(4), Span(300))));
     assert_eq!(near.attr(Tick(500), ME, directory()), None);
@@ -264,7 +264,7 @@ fn run_with_content(seed: u64) -> u64 {
                         epoch: Epoch(1),
                         seq: Seq(size),
                     };
-                    near.told(ME, &look, &Reply::Entry(attr), (asked, as_of), &[word]);
+                    near.told(now, ME, &look, &Reply::Entry(attr), (asked, as_of), &[word]);
                     if rng.chance(1, 2) {
                         let content = Bytes::from(vec![0; size as usize]);
                         near.told_content(ME, (asked, as_of), word, content);
@@ -294,7 +294,7 @@ fn run_with_content(seed: u64) -> u64 {
                         epoch: Epoch(1),
                         seq: Seq(size),
                     };
-                    near.told(ME, &set, &Reply::Attr(attr), (asked, as_of), &[word]);
+                    near.told(now, ME, &set, &Reply::Attr(attr), (asked, as_of), &[word]);
                     told = told.max(size);
                 }
                 Note::Revoke(recall) => {
@@ -363,6 +363,7 @@ fn a_file_that_was_just_made_has_no_privileges() {
     for existed in [true, false] {
         let asked = near.ask();
         near.told(
+            Tick(1),
             ME,
             &make(),
             &reply(existed),
@@ -468,7 +469,7 @@ fn run_with_steps(seed: u64) -> u64 {
                         attr: attr(number),
                         until: now + TERM,
                     };
-                    near.told(ME, &rename, &reply, (asked, as_of), &[word]);
+                    near.told(now, ME, &rename, &reply, (asked, as_of), &[word]);
                     told = told.max(number);
                 }
                 Turn::Revoke(recall) => {
@@ -502,8 +503,14 @@ fn a_way_is_remembered_when_nothing_of_it_is_kept_any_more() {
     };
     near.told_step(ME, asked, on.clone(), Tick(100));
     near.revoked(ME, &[Touched::Attr(directory())]);
+    near.takes(Tick(1), ME, directory(), b"next");
+    near.takes(Tick(1), ME, child(1), b"on");
     assert_eq!(near.leads(Tick(1), ME, directory(), b"next"), None);
-    assert_eq!(near.way(ME, directory()), [step(1), on]);
+    assert_eq!(near.way(Tick(2), ME, directory()), [step(1), on]);
+    let later = Tick(1) + Span::from_millis(60_000);
+    assert_eq!(near.way(later, ME, directory()), []);
+    near.leads_nowhere(ME, child(1), b"on");
+    assert_eq!(near.way(Tick(2), ME, directory()), [step(1)]);
     near.session_ended(ME);
-    assert_eq!(near.way(ME, directory()), []);
+    assert_eq!(near.way(Tick(2), ME, directory()), []);
 }

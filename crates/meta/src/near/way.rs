@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 /// The longest way that is asked for at once.
 const STEPS_MAX: usize = 8;
+/// A step that no program has taken for so long is not asked for beforehand: its owner has to tell this host of changes there.
+const RECENT: Span = Span::from_millis(30_000);
 
 /// A name in a directory, and the directory to which it leads, or has led.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +29,8 @@ struct Taken {
     until: Option<Tick>,
     /// What was asked for up to then does not count.
     barred: Asked,
+    /// When a program took it last.
+    at: Tick,
 }
 
 /// The last step from each directory.
@@ -35,6 +39,12 @@ pub(super) struct Ways {
     last: BTreeMap<(SessionId, InodeId), Taken>,
     /// What was asked for up to then does not count, whatever it is about.
     barred: Asked,
+}
+
+impl Taken {
+    fn is_to(&self, name: &[u8]) -> bool {
+        self.step.as_ref().is_some_and(|step| step.name == name)
+    }
 }
 
 impl Ways {
@@ -75,12 +85,38 @@ impl Ways {
     ) -> Option<(InodeId, Span)> {
         let taken = self.last.get(&(session, parent))?;
         let until = taken.until.filter(|until| now < *until)?;
-        let step = taken.step.as_ref().filter(|step| step.name == name)?;
+        let step = taken.step.as_ref().filter(|_| taken.is_to(name))?;
         Some((step.inode, until.since(now)))
     }
 
-    pub(super) fn from(&self, session: SessionId, from: InodeId) -> Vec<Step> {
-        let next = |at: InodeId| self.last.get(&(session, at))?.step.clone();
+    /// A program has looked a name up at that time.
+    pub(super) fn taken(&mut self, now: Tick, session: SessionId, parent: InodeId, name: &[u8]) {
+        if let Some(taken) = self.last.get_mut(&(session, parent))
+            && taken.is_to(name)
+        {
+            taken.at = now;
+        }
+    }
+
+    /// A name leads to no directory.
+    pub(super) fn lost(&mut self, session: SessionId, parent: InodeId, name: &[u8], asked: Asked) {
+        if let Some(taken) = self.last.get_mut(&(session, parent))
+            && taken.is_to(name)
+        {
+            let barred = asked;
+            *taken = Taken {
+                barred,
+                ..Taken::default()
+            };
+        }
+    }
+
+    pub(super) fn from(&self, now: Tick, session: SessionId, from: InodeId) -> Vec<Step> {
+        let next = |at: InodeId| {
+            let taken = self.last.get(&(session, at))?;
+            let recent = taken.at + RECENT > now;
+            taken.step.clone().filter(|_| recent)
+        };
         let mut steps: Vec<Step> = Vec::new();
         while let Some(step) = next(steps.last().map_or(from, |step| step.inode))
             && steps.len() < STEPS_MAX
@@ -116,18 +152,23 @@ impl Ways {
         match op {
             Op::Make { parent, name, .. } => {
                 let taken = self.last.get(&(session, *parent));
-                let step = taken.and_then(|taken| taken.step.as_ref());
-                if step.is_some_and(|step| step.name == *name) {
+                if taken.is_some_and(|taken| taken.is_to(name)) {
                     self.change(session, *parent, asked);
                 }
             }
-            Op::Unlink { parent, .. } | Op::Rmdir { parent, .. } | Op::Rehome { parent, .. } => {
+            Op::Unlink { parent, name, .. } | Op::Rmdir { parent, name, .. } => {
                 self.change(session, *parent, asked);
+                self.lost(session, *parent, name, asked);
             }
+            Op::Rehome { parent, .. } => self.change(session, *parent, asked),
             Op::Rename {
-                parent, new_parent, ..
+                parent,
+                name,
+                new_parent,
+                ..
             } => {
                 self.change(session, *parent, asked);
+                self.lost(session, *parent, name, asked);
                 self.change(session, *new_parent, asked);
             }
             Op::Link { new_parent, .. } | Op::Undelete { new_parent, .. } => {

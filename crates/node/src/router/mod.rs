@@ -427,6 +427,7 @@ impl Router {
         };
         let here = |container: Arc<Container>| {
             let data = data.clone();
+            env.behind.on_sent(op, env.me);
             async move {
                 container
                     .write_in_turn(write, Kept::Bytes(data))
@@ -448,7 +449,7 @@ impl Router {
             let (request, data) = (&request, data.clone());
             async move {
                 if request.behind.is_some() {
-                    env.behind.is_sent(op);
+                    env.behind.on_sent(op, node);
                 }
                 let written = env.ask(node, request, data, CALL).await?.0;
                 if let Some(HeldChunk { chunk, hold }) = written.row {

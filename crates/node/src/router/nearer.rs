@@ -9,9 +9,9 @@ use crate::env::Env;
 use crate::sessions::ReadLease;
 use bytes::Bytes;
 use perigee_cluster::nearness::nearer_than_owner;
-use perigee_meta::stripe::Cuts;
+use perigee_meta::stripe::{Cuts, UNIT};
 use perigee_proto::message::file::{CopyAt, CopyRead, ReadCopy};
-use perigee_types::{ByteRange, InodeId, SessionId, Span};
+use perigee_types::{ByteRange, InodeId, SessionId, Span, Tick};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::debug;
@@ -20,6 +20,8 @@ use tracing::debug;
 const PATIENCE: Duration = Duration::from_millis(1_000);
 /// One that took longer, or cannot be reached, is not asked for so long.
 const SHUNNED: Span = Span::from_millis(10_000);
+/// Where no lease was given, or the copy was not as it had said, it is not asked for before bytes again for so long.
+const REFUSED: Span = Span::from_millis(2_000);
 /// A lease that is about to end sooner is asked for anew while reads go on under it.
 const RENEWED: Span = Span::from_millis(1_000);
 /// For fewer bytes a host does not ask for a lease to read a copy that is nearer: the owner gives them with the next one.
@@ -45,11 +47,18 @@ impl Router {
         let now = env.clock.now();
         let Some(lease) = env.sessions.read_lease(session, inode) else {
             // The bytes of a first read that is large had better not come from afar.
-            let worth_it = reading.range.len() >= WORTH_RENEWAL && Self::has_nearer(env, inode);
-            return match worth_it {
-                true => Self::read_with_new_lease(env, reading).await,
-                false => None,
-            };
+            let worth_it = reading.range.len() >= WORTH_RENEWAL
+                && !env.sessions.was_refused(session, inode, now)
+                && Self::has_nearer(env, reading, now);
+            if !worth_it {
+                return None;
+            }
+            let read = Self::read_with_new_lease(env, reading).await;
+            if read.is_none() {
+                let until = env.clock.now() + REFUSED;
+                env.sessions.note_refused(session, inode, until);
+            }
+            return read;
         };
         let lease = match lease {
             lease if now < lease.until => {
@@ -76,12 +85,19 @@ impl Router {
     }
 
     /// Whether another copy than the owner's is nearer to this node, as far as is known here.
-    fn has_nearer(env: &Arc<Env>, inode: InodeId) -> bool {
+    fn has_nearer(env: &Arc<Env>, reading: Reading, now: Tick) -> bool {
+        let Reading {
+            inode, range, cuts, ..
+        } = reading;
         let directory = env.directory.read();
+        // Beyond its first chunk a striped file is elsewhere, which the owner tells whoever reads there.
+        if cuts.is_none() && range.end > UNIT && directory.stripes_files() {
+            return false;
+        }
         let container = directory.containers.get(&inode.container());
-        container.is_some_and(|known| {
-            nearer_than_owner(&directory, &known.record.chain, env.me).is_some()
-        })
+        let near =
+            container.and_then(|known| nearer_than_owner(&directory, &known.record.chain, env.me));
+        near.is_some_and(|node| !env.sessions.is_shunned(node, now))
     }
 
     async fn read_with_new_lease(

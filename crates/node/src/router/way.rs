@@ -1,13 +1,13 @@
 //! What a program is likely to ask for next, asked for along with what it asks for: a kernel that opens a file by its path
 //! goes from directory to directory, and over a long link each step is a round trip.
 
-use super::{Request, Router, changes};
+use super::{CALL, Request, Router, changes, container_of};
 use perigee_client::fs::Done;
 use perigee_meta::Reply;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// What was asked for along is waited for so long after the answer itself: it left with the question.
+/// What was asked for along is waited for so long after the answer itself, and no longer than that took: it left with the question.
 const AHEAD: Duration = Duration::from_millis(10);
 
 impl Router {
@@ -16,11 +16,7 @@ impl Router {
     pub(super) fn route_with_way(&self, request: Request, done: Done<(Reply, Duration)>) {
         let (session, now) = (request.session, self.env.clock.now());
         let sessions = &self.env.sessions;
-        let mut next = sessions.asks_next(session, &request.operation, now);
-        next.retain(|op| {
-            let here = self.env.container(super::container_of(op));
-            here.is_none_or(|container| container.owned().is_none())
-        });
+        let next = sessions.asks_next(session, &request.operation, now);
         if next.is_empty() {
             return self.route_now(request, done);
         }
@@ -28,20 +24,24 @@ impl Router {
         for op in next {
             debug_assert!(!changes(&op), "whatever comes of it is nobody's answer");
             let (env, request) = (self.env.clone(), self.request(session, op));
-            along.spawn_on(
-                // Who really asks for it hears of what goes wrong.
-                async move { _ = Self::route(&env, &request).await },
-                &self.env.runtime,
-            );
+            // Who really asks for it hears of what goes wrong.
+            let ask = async move {
+                let here = env.container(container_of(&request.operation));
+                if here.is_none_or(|container| container.owned().is_none()) {
+                    _ = tokio::time::timeout(CALL, Self::route(&env, &request)).await;
+                }
+                env.sessions.asked_beforehand(session, &request.operation);
+            };
+            along.spawn_on(ask, &self.env.runtime);
         }
-        let runtime = self.env.runtime.clone();
+        let (runtime, asked) = (self.env.runtime.clone(), Instant::now());
         let answered = move |result: Result<(Reply, Duration), _>| {
             let began = Instant::now();
+            let patience = AHEAD.min(began.duration_since(asked));
             runtime.spawn(async move {
                 let all = async { while along.join_next().await.is_some() {} };
-                // What comes later is kept all the same.
-                let late = tokio::time::timeout(AHEAD, all).await.is_err();
-                if late {
+                if tokio::time::timeout(patience, all).await.is_err() {
+                    // What comes later is kept all the same.
                     along.detach_all();
                 }
                 let waited = began.elapsed();

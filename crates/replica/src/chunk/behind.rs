@@ -4,7 +4,7 @@
 use super::claim::Claim;
 use super::holder::Report;
 use super::{Chunk, Hold, Manner, Terms};
-use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, Tick};
+use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Deliberate faults of this side and of the owner's, by name: for the simulator's own test.
@@ -20,6 +20,7 @@ pub mod plant {
         RowUncommitted = "a host hears of its row before that has its record";
         OldRowBelieved = "a late word of an earlier row replaces a later one";
         LeavesEarly = "a program hears that its writes are with the owner before they are";
+        StaysOrdered = "a write that is sent to another owner counts as ordered by the one before";
         ToldUnordered = "an owner says that it has ordered a write that it refuses";
     }
 }
@@ -48,8 +49,7 @@ pub enum Begin {
     Now(WriteNumber, Hold),
     /// When the owner has answered: [`Behind::ask`].
     Ask(Chunk),
-    /// When the owner was asked for the chunk, which nothing is known of: [`Behind::on_row`] and [`Behind::on_right`] with the
-    /// number 0 follow if it is given.
+    /// When the owner was asked for the chunk, which nothing is known of: [`Behind::on_wanted`] follows.
     Want(Chunk),
     /// When some of what is on its way to the same container has arrived.
     Wait,
@@ -81,7 +81,9 @@ struct UnderWay {
     chunk: Chunk,
     hold: Hold,
     range: ByteRange,
-    /// Its owner has put it in place and ordered its record: it outlives this host, and until it is committed this host keeps
+    /// The owner that it was sent to last.
+    to: Option<NodeId>,
+    /// That owner has put it in place and ordered its record: it outlives this host, and until it is committed this host keeps
     /// it, so that it outlives the owner.
     ordered: bool,
 }
@@ -110,6 +112,10 @@ pub struct Behind {
     loads: BTreeMap<ContainerId, Load>,
     /// What was asked for, once by each session.
     wanted: BTreeSet<(SessionId, Chunk)>,
+    /// What is being asked for: what is known of these is not forgotten.
+    wanting: BTreeSet<Chunk>,
+    /// Files of which writes have failed: their programs hear of the next ones by themselves.
+    failed: BTreeSet<(SessionId, InodeId)>,
     wanted_len: u64,
     #[cfg(feature = "plant")]
     plant: Option<plant::Plant>,
@@ -123,6 +129,8 @@ impl Default for Behind {
             last: 0,
             loads: BTreeMap::new(),
             wanted: BTreeSet::new(),
+            wanting: BTreeSet::new(),
+            failed: BTreeSet::new(),
             wanted_len: WANTED_LEN,
             #[cfg(feature = "plant")]
             plant: None,
@@ -147,7 +155,7 @@ impl Behind {
     }
 
     /// The owner has told, with the answer to a write, that the record by which `hold` is the row of `chunk` is committed.
-    pub fn on_row(&mut self, chunk: Chunk, hold: Hold) {
+    pub fn on_row(&mut self, now: Tick, chunk: Chunk, hold: Hold) {
         if hold.manner != Manner::WriteBehind {
             return;
         }
@@ -158,9 +166,10 @@ impl Behind {
         }
         if self.held.len() > CHUNKS_MAX {
             let busy: BTreeSet<Chunk> = self.under_way.values().map(|way| way.chunk).collect();
-            let goes_on = |held: &Claim| !held.is_stopping() && held.has_right();
-            self.held
-                .retain(|at, held| *at == chunk || goes_on(held) || busy.contains(at));
+            let goes_on = |held: &Claim| !held.is_stopping() && held.lasts_at(now);
+            let needed =
+                |at: &Chunk| *at == chunk || busy.contains(at) || self.wanting.contains(at);
+            self.held.retain(|at, held| needed(at) || goes_on(held));
         }
     }
 
@@ -194,6 +203,7 @@ impl Behind {
             chunk,
             hold: held.hold,
             range,
+            to: None,
             ordered: false,
         };
         let load = self.loads.get(&inode.container());
@@ -220,13 +230,27 @@ impl Behind {
 
     /// Whether the owner is to be asked for a chunk before a write to it, and was not before.
     fn wants(&mut self, session: SessionId, chunk: Chunk, range: ByteRange) -> bool {
-        if range.len() < self.wanted_len {
+        if range.len() < self.wanted_len || self.failed.contains(&(session, chunk.inode)) {
             return false;
         }
         if self.wanted.len() >= CHUNKS_MAX {
             self.wanted.clear();
         }
-        self.wanted.insert((session, chunk))
+        let first = self.wanted.insert((session, chunk));
+        if first {
+            self.wanting.insert(chunk);
+        }
+        first
+    }
+
+    /// The answer to a question for a chunk that was asked at that time: the row by which it is a session's from then on, if it is.
+    /// Or nobody waits for one any more.
+    pub fn on_wanted(&mut self, now: Tick, chunk: Chunk, given: Option<(Hold, Tick, Terms)>) {
+        self.wanting.remove(&chunk);
+        if let Some((hold, asked_at, terms)) = given {
+            self.on_row(now, chunk, hold);
+            self.on_right(chunk, hold, (0, asked_at), terms);
+        }
     }
 
     /// The owner has answered for a write, or nobody waits for it any more.
@@ -243,14 +267,23 @@ impl Behind {
         }
     }
 
-    /// The owner has put a write in place and ordered its record. Says whether that is news.
-    pub fn on_ordered(&mut self, number: WriteNumber) -> bool {
-        self.set_ordered(number, true)
+    /// An owner has put a write in place and ordered its record: the one that it was sent to last, else that means nothing. Says
+    /// whether it is news.
+    pub fn on_ordered(&mut self, number: WriteNumber, from: NodeId) -> bool {
+        let way = self.under_way.get(&number);
+        let asked = way.is_some_and(|way| way.to == Some(from));
+        (asked || planted!(self, StaysOrdered)) && self.set_ordered(number, true)
     }
 
-    /// A write is sent once more, perhaps to another owner: that has not ordered it.
-    pub fn on_sent_again(&mut self, number: WriteNumber) {
+    /// A write is sent, and perhaps not for the first time: this owner has not said yet that it has ordered it.
+    pub fn on_sent(&mut self, number: WriteNumber, to: NodeId) {
+        if planted!(self, StaysOrdered) {
+            return;
+        }
         self.set_ordered(number, false);
+        if let Some(way) = self.under_way.get_mut(&number) {
+            way.to = Some(to);
+        }
     }
 
     fn set_ordered(&mut self, number: WriteNumber, ordered: bool) -> bool {
@@ -288,6 +321,10 @@ impl Behind {
     /// A write has failed that its program was answered for: none of its session begins in the file any more, by the rows that
     /// are known now.
     pub fn on_failed(&mut self, session: SessionId, inode: InodeId) {
+        if self.failed.len() >= CHUNKS_MAX {
+            self.failed.clear();
+        }
+        self.failed.insert((session, inode));
         let known = self.held.range_mut(Chunk::all_of(inode));
         for (_, held) in known.filter(|(_, held)| held.is_of(session)) {
             held.stop();
@@ -404,5 +441,6 @@ impl Behind {
     pub fn forget(&mut self, session: SessionId) {
         self.held.retain(|_, held| !held.is_of(session));
         self.wanted.retain(|(of, _)| *of != session);
+        self.failed.retain(|(of, _)| *of != session);
     }
 }

@@ -41,11 +41,6 @@ impl Claim {
         self.right.is_some_and(|until| at < until)
     }
 
-    /// Whether there is a right, which may be over.
-    pub(super) const fn has_right(&self) -> bool {
-        self.right.is_some()
-    }
-
     /// The row and the number of one more question for the right; `None` where none is to be expected.
     pub(super) fn ask(&mut self) -> Option<(Hold, u64)> {
         (!self.stopping).then(|| {

@@ -10,7 +10,7 @@
 //! sends what it has written to the owner later: when due, when called, for `fsync`. The owner puts that in place and records
 //! it like any other host's write, so a chunk has one history, the log's, wherever it is written.
 //!
-//! - H1: A holder asks for its right when the record of its row is committed there, and writes, and reads its own copy, under it alone. The owner removes a row when the holder has
+//! - H1: A holder asks for its right when the record of its row is committed there, or is given it with the row once that is, and writes, and reads its own copy, under it alone. The owner removes a row when the holder has
 //!   stopped, or when every right that it granted is over by its own clock; a new owner counts its predecessor's.
 //! - H2: Before a chunk is given away, the owner has recorded its own writes to it.
 //! - H3: Whoever else reads a chunk is answered after its holder was asked for what it has written until then; whoever else

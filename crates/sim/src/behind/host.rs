@@ -283,6 +283,7 @@ impl World {
                 began,
                 reign: self.reign.epoch,
                 answered: None,
+                sent: 0,
                 ordered: None,
                 left: None,
                 refused: false,
@@ -441,7 +442,12 @@ impl World {
         };
         let what = asked.what;
         if let Some((number, _)) = asked.behind {
-            this.behind.on_sent_again(number);
+            // As far as is known where owners are looked for.
+            let epoch = self.reign.epoch;
+            this.behind.on_sent(number, Self::node_of(epoch));
+            if let Some(write) = self.past.writes.get_mut(&id) {
+                write.sent = epoch;
+            }
         }
         self.send_owner(self.sender(host), what);
         let life = self.hosts[host].life;
@@ -504,22 +510,25 @@ impl World {
             }
             ToHost::Ordered { id, epoch } => {
                 let asked = this.asked.get(&id).and_then(|asked| asked.behind);
-                if asked.is_some_and(|(number, _)| this.behind.on_ordered(number)) {
+                let from = Self::node_of(epoch);
+                if asked.is_some_and(|(number, _)| this.behind.on_ordered(number, from)) {
                     self.mark(Mark::Ordered);
                     self.left(id, epoch);
                     self.poll(host);
                 }
             }
-            ToHost::Given { id, of } => {
+            ToHost::Given { id, chunk, of } => {
                 let Some(&question) = this.questions.get(&id) else {
                     return;
                 };
                 if let Some((chunk, hold)) = of {
                     self.mark(Mark::Wanted);
                     self.hear_row(host, chunk, hold);
-                    let behind = &mut self.hosts[host].behind;
-                    behind.on_right(chunk, hold, question, terms);
                 }
+                let now = self.now;
+                let this = &mut self.hosts[host];
+                let given = of.map(|(_, hold)| (hold, question.1, terms));
+                this.behind.on_wanted(this.clock.at(now), chunk, given);
                 self.asked_right(host, id);
             }
             ToHost::Read { id, values } => {
@@ -570,7 +579,7 @@ impl World {
 
     fn hear_row(&mut self, host: usize, chunk: Chunk, hold: Hold) {
         let this = &mut self.hosts[host];
-        this.behind.on_row(chunk, hold);
+        this.behind.on_row(this.clock.at(self.now), chunk, hold);
         let before = this.heard.get(&chunk).copied().unwrap_or_default();
         this.heard.insert(chunk, before.max(hold.token));
         if before > hold.token {

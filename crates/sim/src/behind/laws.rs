@@ -6,8 +6,8 @@
 //! - **refused**: a write that its program was answered for is refused only where the row was removed for its holder's silence;
 //!   and a holder is silent only while it is cut off or down.
 //! - **waited**: when a program has waited for what its host had under way, that is in the state.
-//! - **closed**: what a host hears of as ordered an owner has ordered; and when a program has waited until what its host had under way is with the owner, an owner has ordered that, and it outlives
-//!   its host where that owner goes on.
+//! - **closed**: what a host hears of as ordered an owner has ordered; and when a program has waited until what its host had under way is
+//!   with the owner, the one that it was sent to last has ordered it. It outlives its host where that owner goes on.
 //! - **calm**: in the end everything that was begun ends, and all hosts read the same.
 //!
 //! Moments are events, counted: no two things happen at once.
@@ -30,6 +30,8 @@ pub struct Written {
     pub reign: u64,
     /// When that was answered.
     pub answered: Option<u64>,
+    /// The owner that it was sent to last.
+    pub sent: u64,
     /// The last owner that has ordered it.
     pub ordered: Option<u64>,
     /// The owner that its host has last heard of having ordered it.
@@ -112,9 +114,11 @@ impl World {
 
     /// A program has waited until the owner had ordered what its host had under way when it began to wait.
     pub(super) fn closed(&mut self, by: (usize, u32), began: u64) {
-        let mut missing = self.past.writes.iter().filter(|(_, write)| {
+        let mut missing = self.past.writes.iter().filter(|(id, write)| {
             let before = write.by == by && write.answered.is_some_and(|at| at < began);
-            before && !write.refused && write.ordered.is_none()
+            let ordered = write.ordered.is_some_and(|ordered| ordered >= write.sent);
+            let there = ordered || self.committed.carried_out.contains(id);
+            before && !write.refused && !there
         });
         if let Some((id, _)) = missing.next() {
             let what = format!("n{} was told that write {id} is with the owner", by.0 + 1);

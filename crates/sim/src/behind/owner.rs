@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use perigee_replica::chunk::behind_plant::Plant;
 use perigee_replica::chunk::{Access, Call, Holds, Manner, Need, Report, Silence, Terms};
 use perigee_replica::{Chunk, Hold};
-use perigee_types::{Epoch, Seq, SessionId, Tick, Version};
+use perigee_types::{Epoch, NodeId, Seq, SessionId, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Before a call is sent once more.
@@ -105,6 +105,7 @@ pub enum ToHost {
     /// A chunk that was wanted is the host's, with the right to write it, or stays.
     Given {
         id: u64,
+        chunk: Chunk,
         of: Option<(Chunk, Hold)>,
     },
     Right {
@@ -185,6 +186,11 @@ impl Reign {
 }
 
 impl World {
+    /// Where an owner reigns: no two are the same node.
+    pub(super) const fn node_of(epoch: u64) -> NodeId {
+        NodeId(1_000 + epoch as u32)
+    }
+
     fn tick(&self) -> Tick {
         self.reign.clock.at(self.now)
     }
@@ -591,7 +597,7 @@ impl World {
         let its = |hold: &Hold| hold.holder == from.session;
         let hold = self.reign.holds.holder(chunk).filter(its);
         let of = hold.map(|hold| (chunk, hold));
-        self.answer(from, ToHost::Given { id, of });
+        self.answer(from, ToHost::Given { id, chunk, of });
     }
 
     fn tell_ordered(&mut self, from: Sender, id: u64) {

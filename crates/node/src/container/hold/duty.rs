@@ -4,13 +4,15 @@ use super::super::{Container, Failed, State};
 use super::call::Heard;
 use perigee_replica::chunk::{Access, Manner, Need, Report};
 use perigee_replica::{Chunk, Hold};
-use perigee_types::{NodeId, Span};
+use perigee_types::{NodeId, SessionId, Span};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::debug;
 
 /// For so long after its right is over a host that writes behind is not asked whether it goes on: its row goes.
 const IDLE: Span = Span::from_millis(10_000);
+/// For so long after that a host that does not answer may send what its programs were answered for.
+const GONE: Span = Span::from_millis(180_000);
 /// Rows that go in one turn.
 const IDLE_TOGETHER: usize = 64;
 impl Container {
@@ -64,8 +66,15 @@ impl Container {
         });
     }
 
-    /// Takes back a chunk that nobody wants. A holder that does not answer keeps it: what it has answered its programs for
-    /// may be on its way.
+    /// A mount has ended: what it wrote behind is nobody's any more.
+    pub(in super::super) fn take_back_of(self: &Arc<Self>, st: &State, session: SessionId) {
+        let its = |hold: &Hold| hold.holder == session && hold.manner == Manner::WriteBehind;
+        let rows = st.away.holds.iter().filter(|(_, hold)| its(hold));
+        self.take_back_later(rows.map(|(chunk, _)| chunk).collect());
+    }
+
+    /// Takes back a chunk that nobody wants. A holder that does not answer keeps it for long: what it has answered its programs
+    /// for may be on its way.
     async fn tidy(self: &Arc<Self>, chunk: Chunk) -> Result<Heard, Failed> {
         let need = {
             let mut st = self.state.lock();
@@ -81,7 +90,11 @@ impl Container {
                 st.away.holds.on_report(call.chunk, call.hold, report);
             }
         }
-        if need != Need::Nothing && heard == Heard::Report(Report::Stopped) {
+        let gone = heard == Heard::Nothing && {
+            let (st, now) = (self.state.lock(), self.env.clock.now());
+            st.away.holds.idle(now, GONE).any(|(at, _)| at == chunk)
+        };
+        if need != Need::Nothing && (gone || heard == Heard::Report(Report::Stopped)) {
             self.take_chunk_back(chunk).await?;
         }
         Ok(heard)

@@ -6,11 +6,11 @@ use super::super::write::WriteRequest;
 use super::super::{Container, Elsewhere, Failed, State};
 use super::row;
 use super::silent::Silent;
-use perigee_meta::Touched;
 use perigee_meta::stripe::Layout;
+use perigee_meta::{Kind, Touched};
 use perigee_replica::chunk::{Habit, Holds, Manner};
 use perigee_replica::{Chunk, Hold};
-use perigee_types::limits::CHUNK_LEN;
+use perigee_types::limits::{CHUNK_LEN, FILE_LEN_MAX};
 use perigee_types::{Batch, ByteRange, Errno, InodeId, Migration, SessionId, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,6 +46,15 @@ pub(in super::super) struct Away {
     pub(super) tidying: bool,
     /// The last of them that was looked at.
     pub(super) tidied: Option<Chunk>,
+}
+
+/// Why a chunk is given away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// A session has written there alone, or its stream comes there.
+    Written,
+    /// A host that keeps no copy has asked for it.
+    Wanted,
 }
 
 /// Whether the move of a chunk that was written to a handful of times costs less than it saves.
@@ -153,7 +162,7 @@ impl Container {
         if request.behind.is_some() {
             // To a member that wrote so before it was one chunks move as its policy says.
             if !member && let Some(next) = st.away.on_stream(by, inode, range) {
-                self.give_later(st, next, by);
+                self.give_later(st, next, by, Why::Written);
             }
             return;
         }
@@ -169,16 +178,22 @@ impl Container {
             Some(Migration::Adaptive) => pays == Pays::Yes,
         };
         if moves {
-            self.give_later(st, chunk, by);
+            self.give_later(st, chunk, by, Why::Written);
         }
     }
 
-    fn give_later(self: &Arc<Self>, st: &mut State, chunk: Chunk, by: SessionId) -> JoinHandle<()> {
+    fn give_later(
+        self: &Arc<Self>,
+        st: &mut State,
+        chunk: Chunk,
+        by: SessionId,
+        why: Why,
+    ) -> JoinHandle<()> {
         st.away.giving.insert(chunk);
         let me = self.clone();
         self.env
             .runtime
-            .spawn(async move { me.give(chunk, by).await })
+            .spawn(async move { me.give(chunk, by, why).await })
     }
 
     /// A session of a host without a copy is about to write much to a chunk: it becomes its own where nothing speaks against that.
@@ -188,17 +203,31 @@ impl Container {
         chunk: Chunk,
         by: SessionId,
     ) -> Result<Option<Hold>, Failed> {
+        if chunk.range().start >= FILE_LEN_MAX {
+            return Err(Errno::EFBIG.into());
+        }
         let begins = {
             let mut st = self.state.lock();
             Self::reign(&st, self.env.clock.now())?;
             st.note_heard(by, self.env.clock.now());
             let abroad = st.chain.view().is_some_and(|view| !view.lists(by.node()));
             let begins = abroad && st.away.goes_to(by, chunk);
-            begins.then(|| self.give_later(&mut st, chunk, by))
+            begins.then(|| self.give_later(&mut st, chunk, by, Why::Wanted))
         };
         if let Some(given) = begins {
             // In a task of its own, since who asked may not wait for the end.
             given.await.map_err(|_| Errno::EIO)?;
+        }
+        loop {
+            // It may be on its way since an earlier question, or since what was written before.
+            let progress = self.progress.notified();
+            tokio::pin!(progress);
+            progress.as_mut().enable();
+            let going = self.state.lock().away.giving.contains(&chunk);
+            if !going {
+                break;
+            }
+            progress.await;
         }
         let hold = {
             let st = self.state.lock();
@@ -215,13 +244,18 @@ impl Container {
 
     /// Gives a chunk to who writes to it, if nobody else keeps something of the file: each of its writes has taken that back
     /// so far.
-    async fn give(self: &Arc<Self>, chunk: Chunk, by: SessionId) {
+    async fn give(self: &Arc<Self>, chunk: Chunk, by: SessionId, why: Why) {
+        self.give_in_turn(chunk, by, why).await;
+        self.progress.notify_waiters();
+    }
+
+    async fn give_in_turn(self: &Arc<Self>, chunk: Chunk, by: SessionId, why: Why) {
         let inode = chunk.inode;
         let me = self.clone();
         let given = self
             .env
             .runtime
-            .spawn_blocking(move || me.give_now(chunk, by));
+            .spawn_blocking(move || me.give_now(chunk, by, why));
         let given = match given.await {
             Ok(Ok(given)) => given,
             Ok(Err(failed)) => {
@@ -238,8 +272,11 @@ impl Container {
             let mut st = self.state.lock();
             if !given {
                 st.away.giving.remove(&chunk);
-                // As one that came back at once.
-                return st.away.habits.entry(chunk).or_default().on_return(0);
+                if why == Why::Written {
+                    // As one that came back at once.
+                    st.away.habits.entry(chunk).or_default().on_return(0);
+                }
+                return;
             }
             // Programs of this host may have read it since the last write.
             let now = self.env.clock.now();
@@ -254,7 +291,7 @@ impl Container {
         }
     }
 
-    fn give_now(self: &Arc<Self>, chunk: Chunk, by: SessionId) -> Result<bool, Failed> {
+    fn give_now(self: &Arc<Self>, chunk: Chunk, by: SessionId, why: Why) -> Result<bool, Failed> {
         let inode = chunk.inode;
         let file = self
             .file(inode)
@@ -270,7 +307,9 @@ impl Container {
         let busy = st.transactions.holds_inode(inode) || st.leases.has_changes(inode);
         let free = st.away.holds.holder(chunk).is_none();
         // A cut of a striped file, and what comes after it, is for its owner to order.
-        if self.attr(&st, inode)?.layout != Layout::Whole {
+        let attr = self.attr(&st, inode)?;
+        let whole = attr.layout == Layout::Whole && attr.kind == Kind::File;
+        if !whole || (member && why == Why::Wanted) {
             return Ok(false);
         }
         let manner = match member {

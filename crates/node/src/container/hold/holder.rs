@@ -401,6 +401,8 @@ impl Container {
                 None
             }
         };
+        // What is kept of the owner's word is from before that; from now on nothing of this host's own covers it.
+        self.env.sessions.changed(chunk.inode);
         let mut st = self.state.lock();
         match taken.and_then(|taken| taken.version) {
             Some(version) => {

@@ -129,6 +129,8 @@ impl Container {
                 hold.manner == Manner::InPlace && self.env.sessions.is_open(hold.holder)
             };
             let mine = hold.filter(is_here);
+            // What a holder has written is the owner's word now, whether that has told it or not.
+            self.env.sessions.changed(chunk.inode);
             let lost = st.unsent.on_row(chunk, mine);
             self.lose_held(st, lost);
         }
