@@ -95,15 +95,15 @@ pub trait Backend: Send + Sync + 'static {
         kill_privileges: bool,
         done: Done<ByteRange>,
     );
-    /// Waits until what was acknowledged of this inode is where it belongs, or was lost: at a close. It outlives this host then, or,
-    /// for as long as its record takes, the host that it belongs to.
+    /// Waits until what was acknowledged of this inode is with its owner, or was lost: at a close. From then on it outlives this host
+    /// or the owner, and both once it is on every replica.
     fn hand_over(&self, inode: InodeId, done: Done<()>);
     /// Makes what was acknowledged of this inode durable on every current replica.
     fn sync(&self, inode: InodeId, done: Done<()>);
     /// How often work of programs on this node was lost, before anybody else had it, with an ownership.
     fn losses(&self) -> u64;
     /// What a descriptor that knows of `since` losses must hear of work on `inode` that was lost. Right after
-    /// [`Backend::sync`] or [`Backend::hand_over`] has answered.
+    /// [`Backend::sync`] or [`Backend::hand_over`] has answered, or what a close waits for after that.
     fn lost(&self, inode: InodeId, since: u64, hears: Hears) -> Option<Loss>;
     /// Notes that a program of this session may change a local file unseen, or no longer does. Each
     /// `Goes` follows a `Comes`; what changed is found and ordered at the latest then.

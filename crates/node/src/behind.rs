@@ -8,7 +8,9 @@ use crate::env::Env;
 use crate::search::at_owner;
 use parking_lot::Mutex;
 use perigee_proto::message::hold::{AskRight, CallHolder, Right, WantChunk, Wanted, WriteOrdered};
-use perigee_replica::chunk::{Access, Begin, Behind, Report, Room, Terms, WriteNumber};
+use perigee_replica::chunk::{
+    Access, Begin, Behind, Given, Report, Room, Terms, Word, WriteNumber,
+};
 use perigee_replica::{Chunk, Hold, Timing};
 use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, OpId, SessionId, Span, Tick};
 use std::collections::btree_map::Entry;
@@ -37,7 +39,7 @@ const CALL: Duration = Duration::from_secs(10);
 const WANT: Duration = Duration::from_secs(3);
 /// How long a node that stops, or a mount that ends, waits for what is under way, of which the owner may be gone, and the next one
 /// has to be found: files may be closed of which it is the only host that has what was written.
-const FAREWELL: Duration = Duration::from_secs(15);
+const FAREWELL: Duration = Duration::from_secs(10);
 /// Calls of owners that are remembered until they are answered.
 const CALLS_MAX: usize = 1_024;
 
@@ -62,8 +64,8 @@ struct State {
     narrowed: Tick,
     /// How often a write was ordered or answered for so far.
     arrivals: u64,
-    /// What is under way, by the names that owners have for it, and whether the window has grown by it.
-    names: BTreeMap<OpId, (Sent, Grown)>,
+    /// What is under way, by the names that owners have for it.
+    names: BTreeMap<OpId, Named>,
     /// What had begun when an owner called first, by its number of the call.
     calls: BTreeMap<(NodeId, u64), WriteNumber>,
     /// This node stops: programs wait for owners.
@@ -95,6 +97,13 @@ pub(crate) struct Sent {
     pub(crate) hold: Hold,
     at: Tick,
     len: u64,
+}
+
+/// A write that is under way.
+#[derive(Debug, Clone, Copy)]
+struct Named {
+    sent: Sent,
+    window: Grown,
 }
 
 /// Whether what may be under way has grown by a write.
@@ -147,11 +156,12 @@ impl State {
     /// The owner has a write, however long its record takes.
     fn widen(&mut self, now: Tick, op: OpId) {
         self.arrivals += 1;
-        let Some((sent, grown @ Grown::NotYet)) = self.names.get_mut(&op) else {
+        let named = self.names.get_mut(&op);
+        let Some(named) = named.filter(|named| named.window == Grown::NotYet) else {
             return;
         };
-        *grown = Grown::Yes;
-        let sent = *sent;
+        named.window = Grown::Yes;
+        let sent = named.sent;
         if now.since(sent.at) <= SLOW {
             // As TCP begins: twice as many when all of them have arrived.
             self.window = (self.window + sent.len).min(WINDOW_MAX);
@@ -197,13 +207,14 @@ impl WritesBehind {
                     at,
                     len,
                 };
-                state.names.insert(op, (sent, Grown::NotYet));
+                let window = Grown::NotYet;
+                state.names.insert(op, Named { sent, window });
                 May::Send(sent)
             }
             Begin::Ask(chunk) => May::Ask(chunk),
             Begin::Want(chunk) if may_want(env, inode) => May::Want(chunk),
             Begin::Want(chunk) => {
-                state.behind.on_wanted(at, chunk, None);
+                state.behind.on_wanted(at, session, chunk, None);
                 May::No
             }
             Begin::Wait => May::Wait(state.arrivals),
@@ -219,11 +230,11 @@ impl WritesBehind {
     pub(crate) fn on_ordered(&self, env: &Env, from: NodeId, word: &WriteOrdered) {
         {
             let mut state = self.state.lock();
-            let known = state.names.get(&word.op).map(|(sent, _)| *sent);
+            let known = state.names.get(&word.op).map(|named| named.sent);
             let Some(sent) = known.filter(|sent| sent.hold.holder == word.session) else {
                 return;
             };
-            if !state.behind.on_ordered(sent.number, from) {
+            if state.behind.on_ordered(sent.number, from) == Word::Nothing {
                 return;
             }
             state.widen(env.clock.now(), word.op);
@@ -234,8 +245,8 @@ impl WritesBehind {
     /// A write is sent to an owner, and perhaps not for the first time.
     pub(crate) fn on_sent(&self, op: OpId, to: NodeId) {
         let mut state = self.state.lock();
-        if let Some((sent, _)) = state.names.get(&op).copied() {
-            state.behind.on_sent(sent.number, to);
+        if let Some(number) = state.names.get(&op).map(|named| named.sent.number) {
+            state.behind.on_sent(number, to);
         }
     }
 
@@ -317,7 +328,7 @@ impl WritesBehind {
             .await;
     }
 
-    /// The same of all files of a container.
+    /// Waits until what is under way to all files of a container now has arrived.
     pub(crate) async fn settle_in(&self, container: ContainerId) {
         self.settle_those(|_, other| other.container() == container)
             .await;
@@ -421,7 +432,7 @@ impl WritesBehind {
         {
             let mut state = self.state.lock();
             if !state.asking.insert(chunk) {
-                return state.behind.on_wanted(at, chunk, None);
+                return state.behind.on_wanted(at, session, chunk, None);
             }
         }
         let request = WantChunk { session, chunk };
@@ -433,23 +444,27 @@ impl WritesBehind {
             let (env, request) = (&env, &request);
             async move { Ok(env.ask(node, request, bytes::Bytes::new(), WANT).await?.0) }
         };
-        let answer = at_owner(env, chunk.inode.container(), WANT, here, there).await;
+        let answer = at_owner(env, chunk.inode.container(), WANT, here, there);
+        // Also where the owner says that it is at it: it tells of the row with the next write's answer then.
+        let answer = tokio::time::timeout(WANT, answer).await;
         {
             let mut state = self.state.lock();
-            let given = answer.map_or_else(
-                |failed| {
+            let given = match answer {
+                Ok(Ok(Wanted { given })) => given,
+                Ok(Err(failed)) => {
                     debug!(inode = %chunk.inode, ?failed, "a chunk is not given");
                     None
-                },
-                |answer| {
-                    answer
-                        .given
-                        .filter(|hold| env.sessions.is_open(hold.holder))
-                },
-            );
-            let terms = Terms::from(&Timing::default());
-            let given = given.map(|hold| (hold, at, terms));
-            state.behind.on_wanted(env.clock.now(), chunk, given);
+                }
+                Err(_) => None,
+            };
+            let given = given.filter(|hold| env.sessions.is_open(hold.holder));
+            let given = given.map(|hold| Given {
+                hold,
+                asked_at: at,
+                terms: Terms::from(&Timing::default()),
+            });
+            let now = env.clock.now();
+            state.behind.on_wanted(now, session, chunk, given);
             state.asking.remove(&chunk);
         }
         self.progress.notify_waiters();

@@ -166,6 +166,7 @@ impl Sessions {
         if let Op::Lookup { parent, name } = op
             && self.compounds
         {
+            let until = sent + Span(answer.ttl_us);
             match directory_found(reply) {
                 Some(inode) => {
                     let step = Step {
@@ -173,9 +174,8 @@ impl Sessions {
                         name: name.clone(),
                         inode,
                     };
-                    near.told_step(id, asked, step, sent + Span(answer.ttl_us));
-                    let hint = Hint::of(id, op);
-                    if !hint.is_some_and(|hint| self.hints.lock().contains(&hint)) {
+                    near.told_step(id, asked, step, until);
+                    if !self.is_hint(id, op) {
                         near.takes(now, id, *parent, name);
                     }
                 }
@@ -248,6 +248,10 @@ impl Sessions {
         ops
     }
 
+    fn is_hint(&self, id: SessionId, op: &Op) -> bool {
+        Hint::of(id, op).is_some_and(|hint| self.hints.lock().contains(&hint))
+    }
+
     /// What was asked for beforehand is answered.
     pub(crate) fn asked_beforehand(&self, id: SessionId, op: &Op) {
         if let Some(hint) = Hint::of(id, op) {
@@ -305,7 +309,7 @@ impl Sessions {
         self.near.lock().unknown(id, op);
     }
 
-    /// What a session keeps of a directory that another host owns, and for how long it may.
+    /// What a session keeps of an inode that another host owns, and for how long it may.
     pub(crate) fn kept_attr(
         &self,
         id: SessionId,

@@ -333,7 +333,7 @@ struct Far {
 }
 
 /// To the far member and back.
-const LONG: Duration = Duration::from_millis(400);
+const LONG: Duration = Duration::from_millis(600);
 const OWNER: u32 = 1;
 
 impl Far {
@@ -352,6 +352,15 @@ impl Far {
                 .unwrap();
         }
         Self { stage, member }
+    }
+
+    /// Whether a part of a file belongs to another host than its owner.
+    fn is_held(&mut self, name: &str) -> bool {
+        let path = self.stage.path(OWNER, name).to_string_lossy().into_owned();
+        let told = self.stage.cluster.command(&["where", "--json", &path]);
+        let told: serde_json::Value = serde_json::from_str(&told.unwrap().stdout).unwrap();
+        let mut holders = told["held_by"].as_array().unwrap().iter();
+        holders.any(|holder| holder["what"] == "chunks")
     }
 
     /// Writes a new file and closes it, all of which the far member is too far for.
@@ -411,10 +420,14 @@ fn what_a_host_wrote_that_has_gone_in_order_nobody_waits_for() {
     for name in &names {
         far.written(name);
     }
+    assert!(names.iter().any(|name| far.is_held(name)));
     far.stage.cluster.umount(WRITER).unwrap();
     far.stage.cluster.kill(WRITER, Signal::TERM).unwrap();
-    // Rows go one after the other, each with a record that the far member has.
-    std::thread::sleep(LONG * 2 * FILES as u32);
+    // One after the other goes, each with a record that the far member has; those of a host that is silent stay for minutes.
+    wait::until("nothing is held any more", SOON, || {
+        Ok((!names.iter().any(|name| far.is_held(name))).then_some(()))
+    })
+    .unwrap();
     let began = Instant::now();
     for name in &names {
         assert_content(&far.stage.path(OWNER, name), 0..FIRST);

@@ -325,12 +325,7 @@ impl Container {
         }
         if let Op::ReleaseSession { session, .. } = &request.operation {
             st.leases.session_is_gone(*session);
-            let (env, id, session) = (self.env.clone(), self.id, *session);
-            after.push(move || {
-                if let Some(container) = env.container(id) {
-                    container.take_back_of(&container.state.lock(), session);
-                }
-            });
+            self.take_back_of(st, *session);
         }
         if let Some(result) = self.repeated(st, request)? {
             // The first run's record may still be under way.

@@ -186,6 +186,11 @@ impl Router {
                 let mut reply = Reply::Attr(attr);
                 if let Some(container) = self.env.container(inode.container()) {
                     container.freshen_held(&mut reply);
+                    // What this host holds may have become the owner's word meanwhile: then that is to be asked for.
+                    let (again, _) = self.kept_attr(session, *inode)?;
+                    if again != attr {
+                        return None;
+                    }
                 }
                 Some(Ok((reply, left.as_duration())))
             }

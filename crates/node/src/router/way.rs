@@ -2,13 +2,28 @@
 //! goes from directory to directory, and over a long link each step is a round trip.
 
 use super::{CALL, Request, Router, changes, container_of};
+use crate::env::Env;
 use perigee_client::fs::Done;
 use perigee_meta::Reply;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// What was asked for along is waited for so long after the answer itself, and no longer than that took: it left with the question.
 const AHEAD: Duration = Duration::from_millis(10);
+
+/// Something that is asked for before a program does, until that is answered or given up.
+struct Beforehand {
+    env: Arc<Env>,
+    request: Request,
+}
+
+impl Drop for Beforehand {
+    fn drop(&mut self) {
+        let (session, op) = (self.request.session, &self.request.operation);
+        self.env.sessions.asked_beforehand(session, op);
+    }
+}
 
 impl Router {
     /// The same as [`Router::route_now`]. With a directory the directories come that the session went on to from it last, where it
@@ -26,11 +41,12 @@ impl Router {
             let (env, request) = (self.env.clone(), self.request(session, op));
             // Who really asks for it hears of what goes wrong.
             let ask = async move {
+                let beforehand = Beforehand { env, request };
+                let Beforehand { env, request } = &beforehand;
                 let here = env.container(container_of(&request.operation));
                 if here.is_none_or(|container| container.owned().is_none()) {
-                    _ = tokio::time::timeout(CALL, Self::route(&env, &request)).await;
+                    _ = tokio::time::timeout(CALL, Self::route(env, request)).await;
                 }
-                env.sessions.asked_beforehand(session, &request.operation);
             };
             along.spawn_on(ask, &self.env.runtime);
         }

@@ -38,6 +38,26 @@ macro_rules! planted {
     }};
 }
 
+/// A chunk that was asked for is a session's now.
+#[derive(Debug, Clone, Copy)]
+pub struct Given {
+    /// By this row.
+    pub hold: Hold,
+    /// When it was asked for: its right begins then.
+    pub asked_at: Tick,
+    /// How long that lasts.
+    pub terms: Terms,
+}
+
+/// What an owner's word says to a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Word {
+    /// Something that it did not know.
+    News,
+    /// Nothing, or something about an owner that is not asked any more.
+    Nothing,
+}
+
 /// Names a write that is on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WriteNumber(u64);
@@ -113,7 +133,7 @@ pub struct Behind {
     /// What was asked for, once by each session.
     wanted: BTreeSet<(SessionId, Chunk)>,
     /// What is being asked for: what is known of these is not forgotten.
-    wanting: BTreeSet<Chunk>,
+    wanting: BTreeSet<(SessionId, Chunk)>,
     /// Files of which writes have failed: their programs hear of the next ones by themselves.
     failed: BTreeSet<(SessionId, InodeId)>,
     wanted_len: u64,
@@ -166,9 +186,9 @@ impl Behind {
         }
         if self.held.len() > CHUNKS_MAX {
             let busy: BTreeSet<Chunk> = self.under_way.values().map(|way| way.chunk).collect();
-            let goes_on = |held: &Claim| !held.is_stopping() && held.lasts_at(now);
-            let needed =
-                |at: &Chunk| *at == chunk || busy.contains(at) || self.wanting.contains(at);
+            let wanted: BTreeSet<Chunk> = self.wanting.iter().map(|(_, chunk)| *chunk).collect();
+            let goes_on = |held: &Claim| !held.is_stopping() && held.lasted_lately(now);
+            let needed = |at: &Chunk| *at == chunk || busy.contains(at) || wanted.contains(at);
             self.held.retain(|at, held| needed(at) || goes_on(held));
         }
     }
@@ -238,19 +258,23 @@ impl Behind {
         }
         let first = self.wanted.insert((session, chunk));
         if first {
-            self.wanting.insert(chunk);
+            self.wanting.insert((session, chunk));
         }
         first
     }
 
-    /// The answer to a question for a chunk that was asked at that time: the row by which it is a session's from then on, if it is.
-    /// Or nobody waits for one any more.
-    pub fn on_wanted(&mut self, now: Tick, chunk: Chunk, given: Option<(Hold, Tick, Terms)>) {
-        self.wanting.remove(&chunk);
-        if let Some((hold, asked_at, terms)) = given {
+    /// The answer to a session's question for a chunk, or nobody waits for that any more.
+    pub fn on_wanted(&mut self, now: Tick, session: SessionId, chunk: Chunk, given: Option<Given>) {
+        if let Some(Given {
+            hold,
+            asked_at,
+            terms,
+        }) = given
+        {
             self.on_row(now, chunk, hold);
             self.on_right(chunk, hold, (0, asked_at), terms);
         }
+        self.wanting.remove(&(session, chunk));
     }
 
     /// The owner has answered for a write, or nobody waits for it any more.
@@ -267,12 +291,14 @@ impl Behind {
         }
     }
 
-    /// An owner has put a write in place and ordered its record: the one that it was sent to last, else that means nothing. Says
-    /// whether it is news.
-    pub fn on_ordered(&mut self, number: WriteNumber, from: NodeId) -> bool {
+    /// An owner has put a write in place and ordered its record: the one that it was sent to last, else that means nothing.
+    pub fn on_ordered(&mut self, number: WriteNumber, from: NodeId) -> Word {
         let way = self.under_way.get(&number);
         let asked = way.is_some_and(|way| way.to == Some(from));
-        (asked || planted!(self, StaysOrdered)) && self.set_ordered(number, true)
+        match (asked || planted!(self, StaysOrdered)) && self.set_ordered(number, true) {
+            true => Word::News,
+            false => Word::Nothing,
+        }
     }
 
     /// A write is sent, and perhaps not for the first time: this owner has not said yet that it has ordered it.

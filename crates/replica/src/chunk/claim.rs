@@ -4,6 +4,9 @@ use super::Hold;
 use super::holder::Report;
 use perigee_types::{SessionId, Span, Tick};
 
+/// No answer is on its way for longer.
+const LATELY: Span = Span::from_millis(30_000);
+
 /// A row that a node has heard of, and the right by it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
@@ -39,6 +42,11 @@ impl Claim {
     /// Whether the right lasts at that time.
     pub(super) fn lasts_at(&self, at: Tick) -> bool {
         self.right.is_some_and(|until| at < until)
+    }
+
+    /// Whether there is a right, or was one so lately that an answer to a question for it may be on its way.
+    pub(super) fn lasted_lately(&self, now: Tick) -> bool {
+        self.right.is_some_and(|until| now < until + LATELY)
     }
 
     /// The row and the number of one more question for the right; `None` where none is to be expected.

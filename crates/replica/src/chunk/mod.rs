@@ -38,7 +38,7 @@ mod tests;
 
 #[cfg(feature = "plant")]
 pub use behind::plant as behind_plant;
-pub use behind::{Begin, Behind, Room, WriteNumber};
+pub use behind::{Begin, Behind, Given, Room, Word, WriteNumber};
 pub use habit::Habit;
 pub use holder::{Flush, FlushNumber, Holding, May, Part, Report, Share, Turn, Unsent};
 pub use owner::{Access, Call, Holds, Need, Silence, Stale};

@@ -194,3 +194,96 @@ fn silence_is_waited_out() {
     );
     assert_eq!(silence(&holds, 0), Silence::Gone);
 }
+
+/// Room for two writes of [`LARGE`] that no owner has ordered, and for four in all.
+const LARGE: u64 = 1 << 20;
+const ROOM: Room = Room {
+    each: 2 * LARGE,
+    kept: 4 * LARGE,
+    all: 4 * LARGE,
+};
+
+fn large(number: u64) -> ByteRange {
+    ByteRange::with_len(number * LARGE, LARGE)
+}
+
+/// A host that has asked for its chunk and was given it.
+fn given(session: SessionId) -> Behind {
+    let mut behind = Behind::default();
+    let begun = behind.begin(Tick(0), session, INODE, large(0), ROOM);
+    assert_eq!(begun, Begin::Want(CHUNK));
+    let hold = Hold {
+        holder: session,
+        token: Version::default(),
+        manner: Manner::WriteBehind,
+    };
+    let given = Given {
+        hold,
+        asked_at: Tick(0),
+        terms: TERMS,
+    };
+    behind.on_wanted(Tick(0), session, CHUNK, Some(given));
+    behind
+}
+
+fn begun(behind: &mut Behind, session: SessionId, number: u64) -> WriteNumber {
+    match behind.begin(Tick(1), session, INODE, large(number), ROOM) {
+        Begin::Now(number, _) => number,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_chunk_is_wanted_once_before_a_large_write_and_not_after_one_has_failed() {
+    let session = SessionId::new(NodeId(3), 1);
+    let mut behind = Behind::default();
+    let small = ByteRange::with_len(0, 4_096);
+    let begin = |behind: &mut Behind, range| behind.begin(Tick(0), session, INODE, range, ROOM);
+    assert_eq!(begin(&mut behind, small), Begin::No);
+    assert_eq!(begin(&mut behind, large(0)), Begin::Want(CHUNK));
+    behind.on_wanted(Tick(0), session, CHUNK, None);
+    assert_eq!(begin(&mut behind, large(0)), Begin::No);
+    behind.on_failed(session, INODE);
+    let next = CHUNK.next().range().start;
+    assert_eq!(
+        begin(&mut behind, ByteRange::with_len(next, LARGE)),
+        Begin::No
+    );
+    behind.forget(session);
+    assert_eq!(begin(&mut behind, large(0)), Begin::Want(CHUNK));
+}
+
+#[test]
+fn what_an_owner_has_ordered_makes_room_and_is_kept_and_no_word_of_another_counts() {
+    let session = SessionId::new(NodeId(3), 1);
+    let (owner, next) = (NodeId(1), NodeId(2));
+    let mut behind = given(session);
+    let all = |_, _| true;
+    let first = begun(&mut behind, session, 0);
+    let second = begun(&mut behind, session, 1);
+    let full = |behind: &mut Behind, number| {
+        behind.begin(Tick(1), session, INODE, large(number), ROOM) == Begin::Wait
+    };
+    assert!(full(&mut behind, 2));
+    for number in [first, second] {
+        behind.on_sent(number, owner);
+        assert_eq!(behind.on_ordered(number, next), Word::Nothing);
+        assert_eq!(behind.on_ordered(number, owner), Word::News);
+        assert_eq!(behind.on_ordered(number, owner), Word::Nothing);
+    }
+    assert!(behind.is_ordered(all, behind.last()));
+    assert!(!behind.has_arrived(all, behind.last()));
+    // The next owner has to be heard of first.
+    behind.on_sent(first, next);
+    assert!(!behind.is_ordered(all, behind.last()));
+    assert_eq!(behind.on_ordered(first, owner), Word::Nothing);
+    assert_eq!(behind.on_ordered(first, next), Word::News);
+    for number in [2, 3] {
+        let number = begun(&mut behind, session, number);
+        behind.on_sent(number, owner);
+        behind.on_ordered(number, owner);
+    }
+    assert!(full(&mut behind, 4), "all of it is kept");
+    behind.on_answered(first);
+    begun(&mut behind, session, 4);
+}

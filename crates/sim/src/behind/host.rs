@@ -6,7 +6,9 @@ use super::world::{Event, World};
 use super::{BLOCK_LEN, BLOCKS, EACH, FILE, Mark, Run};
 use crate::clock::Clock;
 use crate::world::SECOND;
-use perigee_replica::chunk::{Access, Begin, Behind, Call, Report, Room, Terms, WriteNumber};
+use perigee_replica::chunk::{
+    Access, Begin, Behind, Call, Given, Report, Room, Terms, Word, WriteNumber,
+};
 use perigee_replica::{Chunk, Hold};
 use perigee_types::{NodeId, SessionId, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +99,8 @@ pub struct Host {
     asked: BTreeMap<u64, Asked>,
     /// Questions for a right: their numbers, and when they were asked.
     questions: BTreeMap<u64, (u64, Tick)>,
+    /// Chunks that it has asked for.
+    wants: BTreeMap<u64, Chunk>,
     /// Calls that it has not answered, and what was the last write when they came.
     calls: BTreeMap<u64, (u64, Call, WriteNumber)>,
     /// The last row that it has heard of, and those that it has given back.
@@ -118,6 +122,7 @@ impl Host {
             programs: [Program::default(); 2],
             asked: BTreeMap::new(),
             questions: BTreeMap::new(),
+            wants: BTreeMap::new(),
             calls: BTreeMap::new(),
             heard: BTreeMap::new(),
             given_back: BTreeSet::new(),
@@ -360,6 +365,7 @@ impl World {
             Begin::Ask(chunk) if job.asks < ASKS => self.ask_right(host, program, chunk),
             Begin::Want(chunk) => {
                 let id = self.question(host, program, 0);
+                self.hosts[host].wants.insert(id, chunk);
                 self.send_owner(self.sender(host), ToOwner::Want { id, chunk });
                 Some(Phase::Right(id))
             }
@@ -486,6 +492,18 @@ impl World {
         }
     }
 
+    /// A question was not answered in time: a chunk that was asked for is not waited for any more.
+    pub(super) fn not_answered(&mut self, host: usize, id: u64) {
+        let now = self.now;
+        let this = &mut self.hosts[host];
+        if let Some(chunk) = this.wants.remove(&id) {
+            this.questions.remove(&id);
+            let (now, session) = (this.clock.at(now), this.session(host));
+            this.behind.on_wanted(now, session, chunk, None);
+        }
+        self.asked_right(host, id);
+    }
+
     /// A question is answered, or that has taken too long.
     pub(super) fn asked_right(&mut self, host: usize, id: u64) {
         let programs = &mut self.hosts[host].programs;
@@ -511,7 +529,8 @@ impl World {
             ToHost::Ordered { id, epoch } => {
                 let asked = this.asked.get(&id).and_then(|asked| asked.behind);
                 let from = Self::node_of(epoch);
-                if asked.is_some_and(|(number, _)| this.behind.on_ordered(number, from)) {
+                let word = asked.map(|(number, _)| this.behind.on_ordered(number, from));
+                if word == Some(Word::News) {
                     self.mark(Mark::Ordered);
                     self.left(id, epoch);
                     self.poll(host);
@@ -527,8 +546,16 @@ impl World {
                 }
                 let now = self.now;
                 let this = &mut self.hosts[host];
-                let given = of.map(|(_, hold)| (hold, question.1, terms));
-                this.behind.on_wanted(this.clock.at(now), chunk, given);
+                let asked_at = question.1;
+                let given = of.map(|(_, hold)| Given {
+                    hold,
+                    asked_at,
+                    terms,
+                });
+                this.wants.remove(&id);
+                let session = this.session(host);
+                let now = this.clock.at(now);
+                this.behind.on_wanted(now, session, chunk, given);
                 self.asked_right(host, id);
             }
             ToHost::Read { id, values } => {

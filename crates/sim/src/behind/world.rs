@@ -287,7 +287,7 @@ impl World {
                 next,
             } if self.lives(host, life) => self.send_again(host, id, next),
             Event::Unanswered { host, life, id } if self.lives(host, life) => {
-                self.asked_right(host, id);
+                self.not_answered(host, id);
             }
             // Of an earlier process.
             Event::Program { .. } | Event::Again { .. } | Event::Unanswered { .. } => {}

@@ -15,6 +15,7 @@ const IDLE: Span = Span::from_millis(10_000);
 const GONE: Span = Span::from_millis(180_000);
 /// Rows that go in one turn.
 const IDLE_TOGETHER: usize = 64;
+
 impl Container {
     /// Takes chunks back as a duty, not because somebody waits for them.
     pub(super) fn take_back_later(self: &Arc<Self>, chunks: Vec<Chunk>) {
@@ -94,7 +95,11 @@ impl Container {
             let (st, now) = (self.state.lock(), self.env.clock.now());
             st.away.holds.idle(now, GONE).any(|(at, _)| at == chunk)
         };
-        if need != Need::Nothing && (gone || heard == Heard::Report(Report::Stopped)) {
+        if gone {
+            // Nothing of it is waited for, and its other rows are looked at, too.
+            heard = Heard::Report(Report::Stopped);
+        }
+        if need != Need::Nothing && heard == Heard::Report(Report::Stopped) {
             self.take_chunk_back(chunk).await?;
         }
         Ok(heard)

@@ -57,6 +57,19 @@ enum Why {
     Wanted,
 }
 
+/// A chunk that is about to be given away, until that has come to its end, whatever that is.
+struct Giving {
+    container: Arc<Container>,
+    chunk: Chunk,
+}
+
+impl Drop for Giving {
+    fn drop(&mut self) {
+        self.container.state.lock().away.giving.remove(&self.chunk);
+        self.container.progress.notify_waiters();
+    }
+}
+
 /// Whether the move of a chunk that was written to a handful of times costs less than it saves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pays {
@@ -245,8 +258,9 @@ impl Container {
     /// Gives a chunk to who writes to it, if nobody else keeps something of the file: each of its writes has taken that back
     /// so far.
     async fn give(self: &Arc<Self>, chunk: Chunk, by: SessionId, why: Why) {
+        let container = self.clone();
+        let _giving = Giving { container, chunk };
         self.give_in_turn(chunk, by, why).await;
-        self.progress.notify_waiters();
     }
 
     async fn give_in_turn(self: &Arc<Self>, chunk: Chunk, by: SessionId, why: Why) {
@@ -271,7 +285,6 @@ impl Container {
         {
             let mut st = self.state.lock();
             if !given {
-                st.away.giving.remove(&chunk);
                 if why == Why::Written {
                     // As one that came back at once.
                     st.away.habits.entry(chunk).or_default().on_return(0);
@@ -283,9 +296,8 @@ impl Container {
             let touched = vec![Touched::Attr(inode), Touched::Data(inode)];
             self.owe_leases(&mut st, now, by, touched, &mut owed);
         }
+        // Until then its holder has no right: others might have read on what they keep.
         let paid = self.pay(owed).await;
-        // Until now its holder has no right: others might have read on what they keep.
-        self.state.lock().away.giving.remove(&chunk);
         if let Err(elsewhere) = paid {
             debug!(container = %self.id, %inode, %elsewhere, "the reign ended with the move of a chunk");
         }
