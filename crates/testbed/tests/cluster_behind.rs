@@ -414,7 +414,7 @@ fn what_a_host_wrote_that_has_gone_in_order_nobody_waits_for() {
     let Some(_alone) = program::alone() else {
         return;
     };
-    const FILES: usize = 8;
+    const FILES: usize = 4;
     let mut far = Far::set();
     let names: Vec<String> = (0..FILES).map(|number| format!("left-{number}")).collect();
     for name in &names {
