@@ -385,28 +385,27 @@ impl Far {
     }
 }
 
-#[test]
-fn what_was_closed_outlives_its_host_though_a_member_is_far() {
+/// Who is killed right after a close, and who is left besides the far member.
+fn outlives(killed: u32, left: u32) {
     let Some(_alone) = program::alone() else {
         return;
     };
     let far = Far::set();
     far.written("closed");
-    far.stage.cluster.kill(WRITER, Signal::KILL).unwrap();
-    assert_content(&far.stage.path(OWNER, "closed"), 0..FIRST);
-    assert_content(&far.stage.path(far.member, "closed"), 0..FIRST);
+    far.stage.cluster.kill(killed, Signal::KILL).unwrap();
+    for host in [left, far.member] {
+        assert_content(&far.stage.path(host, "closed"), 0..FIRST);
+    }
+}
+
+#[test]
+fn what_was_closed_outlives_its_host_though_a_member_is_far() {
+    outlives(WRITER, OWNER);
 }
 
 #[test]
 fn what_was_closed_outlives_its_owner_though_a_member_is_far() {
-    let Some(_alone) = program::alone() else {
-        return;
-    };
-    let far = Far::set();
-    far.written("closed");
-    far.stage.cluster.kill(OWNER, Signal::KILL).unwrap();
-    assert_content(&far.stage.path(WRITER, "closed"), 0..FIRST);
-    assert_content(&far.stage.path(far.member, "closed"), 0..FIRST);
+    outlives(OWNER, WRITER);
 }
 
 #[test]

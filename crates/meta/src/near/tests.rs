@@ -43,6 +43,13 @@ fn make() -> Op {
     }
 }
 
+fn as_of(seq: u64) -> Version {
+    Version {
+        epoch: Epoch(1),
+        seq: Seq(seq),
+    }
+}
+
 /// On its way between the session and the owner.
 enum Letter {
     Question(Asked, Tick, Op),
@@ -65,14 +72,26 @@ impl Owner {
     /// Runs an operation of the session; a lease is given unless one is being taken back.
     fn run(&mut self, (asked, sent): (Asked, Tick), op: Op, now: Tick) -> Letter {
         self.changes += u64::from(matches!(op, Op::Make { .. }));
-        let until = match self.recall {
+        let until = self.lend(now, sent);
+        Letter::Answer(asked, op, self.changes, until)
+    }
+
+    /// Until when what is answered now to a question that was sent then may be kept.
+    fn lend(&mut self, now: Tick, sent: Tick) -> Tick {
+        match self.recall {
             None => {
                 self.lease = Some(now + TERM);
                 sent + TERM
             }
             Some(_) => sent,
-        };
-        Letter::Answer(asked, op, self.changes, until)
+        }
+    }
+
+    /// The number of a recall that begins.
+    fn take_back(&mut self) -> u64 {
+        self.recalls += 1;
+        self.recall = Some(self.recalls);
+        self.recalls
     }
 
     /// Another session's change is ordered: nobody has a lease.
@@ -114,9 +133,7 @@ fn run(seed: u64) {
             // Another session's change waits for the lease's end or for the session's word.
             3 if !stands => owner.others_change(),
             3 if owner.recall.is_none() => {
-                owner.recalls += 1;
-                owner.recall = Some(owner.recalls);
-                letters.push(Letter::Revoke(owner.recalls));
+                letters.push(Letter::Revoke(owner.take_back()));
             }
             _ if letters.is_empty() => {}
             _ => {
@@ -128,10 +145,7 @@ fn run(seed: u64) {
                     Letter::Answer(asked, op, size, until) => {
                         let attr = attr(size);
                         let words = [Word { attr, until }];
-                        let as_of = Version {
-                            epoch: Epoch(1),
-                            seq: Seq(size),
-                        };
+                        let as_of = as_of(size);
                         near.told(now, ME, &op, &Reply::Done, (asked, as_of), &words);
                         told = told.max(size);
                     }
@@ -158,10 +172,7 @@ fn what_is_kept_is_never_older_than_what_anybody_was_told() {
 fn a_change_is_kept_with_what_it_made_of_its_directory_until_the_lease_ends() {
     let mut near = Near::default();
     let asked = near.ask();
-    let as_of = Version {
-        epoch: Epoch(1),
-        seq: Seq(4),
-    };
+    let as_of = as_of(4);
     let word = Word {
         attr: attr(4),
         until: Tick(500),
@@ -241,29 +252,18 @@ fn run_with_content(seed: u64) -> u64 {
             5 => notes.push(Note::SetAttr(near.ask(), now)),
             4 if !stands => owner.others_change(),
             4 if owner.recall.is_none() => {
-                owner.recalls += 1;
-                owner.recall = Some(owner.recalls);
-                notes.push(Note::Revoke(owner.recalls));
+                notes.push(Note::Revoke(owner.take_back()));
             }
             _ if notes.is_empty() => {}
             _ => match notes.swap_remove(rng.below(notes.len() as u64) as usize) {
                 Note::LookUp(asked, sent) => {
-                    let until = match owner.recall {
-                        None => {
-                            owner.lease = Some(now + TERM);
-                            sent + TERM
-                        }
-                        Some(_) => sent,
-                    };
+                    let until = owner.lend(now, sent);
                     notes.push(Note::Found(asked, owner.changes, until));
                 }
                 Note::Found(asked, size, until) => {
                     let attr = file_attr(size);
                     let word = Word { attr, until };
-                    let as_of = Version {
-                        epoch: Epoch(1),
-                        seq: Seq(size),
-                    };
+                    let as_of = as_of(size);
                     near.told(now, ME, &look, &Reply::Entry(attr), (asked, as_of), &[word]);
                     if rng.chance(1, 2) {
                         let content = Bytes::from(vec![0; size as usize]);
@@ -290,10 +290,7 @@ fn run_with_content(seed: u64) -> u64 {
                     };
                     let attr = file_attr(size);
                     let word = Word { attr, until };
-                    let as_of = Version {
-                        epoch: Epoch(1),
-                        seq: Seq(size),
-                    };
+                    let as_of = as_of(size);
                     near.told(now, ME, &set, &Reply::Attr(attr), (asked, as_of), &[word]);
                     told = told.max(size);
                 }
@@ -431,20 +428,12 @@ fn run_with_steps(seed: u64) -> u64 {
             3 => turns.push(Turn::Rename),
             4 if !stands => owner.others_change(),
             4 if owner.recall.is_none() => {
-                owner.recalls += 1;
-                owner.recall = Some(owner.recalls);
-                turns.push(Turn::Revoke(owner.recalls));
+                turns.push(Turn::Revoke(owner.take_back()));
             }
             _ if turns.is_empty() => {}
             _ => match turns.swap_remove(rng.below(turns.len() as u64) as usize) {
                 Turn::LookUp(asked, sent) => {
-                    let until = match owner.recall {
-                        None => {
-                            owner.lease = Some(now + TERM);
-                            sent + TERM
-                        }
-                        Some(_) => sent,
-                    };
+                    let until = owner.lend(now, sent);
                     turns.push(Turn::Found(asked, owner.changes, until));
                 }
                 Turn::Found(asked, number, until) => {
@@ -460,10 +449,7 @@ fn run_with_steps(seed: u64) -> u64 {
                         moved: child(number),
                         replaced: None,
                     };
-                    let as_of = Version {
-                        epoch: Epoch(1),
-                        seq: Seq(number),
-                    };
+                    let as_of = as_of(number);
                     // What the directory is like after it comes, too.
                     let word = Word {
                         attr: attr(number),
