@@ -319,13 +319,11 @@ impl WritesBehind {
 
     /// Waits until owners have ordered what is under way to a file now, or answered for it.
     pub(crate) async fn hand_over(&self, inode: InodeId) {
-        if self.is_idle() {
-            return;
+        if !self.is_idle() {
+            let its = |_, other| other == inode;
+            self.all_so_far(|behind, through| behind.is_ordered(its, through))
+                .await;
         }
-        let through = self.state.lock().behind.last();
-        let its = |_, other| other == inode;
-        self.until(|state| state.behind.is_ordered(its, through).then_some(()))
-            .await;
     }
 
     /// Waits until what is under way to all files of a container now has arrived.
@@ -335,8 +333,14 @@ impl WritesBehind {
     }
 
     async fn settle_those(&self, which: impl Fn(SessionId, InodeId) -> bool) {
+        self.all_so_far(|behind, through| behind.has_arrived(&which, through))
+            .await;
+    }
+
+    /// Waits until something is so of all writes that have begun by now, of which the last is told.
+    async fn all_so_far(&self, is_so: impl Fn(&Behind, WriteNumber) -> bool) {
         let through = self.state.lock().behind.last();
-        self.until(|state| state.behind.has_arrived(&which, through).then_some(()))
+        self.until(|state| is_so(&state.behind, through).then_some(()))
             .await;
     }
 

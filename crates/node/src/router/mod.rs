@@ -432,7 +432,9 @@ impl Router {
         };
         let here = |container: Arc<Container>| {
             let data = data.clone();
-            env.behind.on_sent(op, env.me);
+            if write.behind.is_some() {
+                env.behind.on_sent(op, env.me);
+            }
             async move {
                 container
                     .write_in_turn(write, Kept::Bytes(data))
@@ -453,7 +455,7 @@ impl Router {
         let there = |node| {
             let (request, data) = (&request, data.clone());
             async move {
-                if request.behind.is_some() {
+                if write.behind.is_some() {
                     env.behind.on_sent(op, node);
                 }
                 let written = env.ask(node, request, data, CALL).await?.0;
