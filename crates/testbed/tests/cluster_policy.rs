@@ -1,10 +1,13 @@
 //! Directories with a number of copies of their own.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use perigee_testbed::map::{Access, Shared};
 use perigee_testbed::{Cluster, program, wait};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -178,4 +181,49 @@ fn a_directory_has_as_many_copies_as_its_policy_says() {
     fs::create_dir(&later).unwrap();
     must_set(&mut cluster, &later, "copies=1");
     becomes(&mut cluster, &later, 1);
+}
+
+#[test]
+fn an_owner_that_takes_members_in_and_lets_them_go_loses_nothing_that_a_map_stores() {
+    const LEN: usize = 256 << 10;
+    const ROUNDS: usize = 12;
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let mut cluster = Cluster::start(3).unwrap();
+    let directory = cluster.mount(1).unwrap().join("mapped");
+    fs::create_dir(&directory).unwrap();
+    must_set(&mut cluster, &directory, "copies=3");
+    becomes(&mut cluster, &directory, 3);
+    let path = directory.join("file");
+    fs::write(&path, vec![0; LEN]).unwrap();
+    let mut options = File::options();
+    let file = options.read(true).write(true).open(&path).unwrap();
+    file.sync_all().unwrap();
+    let over = AtomicBool::new(false);
+    let syncs = std::thread::scope(|threads| {
+        let storing = threads.spawn(|| {
+            let mut map = Shared::new(&file, LEN, Access::Write).unwrap();
+            let mut syncs = 0_u64;
+            while !over.load(Ordering::SeqCst) {
+                syncs += 1;
+                let block = syncs as usize % (LEN / 4_096) * 4_096;
+                assert!(map.store(block, &syncs.to_le_bytes()));
+                // It says what was lost.
+                file.sync_all().map_err(|error| (syncs, error))?;
+            }
+            Ok::<_, (u64, io::Error)>(syncs)
+        });
+        for _ in 0..ROUNDS {
+            for copies in [1, 3] {
+                must_set(&mut cluster, &directory, &format!("copies={copies}"));
+                becomes(&mut cluster, &directory, copies);
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+        storing.join().unwrap()
+    });
+    let syncs = syncs.unwrap();
+    assert!(syncs > 100, "{syncs}");
+    assert_eq!(cluster.owner(&path).unwrap(), 1);
 }

@@ -507,7 +507,9 @@ impl Container {
     ) {
         let mut owed = super::execute::Owed::default();
         let now = self.env.clock.now();
-        if Self::reign(&st, now).is_err() {
+        // While it goes from one epoch of its own to the next, or does not know whether it has a lease, it waits for its record as
+        // what was written before does, and ends as that would.
+        if !st.reigning {
             return self.drop_unseen(&mut st, inode, changed);
         }
         // A file that programs write waits as one that is written through the daemon does.
