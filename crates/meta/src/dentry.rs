@@ -57,10 +57,15 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Refusal> {
 }
 
 /// The first cookie of the names that share this one's hash.
-fn bucket(name: &[u8]) -> u64 {
+pub(crate) fn bucket(name: &[u8]) -> u64 {
     // A fixed key: cookies must be the same on every owner, and the slots bear collisions.
     let hash = SipHasher24::new_with_keys(0x7065_7269_6765_6531, 0x6469_7265_6374_6f72).hash(name);
     (hash >> 17) << SLOT_BITS
+}
+
+/// The first cookie of the names that share the hash of an entry's.
+pub(crate) fn bucket_of(cookie: u64) -> u64 {
+    cookie >> SLOT_BITS << SLOT_BITS
 }
 
 /// What a directory has under a name.

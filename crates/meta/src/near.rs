@@ -10,6 +10,9 @@
 //! A program that opens a file by its path has the kernel ask for each directory on the way, one after the other, once what it
 //! keeps of them has ended. So a host remembers which directory was gone on to from each ([`way`]), and asks for both at once.
 //!
+//! Before a program makes a file its kernel asks whether the name is there. Of a directory that a session has made, or in which
+//! it makes several and few others are, its host knows every name that may be there (`names`), and says itself that there is none.
+//!
 //! Invariant: what [`Near::attr`] gives was so at the owner at some moment after the last of the session's own changes that
 //! the session was told of, and is so until another session's change is ordered (see [`crate::lease`]). Answers come in any
 //! order: of two the one of the later state counts, and one that was asked for before something was taken back never does.
@@ -21,8 +24,11 @@ use bytes::Bytes;
 use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, Span, Tick, Version};
 use std::collections::BTreeMap;
 
+mod names;
 mod way;
 
+use names::{Asking, Names};
+pub use names::{NameHash, makes_names_elsewhere, names_in};
 pub use way::Step;
 use way::Ways;
 
@@ -30,6 +36,8 @@ use way::Ways;
 const KNOWN_MAX: usize = 65_536;
 /// Bytes of content that a host keeps; with more it forgets all content.
 const CONTENT_BYTES_MAX: usize = 32 << 20;
+/// Names that a host knows of; of a directory with one more it forgets them.
+const NAMES_MAX: usize = 1 << 20;
 /// What a small read of a session is worth: so many look-ups with content, of which one is for its own file.
 const CREDIT: u32 = 2;
 /// So many look-ups bring content that nobody reads, at most, when a session goes over to something else.
@@ -56,9 +64,11 @@ struct Known {
     as_of: Version,
     word: Option<Word>,
     beside: Beside,
+    /// The session has made a name in it.
+    makes: bool,
 }
 
-/// What is known of a file beside its attributes, for as long.
+/// What is known of an inode beside its attributes, for as long.
 #[derive(Debug, Clone, Default)]
 enum Beside {
     #[default]
@@ -67,6 +77,8 @@ enum Beside {
     Content(Bytes),
     /// It was made by this session, and has no attributes of the namespace `security`.
     New,
+    /// All names that a directory may have.
+    Names(Names),
 }
 
 /// All that one host keeps. No I/O.
@@ -79,6 +91,9 @@ pub struct Near {
     barred: Asked,
     /// Bytes of content that is kept.
     bytes: usize,
+    /// How many names are known.
+    names: usize,
+    asking: Asking,
     /// How many look-ups are to bring content.
     credit: BTreeMap<SessionId, u32>,
     ways: Ways,
@@ -98,7 +113,7 @@ impl Near {
         (word.until > now).then(|| (word.attr, word.until.since(now)))
     }
 
-    /// An owner has answered a session's operation as of a state of its container. `words`: what the answer says of
+    /// An owner has answered a session's operation as of a state of its container, and the answer is here `now`. `words`: what the answer says of
     /// inodes, also of those that the session may not keep.
     pub fn told(
         &mut self,
@@ -126,18 +141,35 @@ impl Near {
                 self.forget(session, inode);
             }
         }
+        let made = match (op, reply) {
+            (
+                Op::Make { .. },
+                Reply::Created {
+                    attr,
+                    existed: false,
+                },
+            ) => Some(attr.inode),
+            _ => None,
+        };
         let directories = words
             .iter()
             .filter(|word| word.attr.kind == Kind::Directory);
         for word in directories {
-            self.note(session, (asked, as_of), *word, Beside::Nothing);
+            self.note(now, session, (asked, as_of), *word, Beside::Nothing);
+            if made == Some(word.attr.inode) {
+                self.told_names(session, as_of, word.attr.inode, &[]);
+            }
         }
-        if let (Op::Make { node, .. }, Reply::Created { attr, existed }) = (op, reply)
-            && matches!(node, NewNode::File)
-            && !existed
-            && let Some(word) = words.iter().find(|word| word.attr.inode == attr.inode)
+        if let Op::Make { parent, .. } = op {
+            self.at(session, *parent).makes = true;
+        }
+        if let Op::Make {
+            node: NewNode::File,
+            ..
+        } = op
+            && let Some(word) = words.iter().find(|word| Some(word.attr.inode) == made)
         {
-            self.note(session, (asked, as_of), *word, Beside::New);
+            self.note(now, session, (asked, as_of), *word, Beside::New);
         }
         if let (Op::Lookup { .. } | Op::GetAttr { .. }, Reply::Entry(attr) | Reply::Attr(attr)) =
             (op, reply)
@@ -146,7 +178,7 @@ impl Near {
             && !self.has_beside(now, session, attr.inode)
         {
             // The program opens it next.
-            self.note(session, (asked, as_of), *word, Beside::Nothing);
+            self.note(now, session, (asked, as_of), *word, Beside::Nothing);
         }
     }
 
@@ -202,6 +234,7 @@ impl Near {
     /// With an answer that [`Self::told`] knows came all of a file.
     pub fn told_content(
         &mut self,
+        now: Tick,
         session: SessionId,
         (asked, as_of): (Asked, Version),
         word: Word,
@@ -212,12 +245,14 @@ impl Near {
         }
         if self.bytes + content.len() > CONTENT_BYTES_MAX {
             for known in self.known.values_mut() {
-                known.beside = Beside::Nothing;
+                if let Beside::Content(_) = known.beside {
+                    known.beside = Beside::Nothing;
+                }
             }
             self.bytes = 0;
         }
         if word.attr.kind == Kind::File && content.len() as u64 == word.attr.size {
-            self.note(session, (asked, as_of), word, Beside::Content(content));
+            self.note(now, session, (asked, as_of), word, Beside::Content(content));
         }
     }
 
@@ -267,6 +302,82 @@ impl Near {
         })
     }
 
+    /// A session is about to ask another host for something that may make names.
+    pub fn asks_names(&mut self, session: SessionId, op: &Op) {
+        self.asking.begin(session, op);
+        for (directory, name) in names::made_by(op) {
+            let Some(known) = self.known.get_mut(&(session, directory)) else {
+                continue;
+            };
+            if let Beside::Names(names) = &mut known.beside
+                && names.add(name)
+            {
+                self.names += 1;
+                if self.names > NAMES_MAX {
+                    self.drop_beside(session, directory);
+                }
+            }
+        }
+    }
+
+    /// It has been answered, whatever was said. Never called where nobody knows what became of it: it may be done later.
+    pub fn asked_names(&mut self, session: SessionId, op: &Op) {
+        self.asking.end(session, op);
+    }
+
+    /// Whether the answer to an operation is to bring all names of the directory.
+    #[must_use]
+    pub fn wants_names(&self, now: Tick, session: SessionId, op: &Op) -> bool {
+        let Op::Make { parent, .. } = op else {
+            return false;
+        };
+        let known = self.known.get(&(session, *parent));
+        known.is_some_and(|known| {
+            let stands = known.word.is_some_and(|word| word.until > now);
+            known.makes && stands && !matches!(known.beside, Beside::Names(_))
+        })
+    }
+
+    /// With an answer that [`Self::told`] knows came all names of a directory, as of the same state.
+    pub fn told_names(
+        &mut self,
+        session: SessionId,
+        as_of: Version,
+        directory: InodeId,
+        names: &[NameHash],
+    ) {
+        let Some(known) = self.known.get_mut(&(session, directory)) else {
+            return;
+        };
+        // What is kept is of that state: so nobody else has made a name since then.
+        let counts = known.as_of == as_of && known.word.is_some();
+        if !counts || !matches!(known.beside, Beside::Nothing) {
+            return;
+        }
+        // What is answered later may have been done after that state.
+        let asking = self.asking.of(session, directory);
+        let names = Names::of(names.iter().copied().chain(asking));
+        self.names += names.len();
+        known.beside = Beside::Names(names);
+    }
+
+    /// For how long a session may keep that a directory has no such name, where that is known.
+    #[must_use]
+    pub fn absent(
+        &self,
+        now: Tick,
+        session: SessionId,
+        directory: InodeId,
+        name: &[u8],
+    ) -> Option<Span> {
+        let known = self.known.get(&(session, directory))?;
+        let word = known.word.filter(|word| word.until > now)?;
+        let Beside::Names(names) = &known.beside else {
+            return None;
+        };
+        names.lack(name).then(|| word.until.since(now))
+    }
+
     /// A session changes a file, or has just been told that it did.
     pub fn changed(&mut self, session: SessionId, inode: InodeId) {
         self.forget(session, inode);
@@ -279,13 +390,14 @@ impl Near {
         }
         // Which file it was about only the answer says.
         if let Op::Unlink { .. } | Op::Rename { .. } = op {
-            self.session_ended(session);
+            self.forget_all(session);
             self.barred = self.asked;
         }
     }
 
     fn note(
         &mut self,
+        now: Tick,
         session: SessionId,
         (asked, as_of): (Asked, Version),
         word: Word,
@@ -299,9 +411,14 @@ impl Near {
         }
         let counts = asked > barred.max(known.barred);
         if counts || as_of > known.as_of {
+            // Nobody else has made names while the lease stood, and it has until this answer came.
+            let stands = known.word.is_some_and(|before| before.until > now);
             // Of a later state than what is kept: that does not count any more, either.
             known.word = counts.then_some(word);
             known.as_of = as_of;
+            if counts && stands && matches!(known.beside, Beside::Names(_)) {
+                return;
+            }
             self.drop_beside(session, inode);
             if counts {
                 if let Beside::Content(content) = &beside {
@@ -313,10 +430,13 @@ impl Near {
     }
 
     fn drop_beside(&mut self, session: SessionId, inode: InodeId) {
-        if let Some(known) = self.known.get_mut(&(session, inode))
-            && let Beside::Content(content) = std::mem::take(&mut known.beside)
-        {
-            self.bytes -= content.len();
+        let Some(known) = self.known.get_mut(&(session, inode)) else {
+            return;
+        };
+        match std::mem::take(&mut known.beside) {
+            Beside::Content(content) => self.bytes -= content.len(),
+            Beside::Names(names) => self.names -= names.len(),
+            Beside::New | Beside::Nothing => {}
         }
     }
 
@@ -343,6 +463,11 @@ impl Near {
 
     /// A mount is gone.
     pub fn session_ended(&mut self, session: SessionId) {
+        self.forget_all(session);
+        self.asking.forget(session);
+    }
+
+    fn forget_all(&mut self, session: SessionId) {
         self.keep(|(of, _)| *of != session);
         self.ways.forget(session);
         self.credit.remove(&session);
@@ -350,11 +475,14 @@ impl Near {
 
     fn keep(&mut self, keeps: impl Fn(&(SessionId, InodeId)) -> bool) {
         self.known.retain(|key, _| keeps(key));
-        let contents = self.known.values().map(|known| match &known.beside {
-            Beside::Content(content) => content.len(),
-            Beside::Nothing | Beside::New => 0,
-        });
-        self.bytes = contents.sum();
+        (self.bytes, self.names) = (0, 0);
+        for known in self.known.values() {
+            match &known.beside {
+                Beside::Content(content) => self.bytes += content.len(),
+                Beside::Names(names) => self.names += names.len(),
+                Beside::Nothing | Beside::New => {}
+            }
+        }
     }
 
     fn forget(&mut self, session: SessionId, inode: InodeId) {
@@ -369,7 +497,7 @@ impl Near {
     fn at(&mut self, session: SessionId, inode: InodeId) -> &mut Known {
         if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&(session, inode)) {
             self.known.clear();
-            self.bytes = 0;
+            (self.bytes, self.names) = (0, 0);
             self.barred = self.asked;
         }
         self.known.entry((session, inode)).or_default()

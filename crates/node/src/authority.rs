@@ -254,6 +254,7 @@ mod tests {
             op: OpId(1),
             answered_through: OpId(0),
             content_max: 0,
+            names_max: 0,
             new_directory_in: None,
             operation,
         }

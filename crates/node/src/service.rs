@@ -9,7 +9,7 @@ use crate::sessions::Whom;
 use bytes::Bytes;
 use perigee_meta::{Kind, Reply};
 use perigee_net::{AUDIT, Answer as NetAnswer, Call, PeerName, Refusal, Refusals, Service};
-use perigee_proto::message::session::CONTENT_MAX;
+use perigee_proto::message::session::{CONTENT_MAX, NAMES_MAX};
 use perigee_proto::message::{chain, data, file, hold, past, report, session, tx};
 use perigee_proto::{Code, Rpc, decode, encode};
 use perigee_replica::Input;
@@ -124,6 +124,7 @@ async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
         new_directory_in: request
             .new_directory_in
             .or_else(|| crate::router::place_for_guest(env, &request.operation)),
+        names_max: request.names_max.min(NAMES_MAX),
         operation: request.operation,
     };
     let result = answered(|answer| container.execute(request, answer)).await;

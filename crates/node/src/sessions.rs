@@ -10,8 +10,8 @@ use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::near::{Asked, Near, Step, Word};
 use perigee_meta::{Attr, Kind, Op, Reply, Touched};
 use perigee_proto::message::file::CopyAt;
-use perigee_proto::message::session::{CONTENT_MAX, Executed};
-use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Span, Tick};
+use perigee_proto::message::session::{CONTENT_MAX, Executed, NAMES_MAX};
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, SessionId, Span, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -126,19 +126,19 @@ impl Sessions {
         self.near.lock().ask()
     }
 
-    /// The owner has answered what was asked, and sent, then.
+    /// The owner has answered what was asked, and sent, then; the answer is here `now`.
     pub(crate) fn told(
         &self,
         id: SessionId,
         op: &Op,
-        (asked, sent): (Asked, Tick),
+        (asked, sent, now): (Asked, Tick, Tick),
         answer: &Executed,
         content: Bytes,
     ) {
-        let now = sent;
         let reply = match &answer.result {
             Ok(reply) => reply,
-            Err(_) => {
+            Err(errno) => {
+                self.refused_names(id, op, *errno);
                 return match op {
                     Op::Lookup { parent, name } => {
                         self.near.lock().leads_nowhere(id, *parent, name);
@@ -163,6 +163,12 @@ impl Sessions {
         words.retain(|word| word.attr.inode.container() == home);
         let mut near = self.near.lock();
         near.told(now, id, op, reply, (asked, answer.as_of), &words);
+        if let Some(after) = &answer.directory
+            && let Some(names) = &after.names
+        {
+            near.told_names(id, answer.as_of, after.attr.inode, names);
+        }
+        near.asked_names(id, op);
         if let Op::Lookup { parent, name } = op
             && self.compounds
         {
@@ -185,8 +191,45 @@ impl Sessions {
         if answer.with_content
             && let Some(word) = words.last()
         {
-            near.told_content(id, (asked, answer.as_of), *word, content);
+            near.told_content(now, id, (asked, answer.as_of), *word, content);
         }
+    }
+
+    /// A session is about to ask another host for something that may make names.
+    pub(crate) fn asks_names(&self, id: SessionId, op: &Op) {
+        self.near.lock().asks_names(id, op);
+    }
+
+    /// Such an operation has been done.
+    pub(crate) fn asked_names(&self, id: SessionId, op: &Op) {
+        self.near.lock().asked_names(id, op);
+    }
+
+    /// It has failed.
+    pub(crate) fn refused_names(&self, id: SessionId, op: &Op, errno: Errno) {
+        // With EIO it may be done later.
+        if errno != Errno::EIO {
+            self.asked_names(id, op);
+        }
+    }
+
+    /// With how many names an operation is to be answered, at most.
+    pub(crate) fn names_wanted(&self, id: SessionId, op: &Op, now: Tick) -> u32 {
+        let wanted = self.compounds && self.near.lock().wants_names(now, id, op);
+        if wanted { NAMES_MAX } else { 0 }
+    }
+
+    /// For how long a session may keep that a directory has no such name, where its host knows that.
+    pub(crate) fn absent(
+        &self,
+        id: SessionId,
+        directory: InodeId,
+        name: &[u8],
+        now: Tick,
+    ) -> Option<Span> {
+        let near = self.near.lock();
+        self.compounds
+            .then(|| near.absent(now, id, directory, name))?
     }
 
     /// Where a name leads that a program looks up, if it was the last that was gone on to from its directory, as long as the

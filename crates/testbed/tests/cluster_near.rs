@@ -245,3 +245,56 @@ fn a_way_that_was_gone_before_takes_no_round_trip_for_each_directory() {
     fs::remove_dir_all(there.join("a/b")).unwrap();
     assert!(!there.join(&file).exists());
 }
+
+#[test]
+fn a_file_that_is_made_elsewhere_takes_no_round_trip_to_learn_that_its_name_is_not_there() {
+    const FILES: u32 = 8;
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let round_trip = Duration::from_millis(200);
+    let wire = Wire::of_round_trip(Duration::from_micros(150));
+    let mut cluster = Cluster::start_far_apart(2, LIMIT, wire).unwrap();
+    let [here, there] = [1, 2].map(|node| cluster.mount(node).unwrap());
+    // One that has names, and stays with its owner.
+    fs::create_dir(here.join("d")).unwrap();
+    let place = here.join("d").to_string_lossy().into_owned();
+    let set = ["policy", "set", &place, "copies=1", "migration=off"];
+    let set = cluster.command(&set).unwrap();
+    assert!(set.status.success(), "{}", set.stderr);
+    for name in 0..100 {
+        File::create(here.join(format!("d/old{name}"))).unwrap();
+    }
+    cluster.settle().unwrap();
+    assert_eq!(cluster.owner(&here.join("d")).unwrap(), OWNER);
+    let wire = Wire::of_round_trip(round_trip);
+    cluster.links().unwrap().reroute(1, 2, wire).unwrap();
+    let make = |directory: &Path| {
+        let took = (0..FILES).map(|number| {
+            let began = Instant::now();
+            File::create_new(directory.join(format!("f{number}"))).unwrap();
+            began.elapsed()
+        });
+        let mut took: Vec<Duration> = took.collect();
+        took.sort();
+        // As it is once the directory is known, whatever else the machine does.
+        took[1]
+    };
+    let took = make(&there.join("d"));
+    assert!(took < round_trip * 2, "{took:?} where there are names");
+    fs::create_dir(there.join("d/new")).unwrap();
+    let took = make(&there.join("d/new"));
+    assert!(took < round_trip * 2, "{took:?} in a new directory");
+    // Whoever else makes a name there is seen.
+    for name in ["g", "h"] {
+        File::create_new(here.join("d/new").join(name)).unwrap();
+        let refused = File::create_new(there.join("d/new").join(name)).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
+        assert!(there.join("d/new").join(name).exists());
+        fs::remove_file(there.join("d/new").join(name)).unwrap();
+        assert!(!there.join("d/new").join(name).exists());
+        assert!(!there.join("d/new/other").exists());
+    }
+    fs::rename(here.join("d/old1"), here.join("d/new/moved")).unwrap();
+    assert!(there.join("d/new/moved").exists());
+}

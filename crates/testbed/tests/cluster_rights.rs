@@ -204,6 +204,7 @@ fn past_its_kernel(guest: &Guest, parent: InodeId, inode: InodeId) {
             op: OpId(op),
             answered_through: OpId(0),
             content_max: 0,
+            names_max: 0,
             new_directory_in: None,
             operation,
         };

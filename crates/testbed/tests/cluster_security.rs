@@ -225,6 +225,7 @@ fn execute(session: SessionId, op: u64, operation: Op) -> session::Execute {
         op: OpId(op),
         answered_through: OpId(0),
         content_max: 0,
+        names_max: 0,
         new_directory_in: None,
         operation,
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use perigee_types::{Epoch, InodeIndex, NodeId, Rng, Seq, WallTime};
+use std::collections::BTreeSet;
 
 const TERM: Span = Span(1_000);
 const ME: SessionId = SessionId::new(NodeId(1), 1);
@@ -267,7 +268,7 @@ fn run_with_content(seed: u64) -> u64 {
                     near.told(now, ME, &look, &Reply::Entry(attr), (asked, as_of), &[word]);
                     if rng.chance(1, 2) {
                         let content = Bytes::from(vec![0; size as usize]);
-                        near.told_content(ME, (asked, as_of), word, content);
+                        near.told_content(now, ME, (asked, as_of), word, content);
                     }
                 }
                 Note::Write => {
@@ -305,7 +306,7 @@ fn run_with_content(seed: u64) -> u64 {
     }
     let contents = near.known.values().map(|known| match &known.beside {
         Beside::Content(content) => content.len(),
-        Beside::Nothing | Beside::New => 0,
+        Beside::Nothing | Beside::New | Beside::Names(_) => 0,
     });
     assert_eq!(near.bytes, contents.sum::<usize>());
     assert!(attrs >= kept);
@@ -329,7 +330,13 @@ fn who_reads_what_he_looks_up_gets_content_and_who_does_not_soon_gets_none() {
         let came = near.wants_content(ME);
         if came {
             let asked = near.ask();
-            near.told_content(ME, (asked, Version::default()), word, Bytes::from("text"));
+            near.told_content(
+                Tick(1),
+                ME,
+                (asked, Version::default()),
+                word,
+                Bytes::from("text"),
+            );
         }
         came
     };
@@ -499,4 +506,259 @@ fn a_way_is_remembered_when_nothing_of_it_is_kept_any_more() {
     assert_eq!(near.way(Tick(2), ME, directory()), [step(1)]);
     near.session_ended(ME);
     assert_eq!(near.way(Tick(2), ME, directory()), []);
+}
+
+/// On its way about the names of a directory that the session makes.
+enum Slip {
+    /// With its number among the operations, and whether all names are to come.
+    Ask(Asked, Tick, u64, bool),
+    Told(Asked, u64, Option<Vec<NameHash>>, Said),
+    Revoke(u64),
+    Revoked(u64),
+}
+
+/// When an owner's answer was given: as of which change, and until when it may be kept.
+type Said = (u64, Tick);
+
+fn named(op: Op, as_name: &[u8]) -> Op {
+    let Op::Make {
+        parent,
+        node,
+        mode,
+        umask,
+        cred,
+        open_existing,
+        ..
+    } = op
+    else {
+        unreachable!("only `Make` is given");
+    };
+    Op::Make {
+        parent,
+        name: as_name.to_vec(),
+        node,
+        mode,
+        umask,
+        cred,
+        open_existing,
+    }
+}
+
+/// The operation that makes the directory, in one that is not looked at.
+fn make_directory() -> Op {
+    Op::Make {
+        parent: InodeId::new(ContainerId(2), InodeIndex(1)),
+        name: b"d".to_vec(),
+        node: crate::op::NewNode::Directory,
+        mode: 0o755,
+        umask: 0,
+        cred: crate::op::Credential::default(),
+        open_existing: false,
+    }
+}
+
+/// A session, an owner, and what is on its way between them.
+struct Scene {
+    rng: Rng,
+    near: Near,
+    owner: Owner,
+    there: BTreeSet<Vec<u8>>,
+    exists: bool,
+    now: Tick,
+    ops: Vec<Op>,
+    slips: Vec<Slip>,
+    /// Operations whose answers nobody hears.
+    lost: BTreeSet<u64>,
+    /// Names came with an answer.
+    brought: u64,
+}
+
+impl Scene {
+    fn a_name(&mut self) -> Vec<u8> {
+        vec![b'a' + self.rng.below(8) as u8]
+    }
+
+    fn ask(&mut self, op: Op) {
+        self.near.asks_names(ME, &op);
+        let wants = self.near.wants_names(self.now, ME, &op);
+        let asked = self.near.ask();
+        self.slips
+            .push(Slip::Ask(asked, self.now, self.ops.len() as u64, wants));
+        self.ops.push(op);
+    }
+
+    fn others_make(&mut self) {
+        self.owner.others_change();
+        let name = self.a_name();
+        self.there.insert(name);
+    }
+
+    /// Something arrives.
+    fn go_on(&mut self) {
+        let at = self.rng.below(self.slips.len() as u64) as usize;
+        match self.slips.swap_remove(at) {
+            Slip::Ask(asked, sent, number, wants) => {
+                if self.rng.chance(1, 20) {
+                    // Nobody waits for it any more, and it is done all the same.
+                    self.lost.insert(number);
+                    self.near.unknown(ME, &self.ops[number as usize]);
+                    return self.slips.push(Slip::Ask(asked, sent, number, wants));
+                }
+                let mut names = None;
+                if let Op::Make { node, name, .. } = &self.ops[number as usize] {
+                    match node {
+                        NewNode::Directory => self.exists = true,
+                        _ => _ = self.there.insert(name.clone()),
+                    }
+                    self.owner.changes += 1;
+                    let all = self.there.iter().map(|name| crate::dentry::bucket(name));
+                    names = wants.then(|| all.collect());
+                }
+                let until = self.owner.lend(self.now, sent);
+                let said = (self.owner.changes, until);
+                self.slips.push(Slip::Told(asked, number, names, said));
+            }
+            Slip::Told(asked, number, names, (changes, until)) => {
+                let op = &self.ops[number as usize];
+                if self.lost.contains(&number) {
+                    return;
+                }
+                let attr = attr(changes);
+                let reply = match op {
+                    Op::Make {
+                        node: NewNode::Directory,
+                        ..
+                    } => Reply::Created {
+                        attr,
+                        existed: false,
+                    },
+                    Op::GetAttr { .. } => Reply::Attr(attr),
+                    // What is made there is of no interest here.
+                    _ => Reply::Done,
+                };
+                let (when, words) = ((asked, as_of(changes)), [Word { attr, until }]);
+                self.near.told(self.now, ME, op, &reply, when, &words);
+                if let Some(names) = names {
+                    self.near.told_names(ME, when.1, directory(), &names);
+                    self.brought += 1;
+                }
+                self.near.asked_names(ME, op);
+            }
+            Slip::Revoke(recall) => {
+                let touched = Touched::Name {
+                    dir: directory(),
+                    name: self.a_name(),
+                };
+                self.near.revoked(ME, &[touched]);
+                self.slips.push(Slip::Revoked(recall));
+            }
+            Slip::Revoked(recall) if self.owner.recall == Some(recall) => self.others_make(),
+            Slip::Revoked(_) => {}
+        }
+    }
+}
+
+/// Names that a session makes in a directory of its own, from before it is told of that on, and names that another one makes
+/// there, in any order on their way: no host says of a name that it is not there while it is. How often it said so, and
+/// how often it was told all names.
+fn run_with_names(seed: u64) -> (u64, u64) {
+    let mut scene = Scene {
+        rng: Rng::new(seed),
+        near: Near::default(),
+        owner: Owner::default(),
+        there: BTreeSet::new(),
+        exists: false,
+        now: Tick(1),
+        ops: Vec::new(),
+        slips: Vec::new(),
+        lost: BTreeSet::new(),
+        brought: 0,
+    };
+    scene.ask(make_directory());
+    // Where the session is at it alone for long stretches, and where it pauses.
+    let (others, pause) = (scene.rng.below(10), scene.rng.below(400) + 1);
+    let mut said = 0;
+    for _ in 0..400 {
+        scene.now = scene.now + Span(scene.rng.below(pause));
+        let name = scene.a_name();
+        if let Some(left) = scene.near.absent(scene.now, ME, directory(), &name) {
+            assert!(
+                scene.exists && !scene.there.contains(&name),
+                "{seed}: {name:?} is there"
+            );
+            assert!(left <= TERM);
+            said += 1;
+        }
+        let stands = scene.owner.lease.is_some_and(|until| until > scene.now);
+        match scene.rng.below(20) {
+            0..=5 if scene.exists => {
+                let name = scene.a_name();
+                scene.ask(named(make(), &name));
+            }
+            6 if scene.exists => scene.ask(Op::GetAttr { inode: directory() }),
+            7 if scene.exists && scene.rng.below(10) < others => {
+                if !stands {
+                    scene.others_make();
+                } else if scene.owner.recall.is_none() {
+                    let recall = scene.owner.take_back();
+                    scene.slips.push(Slip::Revoke(recall));
+                }
+            }
+            8 => {
+                // Names are removed, by whomever: that is not told.
+                let name = scene.a_name();
+                scene.there.remove(&name);
+            }
+            _ if scene.slips.is_empty() => {}
+            _ => scene.go_on(),
+        }
+    }
+    (said, scene.brought)
+}
+
+#[test]
+fn a_name_that_is_there_is_never_said_to_be_absent() {
+    let (mut said, mut brought) = (0, 0);
+    for seed in 0..6_000 {
+        let (of_run, brought_in_run) = run_with_names(seed);
+        said += of_run;
+        brought += brought_in_run;
+    }
+    assert!(said > 20_000, "said {said} times only");
+    assert!(brought > 6_000, "brought {brought} times only");
+}
+
+#[test]
+fn names_of_a_directory_count_by_the_thousand_and_no_further() {
+    let mut near = Near::default();
+    let asked = near.ask();
+    let word = Word {
+        attr: attr(1),
+        until: Tick(1_000),
+    };
+    let created = Reply::Created {
+        attr: attr(1),
+        existed: false,
+    };
+    let words = [word];
+    near.told(
+        Tick(1),
+        ME,
+        &make_directory(),
+        &created,
+        (asked, as_of(1)),
+        &words,
+    );
+    let absent = |near: &Near, name: &[u8]| near.absent(Tick(2), ME, directory(), name).is_some();
+    assert!(absent(&near, b"f"));
+    // What the owner refuses, it alone can say why.
+    for name in [&b""[..], b".", b"..", b"a/b", &[b'x'; 256]] {
+        assert!(!absent(&near, name), "{name:?}");
+    }
+    for at in 0..=NAMES_MAX {
+        assert!(absent(&near, b"f"), "forgotten at {at}");
+        near.asks_names(ME, &named(make(), format!("n{at}").as_bytes()));
+    }
+    assert!(!absent(&near, b"f"), "kept without a bound");
+    assert_eq!(near.names, 0);
 }

@@ -34,6 +34,8 @@ pub(crate) struct Request {
     pub(crate) op: OpId,
     pub(crate) answered_through: OpId,
     pub(crate) new_directory_in: Option<ContainerId>,
+    /// With how many names of a directory a change in it is answered, at most.
+    pub(crate) names_max: u32,
     pub(crate) operation: Op,
 }
 
@@ -521,9 +523,15 @@ impl Container {
             }
             false => Span::ZERO,
         };
+        let names = match request.names_max {
+            0 => None,
+            // As above.
+            most => perigee_meta::near::names_in(&mut view, inode, most as usize).unwrap_or(None),
+        };
         Some(DirectoryAfter {
             attr,
             ttl_us: ttl.as_micros(),
+            names,
         })
     }
 

@@ -340,6 +340,7 @@ impl Container {
             op: OpId::UNREPEATED,
             answered_through: OpId(0),
             new_directory_in: None,
+            names_max: 0,
             operation: match end {
                 SessionEnd::Over => Op::ReleaseSession {
                     container,

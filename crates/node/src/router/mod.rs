@@ -29,7 +29,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_client::fs::Done;
 use perigee_meta::stripe::Cuts;
-use perigee_meta::{Attr, NewNode, Op, Reply};
+use perigee_meta::{Attr, NewNode, Op, Reply, near};
 use perigee_net::begun::spawn_begun;
 use perigee_proto::message::file::{self, HeldChunk};
 use perigee_proto::message::session::Execute;
@@ -90,6 +90,7 @@ impl Router {
             op,
             answered_through,
             new_directory_in,
+            names_max: 0,
             operation,
         }
     }
@@ -148,8 +149,14 @@ impl Router {
             content_max: env
                 .sessions
                 .content_wanted(request.session, &request.operation),
+            names_max: env.sessions.names_wanted(
+                request.session,
+                &request.operation,
+                env.clock.now(),
+            ),
             operation: request.operation.clone(),
         };
+        env.sessions.asks_names(request.session, &request.operation);
         let there = |node| {
             let execute = &execute;
             async move {
@@ -157,9 +164,10 @@ impl Router {
                 let sent = env.clock.now();
                 let (answer, content) = env.ask(node, execute, Bytes::new(), CALL).await?;
                 let (session, op) = (execute.session, &execute.operation);
+                let now = env.clock.now();
                 env.sessions
-                    .told(session, op, (asked, sent), &answer, content);
-                let took = env.clock.now().since(sent);
+                    .told(session, op, (asked, sent, now), &answer, content);
+                let took = now.since(sent);
                 Ok((
                     answer.result,
                     Span(answer.ttl_us.saturating_sub(took.as_micros())),
@@ -193,6 +201,11 @@ impl Router {
                     }
                 }
                 Some(Ok((reply, left.as_duration())))
+            }
+            Op::Lookup { parent, name } => {
+                let now = self.env.clock.now();
+                let left = self.env.sessions.absent(session, *parent, name, now)?;
+                Some(Ok((Reply::Absent, left.as_duration())))
             }
             Op::GetXattr { inode, name } => {
                 let now = self.env.clock.now();
@@ -296,13 +309,27 @@ impl Router {
             }
             return self.route_with_way(request, done);
         };
+        let names_elsewhere = near::makes_names_elsewhere(&request.operation, container.id);
+        if names_elsewhere {
+            self.env.sessions.asks_names(session, &request.operation);
+        }
         let again = request.clone();
-        let (me, asked) = (self.me(), container.clone());
+        let (me, asked, env) = (self.me(), container.clone(), self.env.clone());
         container.execute(
             request,
             Box::new(move |result| match (asked.or_elsewhere(result), me) {
                 (Err(Failed::Elsewhere(_)), Some(me)) => me.route_later(again, done),
                 (result, me) => {
+                    if names_elsewhere {
+                        let (session, op) = (again.session, &again.operation);
+                        match &result {
+                            Ok(_) => env.sessions.asked_names(session, op),
+                            Err(failed) => {
+                                let errno = errno(failed.clone());
+                                env.sessions.refused_names(session, op, errno);
+                            }
+                        }
+                    }
                     if let Some(me) = &me
                         && again.session != me.env.sessions.own()
                     {

@@ -2,6 +2,7 @@
 
 use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
+use perigee_meta::near::NameHash;
 use perigee_meta::{Attr, Op, Reply, Touched, WaitId};
 use perigee_types::{ContainerId, Errno, InodeId, OpId, SessionId, Version};
 use serde::{Deserialize, Serialize};
@@ -21,12 +22,18 @@ pub struct Execute {
     /// A look-up that leads to a file of at most so many bytes brings them: a call with its `open` and `read`, which the
     /// program would send next. 0: of none.
     pub content_max: u32,
+    /// A change of a name in a directory with so many names at most brings all of them: a call with the look-ups of names that
+    /// are not there, which the program would have sent next. 0: none.
+    pub names_max: u32,
     /// What to do.
     pub operation: Op,
 }
 
 /// The most bytes that come beside a look-up.
 pub const CONTENT_MAX: u32 = 16 << 10;
+
+/// The most names that come beside a change.
+pub const NAMES_MAX: u32 = 512;
 
 /// The operation's outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,12 +52,14 @@ pub struct Executed {
 
 /// A directory after a change of a name in it: a call with its `getattr`, which the kernel of who made the change would send
 /// next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryAfter {
     /// Its attributes.
     pub attr: Attr,
     /// For how long they may be kept, microseconds; 0: not.
     pub ttl_us: u64,
+    /// All names that are in it, for as long, if they were asked for and are not too many.
+    pub names: Option<Vec<NameHash>>,
 }
 
 /// The session must forget what it keeps of these before the caller goes on. Harmless to repeat.

@@ -1,0 +1,142 @@
+//! Which names a directory may have, as far as a session knows all of them: those that were there when it was told, and those
+//! that it has asked for itself, as long as its lease has stood without a gap.
+
+use crate::dentry::{self, bucket, check_name};
+use crate::draft::Draft;
+use crate::error::Refusal;
+use crate::key::{self, Key};
+use crate::op::{Context, Op, RenameMode};
+use crate::record;
+use crate::view::View;
+use perigee_types::{ContainerId, InodeId, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The hash of a name. Names that share one are told apart by the owner alone.
+pub type NameHash = u64;
+
+/// Every name of a directory is among these.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Names(BTreeSet<NameHash>);
+
+impl Names {
+    pub(super) fn of(names: impl Iterator<Item = NameHash>) -> Self {
+        Self(names.collect())
+    }
+
+    /// A session asks for one. Says whether it is another one.
+    pub(super) fn add(&mut self, name: &[u8]) -> bool {
+        self.0.insert(bucket(name))
+    }
+
+    /// Whether the directory has no such name. Of one that no directory can have the owner says why.
+    pub(super) fn lack(&self, name: &[u8]) -> bool {
+        check_name(name).is_ok() && !self.0.contains(&bucket(name))
+    }
+
+    /// How many these are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Names that sessions have asked for, and of which no answer has come: how often each.
+#[derive(Debug, Default)]
+pub(super) struct Asking(BTreeMap<(SessionId, InodeId, NameHash), u32>);
+
+impl Asking {
+    pub(super) fn begin(&mut self, session: SessionId, op: &Op) {
+        for (directory, name) in made_by(op) {
+            let key = (session, directory, bucket(name));
+            *self.0.entry(key).or_default() += 1;
+        }
+    }
+
+    pub(super) fn end(&mut self, session: SessionId, op: &Op) {
+        for (directory, name) in made_by(op) {
+            let key = (session, directory, bucket(name));
+            if let Some(often) = self.0.get_mut(&key) {
+                *often -= 1;
+                if *often == 0 {
+                    self.0.remove(&key);
+                }
+            }
+        }
+    }
+
+    pub(super) fn of(
+        &self,
+        session: SessionId,
+        directory: InodeId,
+    ) -> impl Iterator<Item = NameHash> {
+        let all = (session, directory, 0)..=(session, directory, NameHash::MAX);
+        self.0.range(all).map(|((_, _, name), _)| *name)
+    }
+
+    pub(super) fn forget(&mut self, session: SessionId) {
+        self.0.retain(|(of, ..), _| *of != session);
+    }
+}
+
+/// The hashes of all names in a directory; nothing where it has more than `most`.
+///
+/// Errors: a state that cannot be read.
+pub fn names_in(
+    view: &mut dyn View,
+    directory: InodeId,
+    most: usize,
+) -> Result<Option<Vec<NameHash>>, Refusal> {
+    let context = Context::default();
+    let draft = &mut Draft::new(&context, view);
+    if draft.directory(directory)?.entries > most as u64 {
+        return Ok(None);
+    }
+    let container = directory.container();
+    let range = key::dentries(directory.index(), 0, dentry::COOKIE_END);
+    let mut names = Vec::new();
+    for (key, _) in draft.scan(container, &range, most + 1)? {
+        match Key::decode(&key) {
+            Some(Key::Dentry(_, cookie)) => names.push(dentry::bucket_of(cookie)),
+            _ => return Err(record::corrupt(container, &key, "not a dentry's key")),
+        }
+    }
+    Ok((names.len() <= most).then_some(names))
+}
+
+/// The names that an operation may make, and in which directories.
+pub(super) fn made_by(op: &Op) -> impl Iterator<Item = (InodeId, &[u8])> {
+    let (name, other) = match op {
+        Op::Make { parent, name, .. } | Op::Rehome { parent, name, .. } => {
+            (Some((*parent, name)), None)
+        }
+        Op::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            mode,
+            ..
+        } => {
+            let back = (*mode == RenameMode::Exchange).then_some((*parent, name));
+            (Some((*new_parent, new_name)), back)
+        }
+        Op::Link {
+            new_parent,
+            new_name,
+            ..
+        }
+        | Op::Undelete {
+            new_parent,
+            new_name,
+            ..
+        } => (Some((*new_parent, new_name)), None),
+        _ => (None, None),
+    };
+    let names = name.into_iter().chain(other);
+    names.map(|(directory, name)| (directory, name.as_slice()))
+}
+
+/// Whether an operation that begins in a container may make names in another one.
+#[must_use]
+pub fn makes_names_elsewhere(op: &Op, container: ContainerId) -> bool {
+    made_by(op).any(|(directory, _)| directory.container() != container)
+}
