@@ -360,11 +360,13 @@ impl Host {
             charge: Some(charge),
             id,
             priority,
+            counters: Arc::clone(&self.counters),
+            came: Instant::now(),
         };
         if frame.header.deadline_ms == 0 {
             return running.finish(Outcome::Fault(Fault::Late));
         }
-        let deadline = Instant::now() + Duration::from_millis(frame.header.deadline_ms.into());
+        let deadline = running.came + Duration::from_millis(frame.header.deadline_ms.into());
         let inside = self.shared.runs.enter();
         let peer = self.peer;
         tokio::spawn(async move {
@@ -398,6 +400,9 @@ struct Running {
     charge: Option<Charge>,
     id: u64,
     priority: perigee_proto::Priority,
+    counters: Arc<PeerCounters>,
+    /// When its frame was read.
+    came: Instant,
 }
 
 impl Running {
@@ -409,6 +414,7 @@ impl Running {
         let Some(charge) = self.charge.take() else {
             return;
         };
+        self.counters.on_served(self.came.elapsed());
         let limits = &self.shared.limits;
         let mut answer = outcome.frame(self.id, self.priority);
         if answer.body.len() > limits.body_max || answer.payload.len() > limits.payload_max {

@@ -108,7 +108,8 @@ impl Lane {
         call: Call,
         options: &CallOptions,
     ) -> Result<Answer, CallError> {
-        let deadline = options.deadline_from(Instant::now());
+        let asked = Instant::now();
+        let deadline = options.deadline_from(asked);
         let begun = self
             .calls
             .begin(call, deadline, options.priority, options.retry)?;
@@ -127,7 +128,9 @@ impl Lane {
             }
             answer.await
         };
-        match timeout_at(deadline.into(), waiting).await {
+        let outcome = timeout_at(deadline.into(), waiting).await;
+        self.counters.on_call(asked.elapsed());
+        match outcome {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(CallError::Closed),
             Err(_) => Err(self.late(given_up.give_up())),

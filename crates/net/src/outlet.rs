@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use crate::channel::{FrameWriter, Sent};
 use crate::connection::Leaving;
 use crate::error::Ended;
+use crate::frame::Kind;
 use crate::limits::{Limits, Merging};
-use crate::queue::{SendQueue, Taken};
+use crate::queue::{Outgoing, SendQueue, Taken};
 use crate::stats::PeerCounters;
 
 /// The open connection of a queue.
@@ -69,7 +70,8 @@ impl Open {
                     if batch.is_empty() {
                         continue;
                     }
-                    self.counters.on_write(batch.len(), waiting);
+                    self.counters
+                        .on_write(batch.len(), waiting, waited(&batch, now));
                     let acknowledged = self.leaving.watermark();
                     self.writer
                         .send(&batch, acknowledged, limits.idle_timeout)
@@ -87,6 +89,13 @@ impl Open {
             }
         }
     }
+}
+
+/// How long calls and answers have waited that leave now, all together.
+fn waited(batch: &[Outgoing], now: Instant) -> Duration {
+    let counts = |frame: &&Outgoing| matches!(frame.kind, Kind::Call | Kind::Answer);
+    let batch = batch.iter().filter(counts);
+    batch.map(|frame| frame.waited(now)).sum()
 }
 
 impl Outlet {
@@ -126,7 +135,8 @@ impl Outlet {
         if batch.is_empty() {
             return Left::Yes;
         }
-        open.counters.on_write(batch.len(), waiting);
+        open.counters
+            .on_write(batch.len(), waiting, waited(&batch, now));
         let acknowledged = open.leaving.watermark();
         match open.writer.send_now(&batch, acknowledged) {
             Ok(Sent::All) => Left::Yes,

@@ -41,6 +41,8 @@ pub(crate) struct Outgoing {
     content_checksum: u32,
     /// What it holds of the peer's budget until it is sent.
     pub(crate) charge: Option<Charge>,
+    /// When it was queued first.
+    queued: Option<Instant>,
 }
 
 impl Outgoing {
@@ -56,6 +58,7 @@ impl Outgoing {
             payload: Bytes::new(),
             content_checksum: 0,
             charge: None,
+            queued: None,
         }
     }
 
@@ -72,8 +75,16 @@ impl Outgoing {
             body: self.body.clone(),
             payload: self.payload.clone(),
             charge: None,
+            queued: None,
             ..*self
         }
+    }
+
+    /// How long it has waited.
+    pub(crate) fn waited(&self, now: Instant) -> Duration {
+        self.queued.map_or(Duration::ZERO, |queued| {
+            now.saturating_duration_since(queued)
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -349,11 +360,13 @@ impl Inner {
         }
     }
 
-    fn push(&mut self, frame: Outgoing) {
+    fn push(&mut self, mut frame: Outgoing) {
         let class = rank(frame.priority);
         self.bytes[class] += frame.len();
         self.frames += 1;
-        self.since.get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        self.since.get_or_insert(now);
+        frame.queued.get_or_insert(now);
         self.classes[class].push_back(frame);
     }
 

@@ -34,6 +34,16 @@ pub struct PeerStats {
     /// How many frames waited when a write began: class `i` counts lengths from `2^i` to below `2^(i+1)`, the last one all
     /// above.
     pub queue_lengths: [u64; QUEUE_CLASSES],
+    /// How long the calls and answers sent have waited in the queue, all together.
+    pub waited: Duration,
+    /// Calls of this process that have ended, with an answer or without.
+    pub calls: u64,
+    /// How long they took, all together.
+    pub calls_took: Duration,
+    /// Calls of the peer that were run here.
+    pub served: u64,
+    /// How long that took, all together, from the frame to the answer.
+    pub serving_took: Duration,
     /// Bytes that wait to be sent now.
     pub queue_bytes: usize,
     /// Casts that were not sent.
@@ -67,6 +77,12 @@ pub(crate) struct PeerCounters {
     pub(crate) writes: AtomicU64,
     pub(crate) frames_merged: AtomicU64,
     queue_lengths: [AtomicU64; QUEUE_CLASSES],
+    /// In nanoseconds, as those below.
+    waited: AtomicU64,
+    calls: AtomicU64,
+    calls_took: AtomicU64,
+    served: AtomicU64,
+    serving_took: AtomicU64,
     pub(crate) casts_dropped: AtomicU64,
     pub(crate) connects: AtomicU64,
     pub(crate) connects_failed: AtomicU64,
@@ -74,8 +90,9 @@ pub(crate) struct PeerCounters {
 }
 
 impl PeerCounters {
-    /// A write of `frames` frames begins, out of `waiting` that waited.
-    pub(crate) fn on_write(&self, frames: usize, waiting: usize) {
+    /// A write of `frames` frames begins, out of `waiting` that waited; calls and answers among them for so long in all.
+    pub(crate) fn on_write(&self, frames: usize, waiting: usize, waited: Duration) {
+        add(&self.waited, waited);
         self.writes.fetch_add(1, Relaxed);
         self.frames_out.fetch_add(frames as u64, Relaxed);
         if frames > 1 {
@@ -83,6 +100,18 @@ impl PeerCounters {
         }
         let class = (waiting.max(1).ilog2() as usize).min(QUEUE_CLASSES - 1);
         self.queue_lengths[class].fetch_add(1, Relaxed);
+    }
+
+    /// A call of this process has ended.
+    pub(crate) fn on_call(&self, took: Duration) {
+        self.calls.fetch_add(1, Relaxed);
+        add(&self.calls_took, took);
+    }
+
+    /// A call of the peer has an answer.
+    pub(crate) fn on_served(&self, took: Duration) {
+        self.served.fetch_add(1, Relaxed);
+        add(&self.serving_took, took);
     }
 
     pub(crate) fn on_round_trip(&self, sample: Duration) {
@@ -107,6 +136,11 @@ impl PeerCounters {
             writes: self.writes.load(Relaxed),
             frames_merged: self.frames_merged.load(Relaxed),
             queue_lengths: std::array::from_fn(|class| self.queue_lengths[class].load(Relaxed)),
+            waited: Duration::from_nanos(self.waited.load(Relaxed)),
+            calls: self.calls.load(Relaxed),
+            calls_took: Duration::from_nanos(self.calls_took.load(Relaxed)),
+            served: self.served.load(Relaxed),
+            serving_took: Duration::from_nanos(self.serving_took.load(Relaxed)),
             queue_bytes: 0,
             casts_dropped: self.casts_dropped.load(Relaxed),
             connects: self.connects.load(Relaxed),
@@ -114,6 +148,11 @@ impl PeerCounters {
             calls_repeated: self.calls_repeated.load(Relaxed),
         }
     }
+}
+
+/// Adds nanoseconds: five hundred years of them fit.
+fn add(sum: &AtomicU64, took: Duration) {
+    sum.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(0), Relaxed);
 }
 
 /// The counters of a process.

@@ -6,6 +6,7 @@ use crate::node::Node;
 use perigee_cluster::Directory;
 use perigee_control::AdminError;
 use perigee_meta::{Op, Reply};
+use perigee_net::PeerName;
 use perigee_proto::admin::{
     AdminPath, ColumnPlace, ContainerStatus, ControlState, ControlStatus, CopyMoving, CopyStatus,
     Heat, Holder, HostHeat, MemberLag, NetStatus, NodeScrub, NodeState, NodeStatus, Placement,
@@ -266,7 +267,7 @@ impl Node {
     fn net(&self) -> NetStatus {
         let stats = self.env.network().stats();
         let mut net = NetStatus::default();
-        for peer in stats.peers.values() {
+        for (name, peer) in &stats.peers {
             net.connections += peer.connections as u64;
             net.messages_sent += peer.frames_out;
             net.messages_received += peer.frames_in;
@@ -276,6 +277,13 @@ impl Node {
             net.queue_lengths.resize(peer.queue_lengths.len(), 0);
             for (all, some) in net.queue_lengths.iter_mut().zip(peer.queue_lengths) {
                 *all += some;
+            }
+            if let PeerName::Node(_) = name {
+                net.waited_us += peer.waited.as_micros() as u64;
+                net.calls += peer.calls;
+                net.calls_took_us += peer.calls_took.as_micros() as u64;
+                net.served += peer.served;
+                net.serving_took_us += peer.serving_took.as_micros() as u64;
             }
             net.bytes_sent += peer.bytes_out;
             net.bytes_received += peer.bytes_in;

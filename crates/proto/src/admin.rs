@@ -518,6 +518,21 @@ pub struct NetStatus {
     /// How many waited whenever something left: class `i` counts from `2^i` to below `2^(i+1)`, the last one all above.
     #[serde(default)]
     pub queue_lengths: Vec<u64>,
+    /// How long what was sent to other nodes has waited for its turn before, all together, microseconds.
+    #[serde(default)]
+    pub waited_us: u64,
+    /// Calls to other nodes that have ended. Those to the control store are not counted: they wait for news.
+    #[serde(default)]
+    pub calls: u64,
+    /// How long they took, all together, microseconds.
+    #[serde(default)]
+    pub calls_took_us: u64,
+    /// Calls of other nodes that were run here.
+    #[serde(default)]
+    pub served: u64,
+    /// How long that took, all together, from the call's arrival to its answer, microseconds.
+    #[serde(default)]
+    pub serving_took_us: u64,
     /// Bytes sent.
     pub bytes_sent: u64,
     /// Calls and answers received.

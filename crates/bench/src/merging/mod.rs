@@ -133,6 +133,21 @@ pub struct Sample {
     pub cpu: Duration,
     /// What the client's node counted meanwhile.
     pub sent: Sent,
+    /// Where its time went.
+    pub parts: Parts,
+}
+
+/// Where the time of a file went, microseconds of one thread each.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Parts {
+    /// The program, and its host as long as no call of it is under way.
+    pub host: f64,
+    /// Calls and answers have waited for their turn.
+    pub queued: f64,
+    /// The server has worked on calls.
+    pub served: f64,
+    /// The rest of the calls' time: they were on the wire, or were encrypted, or nobody had a processor for them.
+    pub wire: f64,
 }
 
 /// What a node has sent.
@@ -146,6 +161,12 @@ pub struct Sent {
     pub merged: u64,
     /// How many waited whenever something left: class `i` from `2^i` to below `2^(i+1)`.
     pub queue: [u64; 12],
+    /// How long messages waited before, microseconds.
+    pub waited: u64,
+    /// How long its calls took, microseconds.
+    pub calls_took: u64,
+    /// How long calls of others took it, microseconds.
+    pub serving_took: u64,
 }
 
 impl Sent {
@@ -153,6 +174,9 @@ impl Sent {
         self.messages -= before.messages;
         self.writes -= before.writes;
         self.merged -= before.merged;
+        self.waited -= before.waited;
+        self.calls_took -= before.calls_took;
+        self.serving_took -= before.serving_took;
         for (now, before) in self.queue.iter_mut().zip(before.queue) {
             *now -= before;
         }
@@ -281,7 +305,7 @@ impl Field {
             daemons: self.cluster.pids(),
         };
         target.settle();
-        let before = self.sent()?;
+        let before = [self.sent(CLIENT)?, self.sent(SERVER)?];
         let meter = target.meter();
         if job.reads() {
             by_threads(files, threads, |number| {
@@ -293,7 +317,8 @@ impl Field {
             })?;
         }
         let figure = meter.stop().rate(files as f64, files as u64);
-        let sent = self.sent()?.since(before);
+        let sent = self.sent(CLIENT)?.since(before[0]);
+        let served = self.sent(SERVER)?.since(before[1]);
         let mut there = 0;
         for thread in 0..threads {
             let listed = fs::read_dir(place(&near, thread, threads));
@@ -305,12 +330,13 @@ impl Field {
             rate: figure.value,
             cpu: figure.cpu,
             sent,
+            parts: parts(figure.value / threads as f64, files, (sent, served)),
         })
     }
 
-    /// What the client's node has sent.
-    fn sent(&mut self) -> Checked<Sent> {
-        let net = self.cluster.net_of(CLIENT)?;
+    /// What a node has sent.
+    fn sent(&mut self, node: u32) -> Checked<Sent> {
+        let net = self.cluster.net_of(node)?;
         let wrong = || CheckError::violated(format!("`status --json` says of the network: {net}"));
         let number = |key: &str| net[key].as_u64().ok_or_else(wrong);
         let mut queue = [0; 12];
@@ -323,7 +349,24 @@ impl Field {
             writes: number("frames_sent")?,
             merged: number("messages_merged")?,
             queue,
+            waited: number("waited_us")?,
+            calls_took: number("calls_took_us")?,
+            serving_took: number("serving_took_us")?,
         })
+    }
+}
+
+/// `rate`: files a second of one thread.
+fn parts(rate: f64, files: usize, (client, server): (Sent, Sent)) -> Parts {
+    let of_file = |us: u64| us as f64 / files as f64;
+    let calls = of_file(client.calls_took);
+    let queued = of_file(client.waited + server.waited);
+    let served = of_file(server.serving_took);
+    Parts {
+        host: 1e6 / rate - calls,
+        queued,
+        served,
+        wire: calls - queued - served,
     }
 }
 

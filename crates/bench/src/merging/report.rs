@@ -1,6 +1,6 @@
 //! The table for people, and one file of results for each row.
 
-use super::{Job, Outcome, Sample, Settings};
+use super::{Job, Outcome, Parts, Sample, Settings};
 use crate::BenchError;
 use crate::report::{failed, machine, number, round, write_file};
 use crate::round::middle;
@@ -27,6 +27,30 @@ struct Way {
     merged_share: f64,
     /// How often so many waited: 1, 2 to 3, 4 to 7 and so on.
     queue_lengths: Vec<u64>,
+    /// Where the time of a file went, as one thread sees it: medians.
+    us_per_file: Spent,
+}
+
+/// [`super::Parts`].
+#[derive(Debug, Clone, Serialize)]
+struct Spent {
+    host: f64,
+    queued: f64,
+    served: f64,
+    wire: f64,
+}
+
+fn spent(samples: &[Sample]) -> Spent {
+    let median = |of: fn(&Parts) -> f64| {
+        let all: Vec<f64> = samples.iter().map(|sample| of(&sample.parts)).collect();
+        round(middle(&all))
+    };
+    Spent {
+        host: median(|parts| parts.host),
+        queued: median(|parts| parts.queued),
+        served: median(|parts| parts.served),
+        wire: median(|parts| parts.wire),
+    }
 }
 
 fn ways(settings: &Settings, outcome: &Outcome, job: Job) -> Vec<Way> {
@@ -64,6 +88,7 @@ fn ways(settings: &Settings, outcome: &Outcome, job: Job) -> Vec<Way> {
             messages_per_write: round(messages / writes.max(1.0)),
             merged_share: round(all(|sample| sample.sent.merged) / messages.max(1.0)),
             queue_lengths: queue,
+            us_per_file: spent(samples),
         }
     };
     of_job.iter().map(way).collect()
@@ -73,15 +98,26 @@ fn ways(settings: &Settings, outcome: &Outcome, job: Job) -> Vec<Way> {
 #[must_use]
 pub fn table(settings: &Settings, outcome: &Outcome) -> String {
     let mut text = format!(
-        "{:34} {:>9} {:>8} {:>6} {:>8} {:>9} {:>9} {:>7}\n",
-        "", "merging", "files/s", "/off", "CPU us", "msg/file", "msg/write", "merged"
+        "{:31} {:>8} {:>7} {:>5} {:>7} {:>8} {:>9} {:>6} {:>7} {:>7} {:>7} {:>7}\n",
+        "",
+        "merging",
+        "files/s",
+        "/off",
+        "CPU us",
+        "msg/file",
+        "msg/write",
+        "merged",
+        "host us",
+        "queue",
+        "server",
+        "wire"
     );
     for job in Job::ALL {
         for way in ways(settings, outcome, job) {
             // Writing to a string cannot fail.
             _ = writeln!(
                 text,
-                "{:34} {:>9} {:>8} {:>6.2} {:>8} {:>9.2} {:>9.2} {:>6.1}%",
+                "{:31} {:>8} {:>7} {:>5.2} {:>7} {:>8.2} {:>9.2} {:>5.0}% {:>7} {:>7} {:>7} {:>7}",
                 job.title(),
                 way.merging,
                 number(way.files_per_second),
@@ -89,13 +125,18 @@ pub fn table(settings: &Settings, outcome: &Outcome) -> String {
                 number(way.cpu_us_per_file),
                 way.messages_per_file,
                 way.messages_per_write,
-                way.merged_share * 100.0
+                way.merged_share * 100.0,
+                number(way.us_per_file.host),
+                number(way.us_per_file.queued),
+                number(way.us_per_file.served),
+                number(way.us_per_file.wire)
             );
         }
     }
     _ = writeln!(
         text,
         "/off: the median of each round's ratio to nothing merged; messages and writes are those of the client's node.\n\
+         host to wire: the parts of a file's time, as one thread sees it. The server's is also that for a second one.\n\
          Packets were late by {}.",
         outcome.late
     );

@@ -75,6 +75,15 @@ async fn a_watermark_that_is_not_reached_delays_and_adaptive_merging_does_not() 
             first.ask(&second, call(ECHO, "")).await.unwrap();
         }
         took.push(began.elapsed());
+        // Of the time of a call, so much are the queues at both ends and the service; the rest is on its way.
+        let [here, there] = [(&first, n(2)), (&second, n(1))].map(|(node, peer)| {
+            let stats = node.net.stats();
+            stats.peers[&peer].clone()
+        });
+        assert_eq!((here.calls, there.served), (11, 11));
+        assert!(here.calls_took > here.waited + there.waited + there.serving_took);
+        let waits = here.waited.min(there.waited) > Duration::from_millis(190);
+        assert_eq!(waits, merging != Merging::Adaptive, "{here:?} {there:?}");
     }
     // call and answer wait for company that does not come: twice 20 ms, ten times
     assert!(took[1] > Duration::from_millis(390), "{took:?}");
