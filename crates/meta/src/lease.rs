@@ -49,24 +49,36 @@ impl Grant {
     }
 }
 
-/// A session that must forget before a change is acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A session that must forget before a change is acknowledged, or another node orders changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Whose leases.
     pub session: SessionId,
+    /// On what: its word is about these, and about no lease that it is given on anything else meanwhile. None where it may
+    /// hold pages alone.
+    pub inodes: Vec<InodeId>,
     /// When the last of them has ended by itself, on the owner's clock.
     pub until: Tick,
 }
 
-/// What a session may keep, all of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
-    /// Whose leases.
-    pub session: SessionId,
-    /// On what.
-    pub inodes: Vec<InodeId>,
-    /// When the last of them has ended by itself, on the owner's clock.
-    pub until: Tick,
+/// Holders, as they are found one inode after the other.
+#[derive(Default)]
+struct Recalled(BTreeMap<SessionId, Holder>);
+
+impl Recalled {
+    fn of(&mut self, session: SessionId, until: Tick) -> &mut Holder {
+        let holder = self.0.entry(session).or_insert_with(|| Holder {
+            session,
+            inodes: Vec::new(),
+            until,
+        });
+        holder.until = holder.until.max(until);
+        holder
+    }
+
+    fn into_holders(self) -> Vec<Holder> {
+        self.0.into_values().collect()
+    }
 }
 
 /// The inode whose lease covers what was touched.
@@ -126,25 +138,17 @@ impl Leases {
         self.closed
     }
 
-    /// Whose leases must end before another node orders changes: each is to be told, and then [`Self::revoked`] for every
-    /// inode.
-    pub fn recall_all(&mut self, now: Tick) -> Vec<Kept> {
-        let mut all: BTreeMap<SessionId, (Vec<InodeId>, Tick)> = BTreeMap::new();
+    /// Whose leases must end before another node orders changes: each is to be told, and then [`Self::revoked`].
+    pub fn recall_all(&mut self, now: Tick) -> Vec<Holder> {
+        let mut all = Recalled::default();
         for (inode, grants) in &mut self.grants {
             let stands = |grant: &&mut Grant| grant.until > now && !grant.forgotten;
             for grant in grants.iter_mut().filter(stands) {
                 grant.recalls += 1;
-                let (inodes, until) = all.entry(grant.session).or_default();
-                inodes.push(*inode);
-                *until = grant.until.max(*until);
+                all.of(grant.session, grant.until).inodes.push(*inode);
             }
         }
-        let kept = |(session, (inodes, until))| Kept {
-            session,
-            inodes,
-            until,
-        };
-        all.into_iter().map(kept).collect()
+        all.into_holders()
     }
 
     /// Whether nobody keeps anything under a lease, no change of content is under way, and none is known to hold pages.
@@ -243,55 +247,46 @@ impl Leases {
         granted.any(|grant| grant.is_in_the_way(now, session))
     }
 
-    /// Whose leases must end before a change of `session` is ordered: each is to be told, and then [`Self::revoked`] for
-    /// every inode that is touched. Whoever sees a change then can rely on it that nobody is shown what was before.
+    /// Whose leases must end before a change of `session` is ordered: each is to be told, and then [`Self::revoked`]. Whoever
+    /// sees a change then can rely on it that nobody is shown what was before.
     ///
     /// Who may hold pages without a lease is not among them: see [`Self::in_the_way`].
     pub fn recall(&mut self, now: Tick, session: SessionId, touched: &[Touched]) -> Vec<Holder> {
-        let mut all = BTreeMap::new();
-        self.recall_leases(now, session, touched, &mut all);
-        holders(all)
+        self.recall_leases(now, session, touched).into_holders()
     }
 
-    fn recall_leases(
-        &mut self,
-        now: Tick,
-        session: SessionId,
-        touched: &[Touched],
-        all: &mut BTreeMap<SessionId, Tick>,
-    ) {
+    fn recall_leases(&mut self, now: Tick, session: SessionId, touched: &[Touched]) -> Recalled {
+        let mut all = Recalled::default();
         let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
         for inode in inodes {
             let grants = self.grants.get_mut(&inode).into_iter().flatten();
             for grant in grants.filter(|grant| grant.is_in_the_way(now, session)) {
                 grant.recalls += 1;
-                let until = all.entry(grant.session).or_insert(grant.until);
-                *until = grant.until.max(*until);
+                all.of(grant.session, grant.until).inodes.push(inode);
             }
         }
+        all
     }
 
     /// Whose leases must end before a change of `session` is acknowledged, and who may hold pages of what it changes: each
-    /// is to be told, and then [`Self::revoked`] for every inode that was touched. What mounts of the owner's own host hold
-    /// without a lease is not known here.
+    /// is to be told, and then [`Self::revoked`]. What mounts of the owner's own host hold without a lease is not known here.
     pub fn in_the_way(
         &mut self,
         now: Tick,
         session: SessionId,
         touched: &[Touched],
     ) -> Vec<Holder> {
-        let mut all: BTreeMap<SessionId, Tick> = BTreeMap::new();
-        self.recall_leases(now, session, touched, &mut all);
+        let mut all = self.recall_leases(now, session, touched);
         for change in touched {
             if let Touched::Data(inode) = change {
                 let readers = self.take_readers(*inode, session).into_iter();
                 for reader in readers.filter(|reader| reader.node() != self.me) {
-                    let until = all.entry(reader).or_default();
-                    *until = (*until).max(now + READER_WAIT);
+                    all.of(reader, now + READER_WAIT);
+                    self.contended.insert(*inode, now + CONTENTION);
                 }
             }
         }
-        holders(all)
+        all.into_holders()
     }
 
     /// Lets `session` keep `inode` until `limit`, and says for how long; zero while the inode is
@@ -389,20 +384,22 @@ impl Leases {
         others
     }
 
-    /// `session` has forgotten `inode`, because another one changed it: the word about one change of [`Self::in_the_way`].
-    pub fn revoked(&mut self, now: Tick, inode: InodeId, session: SessionId) {
-        if let Some(grants) = self.grants.get_mut(&inode) {
-            grants.retain_mut(|grant| {
-                let recalled = grant.session == session && grant.recalls > 0;
-                grant.recalls -= u32::from(recalled);
-                grant.forgotten |= recalled;
-                !(recalled && grant.recalls == 0)
-            });
-            if grants.is_empty() {
-                self.grants.remove(&inode);
+    /// A session has forgotten what it was to forget, or its leases have ended: the word about one recall.
+    pub fn revoked(&mut self, now: Tick, holder: &Holder) {
+        for inode in &holder.inodes {
+            if let Some(grants) = self.grants.get_mut(inode) {
+                grants.retain_mut(|grant| {
+                    let recalled = grant.session == holder.session && grant.recalls > 0;
+                    grant.recalls -= u32::from(recalled);
+                    grant.forgotten |= recalled;
+                    !(recalled && grant.recalls == 0)
+                });
+                if grants.is_empty() {
+                    self.grants.remove(inode);
+                }
             }
+            self.contended.insert(*inode, now + CONTENTION);
         }
-        self.contended.insert(inode, now + CONTENTION);
     }
 
     /// The inodes that sessions of `node` may keep.
@@ -440,11 +437,6 @@ impl Leases {
     }
 }
 
-fn holders(all: BTreeMap<SessionId, Tick>) -> Vec<Holder> {
-    let holder = |(session, until)| Holder { session, until };
-    all.into_iter().map(holder).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -452,6 +444,15 @@ mod tests {
 
     fn inode() -> InodeId {
         InodeId::new(ContainerId(2), InodeIndex(9))
+    }
+
+    /// The word of a session about one inode.
+    fn of(inode: InodeId, node: u32) -> Holder {
+        Holder {
+            session: session(node),
+            inodes: vec![inode],
+            until: Tick(u64::MAX),
+        }
     }
 
     fn session(node: u32) -> SessionId {
@@ -480,15 +481,15 @@ mod tests {
         leases.close();
         assert_eq!(leases.grant(Tick(0), other, session(3), limit), Span::ZERO);
         let kept = leases.recall_all(Tick(200));
-        let of_two = Kept {
+        let of_two = Holder {
             session: session(2),
             inodes: vec![inode(), other],
             until: limit,
         };
         assert_eq!(kept, [of_two], "the lease of 1 is over");
-        leases.revoked(Tick(200), inode(), session(2));
+        leases.revoked(Tick(200), &of(inode(), 2));
         assert!(!leases.is_free(Tick(200)));
-        leases.revoked(Tick(200), other, session(2));
+        leases.revoked(Tick(200), &of(other, 2));
         assert!(leases.is_free(Tick(200)));
         leases.changing(other, session(1));
         assert!(!leases.is_free(Tick(200)), "a write is under way");
@@ -556,14 +557,14 @@ mod tests {
         leases.grant(Tick(0), inode(), session(2), far);
         in_the_way(&mut leases, 1, session(3));
         in_the_way(&mut leases, 2, session(3));
-        leases.revoked(Tick(3), inode(), session(2));
+        leases.revoked(Tick(3), &of(inode(), 2));
         let later = Tick(3) + CONTENTION;
         let told = leases.grant(later, inode(), session(2), far);
         assert_eq!(told, Span::ZERO);
-        leases.revoked(later, inode(), session(2));
+        leases.revoked(later, &of(inode(), 2));
         let later = later + CONTENTION;
         assert_ne!(leases.grant(later, inode(), session(2), far), Span::ZERO);
-        leases.revoked(later, inode(), session(2));
+        leases.revoked(later, &of(inode(), 2));
         let held = in_the_way(&mut leases, later.0, session(3));
         assert_eq!(held, [session(2)], "nobody waited for that word");
     }
@@ -579,7 +580,7 @@ mod tests {
         assert_eq!(leases.recall(Tick(1), session(3), &touched).len(), 1);
         let told = leases.grant(Tick(2), inode(), session(4), far);
         assert_eq!(told, Span::ZERO);
-        leases.revoked(Tick(3), inode(), session(2));
+        leases.revoked(Tick(3), &of(inode(), 2));
         assert!(!leases.is_kept(Tick(3), session(3), &touched));
     }
 
@@ -591,7 +592,7 @@ mod tests {
         let touched = [Touched::Listing(inode())];
         leases.recall(Tick(1), session(3), &touched);
         leases.recall(Tick(1), session(4), &touched);
-        leases.revoked(Tick(2), inode(), session(2));
+        leases.revoked(Tick(2), &of(inode(), 2));
         assert!(!leases.is_kept(Tick(2), session(3), &touched));
         assert!(!leases.is_kept(Tick(2), session(4), &touched));
         assert_eq!(leases.recall(Tick(2), session(5), &touched), []);
@@ -643,12 +644,33 @@ mod tests {
     }
 
     #[test]
+    fn the_word_about_one_inode_is_none_about_a_lease_on_another_that_came_meanwhile() {
+        let mut leases = leases();
+        let other = InodeId::new(ContainerId(2), InodeIndex(10));
+        let far = Tick(u64::MAX);
+        leases.grant(Tick(0), inode(), session(2), far);
+        let both = [Touched::Attr(inode()), Touched::Listing(other)];
+        let first = leases.recall(Tick(1), session(3), &both);
+        assert_eq!(first, [of(inode(), 2)]);
+        // It has forgotten both, and looks into the other one again before its word is here.
+        assert_ne!(leases.grant(Tick(2), other, session(2), far), Span::ZERO);
+        let touched = [Touched::Listing(other)];
+        assert_eq!(leases.recall(Tick(3), session(4), &touched), [of(other, 2)]);
+        leases.revoked(Tick(4), &first[0]);
+        assert!(!leases.is_kept(Tick(4), session(3), &both[..1]));
+        assert!(
+            leases.is_kept(Tick(4), session(3), &both),
+            "it is not asked twice"
+        );
+    }
+
+    #[test]
     fn a_contended_inode_is_not_leased_for_a_while() {
         let mut leases = leases();
         let far = Tick(u64::MAX);
         leases.grant(Tick(0), inode(), session(2), far);
         in_the_way(&mut leases, 10, session(3));
-        leases.revoked(Tick(10), inode(), session(2));
+        leases.revoked(Tick(10), &of(inode(), 2));
         assert_eq!(leases.grant(Tick(11), inode(), session(4), far), Span::ZERO);
         let later = Tick(10) + CONTENTION;
         assert_ne!(leases.grant(later, inode(), session(4), far), Span::ZERO);

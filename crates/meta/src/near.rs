@@ -11,11 +11,12 @@
 //! keeps of them has ended. So a host remembers which directory was gone on to from each ([`way`]), and asks for both at once.
 //!
 //! Before a program makes a file its kernel asks whether the name is there. Of a directory that a session has made, or in which
-//! it makes several and few others are, its host knows every name that may be there (`names`), and says itself that there is none.
+//! it makes several and few others are, its host knows every name that may be there ([`names`]), and says itself that there is none.
 //!
 //! Invariant: what [`Near::attr`] gives was so at the owner at some moment after the last of the session's own changes that
 //! the session was told of, and is so until another session's change is ordered (see [`crate::lease`]). Answers come in any
 //! order: of two the one of the later state counts, and one that was asked for before something was taken back never does.
+//! What [`Near::absent`] says is not there is not there at the owner at that moment.
 
 use crate::attr::{Attr, Kind};
 use crate::op::{NewNode, Op, RenameMode, Reply, Touched};
@@ -24,11 +25,10 @@ use bytes::Bytes;
 use perigee_types::{ByteRange, ContainerId, InodeId, SessionId, Span, Tick, Version};
 use std::collections::BTreeMap;
 
-mod names;
+pub mod names;
 mod way;
 
-use names::{Asking, Names};
-pub use names::{NameHash, makes_names_elsewhere, names_in};
+use names::{Asking, NameHash, Names};
 pub use way::Step;
 use way::Ways;
 
@@ -36,7 +36,7 @@ use way::Ways;
 const KNOWN_MAX: usize = 65_536;
 /// Bytes of content that a host keeps; with more it forgets all content.
 const CONTENT_BYTES_MAX: usize = 32 << 20;
-/// Names that a host knows of; of a directory with one more it forgets them.
+/// Names that a host knows of; with one more it forgets all of them.
 const NAMES_MAX: usize = 1 << 20;
 /// What a small read of a session is worth: so many look-ups with content, of which one is for its own file.
 const CREDIT: u32 = 2;
@@ -157,7 +157,7 @@ impl Near {
         for word in directories {
             self.note(now, session, (asked, as_of), *word, Beside::Nothing);
             if made == Some(word.attr.inode) {
-                self.told_names(session, as_of, word.attr.inode, &[]);
+                self.told_names(now, session, as_of, word.attr.inode, &[]);
             }
         }
         if let Op::Make { parent, .. } = op {
@@ -313,15 +313,13 @@ impl Near {
                 && names.add(name)
             {
                 self.names += 1;
-                if self.names > NAMES_MAX {
-                    self.drop_beside(session, directory);
-                }
             }
         }
+        self.bound_names();
     }
 
-    /// It has been answered, whatever was said. Never called where nobody knows what became of it: it may be done later.
-    pub fn asked_names(&mut self, session: SessionId, op: &Op) {
+    /// What became of it is known. Never called where nobody can say that: it may be done later.
+    pub fn names_settled(&mut self, session: SessionId, op: &Op) {
         self.asking.end(session, op);
     }
 
@@ -341,6 +339,7 @@ impl Near {
     /// With an answer that [`Self::told`] knows came all names of a directory, as of the same state.
     pub fn told_names(
         &mut self,
+        now: Tick,
         session: SessionId,
         as_of: Version,
         directory: InodeId,
@@ -349,8 +348,9 @@ impl Near {
         let Some(known) = self.known.get_mut(&(session, directory)) else {
             return;
         };
-        // What is kept is of that state: so nobody else has made a name since then.
-        let counts = known.as_of == as_of && known.word.is_some();
+        // What is kept is of that state, and may be: so nobody else has made a name since then.
+        let stands = known.word.is_some_and(|word| word.until > now);
+        let counts = known.as_of == as_of && stands;
         if !counts || !matches!(known.beside, Beside::Nothing) {
             return;
         }
@@ -359,6 +359,18 @@ impl Near {
         let names = Names::of(names.iter().copied().chain(asking));
         self.names += names.len();
         known.beside = Beside::Names(names);
+        self.bound_names();
+    }
+
+    fn bound_names(&mut self) {
+        if self.names > NAMES_MAX {
+            for known in self.known.values_mut() {
+                if let Beside::Names(_) = known.beside {
+                    known.beside = Beside::Nothing;
+                }
+            }
+            self.names = 0;
+        }
     }
 
     /// For how long a session may keep that a directory has no such name, where that is known.

@@ -7,11 +7,12 @@ use parking_lot::{Mutex, RwLock};
 use perigee_client::Session;
 use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
-use perigee_meta::near::{Asked, Near, Step, Word};
+use perigee_meta::near::names::makes_names;
+use perigee_meta::near::{Asked, Near, Step, Word, directory_of};
 use perigee_meta::{Attr, Kind, Op, Reply, Touched};
 use perigee_proto::message::file::CopyAt;
 use perigee_proto::message::session::{CONTENT_MAX, Executed, NAMES_MAX};
-use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, SessionId, Span, Tick};
+use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Span, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -137,8 +138,7 @@ impl Sessions {
     ) {
         let reply = match &answer.result {
             Ok(reply) => reply,
-            Err(errno) => {
-                self.refused_names(id, op, *errno);
+            Err(_) => {
                 return match op {
                     Op::Lookup { parent, name } => {
                         self.near.lock().leads_nowhere(id, *parent, name);
@@ -165,10 +165,11 @@ impl Sessions {
         near.told(now, id, op, reply, (asked, answer.as_of), &words);
         if let Some(after) = &answer.directory
             && let Some(names) = &after.names
+            && directory_of(op) == Some(after.attr.inode)
+            && names.len() <= NAMES_MAX as usize
         {
-            near.told_names(id, answer.as_of, after.attr.inode, names);
+            near.told_names(now, id, answer.as_of, after.attr.inode, names);
         }
-        near.asked_names(id, op);
         if let Op::Lookup { parent, name } = op
             && self.compounds
         {
@@ -197,19 +198,15 @@ impl Sessions {
 
     /// A session is about to ask another host for something that may make names.
     pub(crate) fn asks_names(&self, id: SessionId, op: &Op) {
-        self.near.lock().asks_names(id, op);
+        if self.compounds && makes_names(op) {
+            self.near.lock().asks_names(id, op);
+        }
     }
 
-    /// Such an operation has been done.
-    pub(crate) fn asked_names(&self, id: SessionId, op: &Op) {
-        self.near.lock().asked_names(id, op);
-    }
-
-    /// It has failed.
-    pub(crate) fn refused_names(&self, id: SessionId, op: &Op, errno: Errno) {
-        // With EIO it may be done later.
-        if errno != Errno::EIO {
-            self.asked_names(id, op);
+    /// What became of it is known.
+    pub(crate) fn names_settled(&self, id: SessionId, op: &Op) {
+        if self.compounds && makes_names(op) {
+            self.near.lock().names_settled(id, op);
         }
     }
 
@@ -227,9 +224,10 @@ impl Sessions {
         name: &[u8],
         now: Tick,
     ) -> Option<Span> {
-        let near = self.near.lock();
-        self.compounds
-            .then(|| near.absent(now, id, directory, name))?
+        match self.compounds {
+            true => self.near.lock().absent(now, id, directory, name),
+            false => None,
+        }
     }
 
     /// Where a name leads that a program looks up, if it was the last that was gone on to from its directory, as long as the

@@ -8,11 +8,17 @@ use crate::key::{self, Key};
 use crate::op::{Context, Op, RenameMode};
 use crate::record;
 use crate::view::View;
-use perigee_types::{ContainerId, InodeId, SessionId};
+use perigee_types::{InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The hash of a name. Names that share one are told apart by the owner alone.
 pub type NameHash = u64;
+
+/// The hash of this one.
+#[must_use]
+pub fn hash(name: &[u8]) -> NameHash {
+    bucket(name)
+}
 
 /// Every name of a directory is among these.
 #[derive(Debug, Clone, Default)]
@@ -25,12 +31,12 @@ impl Names {
 
     /// A session asks for one. Says whether it is another one.
     pub(super) fn add(&mut self, name: &[u8]) -> bool {
-        self.0.insert(bucket(name))
+        self.0.insert(hash(name))
     }
 
     /// Whether the directory has no such name. Of one that no directory can have the owner says why.
     pub(super) fn lack(&self, name: &[u8]) -> bool {
-        check_name(name).is_ok() && !self.0.contains(&bucket(name))
+        check_name(name).is_ok() && !self.0.contains(&hash(name))
     }
 
     /// How many these are.
@@ -46,14 +52,14 @@ pub(super) struct Asking(BTreeMap<(SessionId, InodeId, NameHash), u32>);
 impl Asking {
     pub(super) fn begin(&mut self, session: SessionId, op: &Op) {
         for (directory, name) in made_by(op) {
-            let key = (session, directory, bucket(name));
+            let key = (session, directory, hash(name));
             *self.0.entry(key).or_default() += 1;
         }
     }
 
     pub(super) fn end(&mut self, session: SessionId, op: &Op) {
         for (directory, name) in made_by(op) {
-            let key = (session, directory, bucket(name));
+            let key = (session, directory, hash(name));
             if let Some(often) = self.0.get_mut(&key) {
                 *often -= 1;
                 if *often == 0 {
@@ -87,7 +93,8 @@ pub fn names_in(
 ) -> Result<Option<Vec<NameHash>>, Refusal> {
     let context = Context::default();
     let draft = &mut Draft::new(&context, view);
-    if draft.directory(directory)?.entries > most as u64 {
+    let entries = draft.directory(directory)?.entries;
+    if entries > most as u64 {
         return Ok(None);
     }
     let container = directory.container();
@@ -99,11 +106,12 @@ pub fn names_in(
             _ => return Err(record::corrupt(container, &key, "not a dentry's key")),
         }
     }
-    Ok((names.len() <= most).then_some(names))
+    // What is damaged is not to be taken for all.
+    Ok((names.len() as u64 == entries).then_some(names))
 }
 
-/// The names that an operation may make, and in which directories.
-pub(super) fn made_by(op: &Op) -> impl Iterator<Item = (InodeId, &[u8])> {
+/// The names that an operation may make, and in which directories: no state has another name that had it not before.
+pub fn made_by(op: &Op) -> impl Iterator<Item = (InodeId, &[u8])> {
     let (name, other) = match op {
         Op::Make { parent, name, .. } | Op::Rehome { parent, name, .. } => {
             (Some((*parent, name)), None)
@@ -129,14 +137,49 @@ pub(super) fn made_by(op: &Op) -> impl Iterator<Item = (InodeId, &[u8])> {
             new_name,
             ..
         } => (Some((*new_parent, new_name)), None),
-        _ => (None, None),
+        Op::Lookup { .. }
+        | Op::GetAttr { .. }
+        | Op::SetAttr { .. }
+        | Op::ReadLink { .. }
+        | Op::Unlink { .. }
+        | Op::Rmdir { .. }
+        | Op::ReadDir { .. }
+        | Op::GetXattr { .. }
+        | Op::ListXattr { .. }
+        | Op::SetXattr { .. }
+        | Op::RemoveXattr { .. }
+        | Op::Wrote { .. }
+        | Op::Allocate { .. }
+        | Op::GetLock { .. }
+        | Op::SetLock { .. }
+        | Op::WithdrawLock { .. }
+        | Op::ReleaseLocks { .. }
+        | Op::ReleaseSession { .. }
+        | Op::Orphans { .. }
+        | Op::Reap { .. }
+        | Op::SetPolicy { .. }
+        | Op::GetPolicy { .. }
+        | Op::Snapshots
+        | Op::KeepSnapshot { .. }
+        | Op::ForgetSnapshot { .. }
+        | Op::Trash { .. }
+        | Op::Purge { .. }
+        | Op::ExpireSession { .. }
+        | Op::Columns { .. }
+        | Op::MakeColumns { .. }
+        | Op::Claim { .. }
+        | Op::CutColumn { .. }
+        | Op::PunchColumn { .. }
+        | Op::DropColumns { .. }
+        | Op::EndCut { .. }
+        | Op::EndCover { .. } => (None, None),
     };
     let names = name.into_iter().chain(other);
     names.map(|(directory, name)| (directory, name.as_slice()))
 }
 
-/// Whether an operation that begins in a container may make names in another one.
+/// Whether an operation may make names.
 #[must_use]
-pub fn makes_names_elsewhere(op: &Op, container: ContainerId) -> bool {
-    made_by(op).any(|(directory, _)| directory.container() != container)
+pub fn makes_names(op: &Op) -> bool {
+    made_by(op).next().is_some()
 }

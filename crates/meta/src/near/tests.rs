@@ -639,10 +639,11 @@ impl Scene {
                 let (when, words) = ((asked, as_of(changes)), [Word { attr, until }]);
                 self.near.told(self.now, ME, op, &reply, when, &words);
                 if let Some(names) = names {
-                    self.near.told_names(ME, when.1, directory(), &names);
+                    self.near
+                        .told_names(self.now, ME, when.1, directory(), &names);
                     self.brought += 1;
                 }
-                self.near.asked_names(ME, op);
+                self.near.names_settled(ME, op);
             }
             Slip::Revoke(recall) => {
                 let touched = Touched::Name {

@@ -7,9 +7,10 @@
 mod tree;
 
 use perigee_meta::memory::MemView;
+use perigee_meta::near::names;
 use perigee_meta::{
-    Attr, Context, Credential, Kind, NewNode, Op, Outcome, Refusal, RenameMode, Reply, SetAttr,
-    Touched, TrashId, execute, format_container,
+    Attr, Context, Credential, Key, Kind, NewNode, Op, Outcome, Refusal, RenameMode, Reply,
+    SetAttr, Touched, TrashId, execute, format_container,
 };
 use perigee_types::{ByteRange, ContainerId, DataCommand, Errno, InodeId, WallTime};
 use proptest::prelude::*;
@@ -183,6 +184,7 @@ impl World {
         let result = execute(op, &context, &mut self.view);
         match result {
             Ok(outcome) => {
+                self.check_names(op, &outcome);
                 for (container, batch) in &outcome.batches {
                     assert!(!batch.is_empty() && CONTAINERS.contains(container));
                     self.replayed.apply(*container, batch);
@@ -193,6 +195,28 @@ impl World {
             }
             Err(Refusal::Errno(errno)) => Err(errno),
             Err(other) => panic!("{op:?}: {other}"),
+        }
+    }
+
+    /// Every name that is new is one that the operation is known to make.
+    fn check_names(&self, op: &Op, outcome: &Outcome) {
+        for (container, batch) in &outcome.batches {
+            let puts = batch.mutations.iter().filter(|put| put.value.is_some());
+            for put in puts {
+                let Some(Key::Dentry(dir, cookie)) = Key::decode(&put.key) else {
+                    continue;
+                };
+                let state = self.view.states.get(container);
+                if state.is_some_and(|state| state.contains_key(&put.key)) {
+                    continue;
+                }
+                let dir = InodeId::new(*container, dir);
+                let made = names::made_by(op).map(|(dir, name)| (dir, names::hash(name)));
+                let found = made
+                    .into_iter()
+                    .any(|(of, hash)| of == dir && hash == cookie >> 15 << 15);
+                assert!(found, "{op:?} made another name in {dir}");
+            }
         }
     }
 
@@ -525,6 +549,14 @@ impl World {
                 continue;
             }
             assert_eq!(self.list(inode), node.entries);
+            let hashes: BTreeSet<u64> = node.entries.keys().map(|name| names::hash(name)).collect();
+            let (all, fewer) = (node.entries.len(), node.entries.len().saturating_sub(1));
+            let told = names::names_in(&mut self.view, inode, all).expect("a directory");
+            assert_eq!(told.map(BTreeSet::from_iter), Some(hashes));
+            if all > fewer {
+                let told = names::names_in(&mut self.view, inode, fewer);
+                assert_eq!(told.expect("a directory"), None);
+            }
             if node.nlink > 0 {
                 let op = Op::Lookup {
                     parent: inode,

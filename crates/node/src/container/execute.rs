@@ -6,8 +6,9 @@ use super::view::{Foreign, owner_view};
 use super::{After, Answer, Container, Elsewhere, Failed, File, State};
 use crate::sessions::Whom;
 use parking_lot::MutexGuard;
-use perigee_meta::lease::{Holder, leased_by};
+use perigee_meta::lease::Holder;
 use perigee_meta::near::directory_of;
+use perigee_meta::near::names::names_in;
 use perigee_meta::queue::Asked;
 use perigee_meta::stripe::Layout;
 use perigee_meta::tx::Turn;
@@ -17,7 +18,6 @@ use perigee_replica::work::Done;
 use perigee_types::{
     Batch, ByteRange, ContainerId, Errno, InodeId, OpId, Seq, SessionId, Span, Tick, Version,
 };
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, warn};
@@ -508,10 +508,13 @@ impl Container {
         let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
         let look = Op::GetAttr { inode };
         let looked = perigee_meta::execute(&look, &Context::default(), &mut view);
-        let Ok(Outcome {
-            reply: Reply::Attr(attr),
-            ..
-        }) = looked
+        let (
+            Ok(Outcome {
+                reply: Reply::Attr(attr),
+                ..
+            }),
+            None,
+        ) = (looked, &view.failed)
         else {
             // The change is done, and its answer needs no word of it: who wants to know asks, and hears of what is wrong.
             return None;
@@ -525,8 +528,14 @@ impl Container {
         };
         let names = match request.names_max {
             0 => None,
-            // As above.
-            most => perigee_meta::near::names_in(&mut view, inode, most as usize).unwrap_or(None),
+            _ if ttl == Span::ZERO => None,
+            most => {
+                let mut foreign = Foreign::default();
+                let mut view = owner_view(self.id, &st.overlay, &self.env.store, &mut foreign);
+                let names = names_in(&mut view, inode, most as usize);
+                // As above: of a disk that fails, and of what it misses, who looks the names up hears.
+                names.unwrap_or(None).filter(|_| view.failed.is_none())
+            }
         };
         Some(DirectoryAfter {
             attr,
@@ -585,7 +594,7 @@ impl Container {
         let told = self.tell_mounts(owed.tell_all_but, &owed.touched);
         let revoking = owed.revoke.into_iter().map(|holder| {
             let touched = owed.touched.clone();
-            self.take_back(holder.session, holder.until, touched)
+            self.take_back(holder, touched)
         });
         let commit = async {
             match owed.commit {
@@ -613,22 +622,19 @@ impl Container {
     }
 
     /// Ends a session's leases on what was touched: by its word, or by waiting for their end.
-    async fn take_back(self: &Arc<Self>, holder: SessionId, until: Tick, touched: Vec<Touched>) {
-        let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
+    async fn take_back(self: &Arc<Self>, holder: Holder, touched: Vec<Touched>) {
+        let Holder { session, until, .. } = holder;
         let left = until.since(self.env.clock.now()).as_duration();
-        let revoke = Revoke {
-            session: holder,
-            touched,
-        };
+        let revoke = Revoke { session, touched };
         let told = async {
-            if holder.node() == self.env.me {
-                let whom = Whom::One(holder);
+            if session.node() == self.env.me {
+                let whom = Whom::One(session);
                 let revoked = crate::revoke::revoke(&self.env, whom, revoke.touched);
                 return revoked.await.is_ok();
             }
             let ask = self
                 .env
-                .ask(holder.node(), &revoke, bytes::Bytes::new(), left);
+                .ask(session.node(), &revoke, bytes::Bytes::new(), left);
             ask.await.is_ok()
         };
         if !tokio::time::timeout(left, told).await.unwrap_or(false) {
@@ -637,10 +643,7 @@ impl Container {
             tokio::time::sleep(left.as_duration() + Duration::from_millis(1)).await;
         }
         let now = self.env.clock.now();
-        let mut st = self.state.lock();
-        for inode in inodes {
-            st.leases.revoked(now, inode, holder);
-        }
+        self.state.lock().leases.revoked(now, &holder);
     }
 
     /// Gives the session leases on what the reply shows; says for how long.

@@ -11,7 +11,7 @@ use perigee_cluster::transition::begin_move;
 use perigee_cluster::{Directory, PlanError, change};
 use perigee_meta::Touched;
 use perigee_meta::key::Lane;
-use perigee_meta::lease::Kept;
+use perigee_meta::lease::Holder;
 use perigee_meta::stripe::Layout;
 use perigee_proto::message::session::Revoke;
 use perigee_replica::work::{Done, Visitor};
@@ -289,7 +289,7 @@ impl Container {
     async fn cede_within(
         self: &Arc<Self>,
         heir: NodeId,
-        kept: Vec<Kept>,
+        kept: Vec<Holder>,
         until: Tick,
     ) -> Result<(), Stays> {
         let taking = kept.into_iter().map(|kept| self.take_back_all(kept, until));
@@ -342,7 +342,7 @@ impl Container {
     }
 
     /// Ends all leases of one session, if it says so in time.
-    async fn take_back_all(self: &Arc<Self>, kept: Kept, until: Tick) -> bool {
+    async fn take_back_all(self: &Arc<Self>, kept: Holder, until: Tick) -> bool {
         let mut touched: Vec<Touched> = kept.inodes.iter().copied().map(Touched::Attr).collect();
         // A mount forgets all names at once.
         let name = Vec::new();
@@ -354,10 +354,7 @@ impl Container {
         let told = self.call_back(kept.session, touched, until).await;
         if told {
             let now = self.env.clock.now();
-            let mut st = self.state.lock();
-            for inode in kept.inodes {
-                st.leases.revoked(now, inode, kept.session);
-            }
+            self.state.lock().leases.revoked(now, &kept);
         }
         told
     }

@@ -29,7 +29,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_client::fs::Done;
 use perigee_meta::stripe::Cuts;
-use perigee_meta::{Attr, NewNode, Op, Reply, near};
+use perigee_meta::{Attr, NewNode, Op, Reply};
 use perigee_net::begun::spawn_begun;
 use perigee_proto::message::file::{self, HeldChunk};
 use perigee_proto::message::session::Execute;
@@ -176,6 +176,11 @@ impl Router {
         };
         let container = container_of(&request.operation);
         let (result, ttl) = at_owner(env, container, PATIENCE, here, there).await?;
+        if result != Err(Errno::EIO) {
+            // Else it may be done later.
+            env.sessions
+                .names_settled(request.session, &request.operation);
+        }
         Ok((result?, ttl))
     }
 
@@ -309,27 +314,13 @@ impl Router {
             }
             return self.route_with_way(request, done);
         };
-        let names_elsewhere = near::makes_names_elsewhere(&request.operation, container.id);
-        if names_elsewhere {
-            self.env.sessions.asks_names(session, &request.operation);
-        }
         let again = request.clone();
-        let (me, asked, env) = (self.me(), container.clone(), self.env.clone());
+        let (me, asked) = (self.me(), container.clone());
         container.execute(
             request,
             Box::new(move |result| match (asked.or_elsewhere(result), me) {
                 (Err(Failed::Elsewhere(_)), Some(me)) => me.route_later(again, done),
                 (result, me) => {
-                    if names_elsewhere {
-                        let (session, op) = (again.session, &again.operation);
-                        match &result {
-                            Ok(_) => env.sessions.asked_names(session, op),
-                            Err(failed) => {
-                                let errno = errno(failed.clone());
-                                env.sessions.refused_names(session, op, errno);
-                            }
-                        }
-                    }
                     if let Some(me) = &me
                         && again.session != me.env.sessions.own()
                     {

@@ -2,7 +2,7 @@
 
 use perigee_meta::lock::cycle::Wait;
 use perigee_meta::lock::kept::{Fate, KeptId};
-use perigee_meta::near::NameHash;
+use perigee_meta::near::names::NameHash;
 use perigee_meta::{Attr, Op, Reply, Touched, WaitId};
 use perigee_types::{ContainerId, Errno, InodeId, OpId, SessionId, Version};
 use serde::{Deserialize, Serialize};
@@ -22,8 +22,8 @@ pub struct Execute {
     /// A look-up that leads to a file of at most so many bytes brings them: a call with its `open` and `read`, which the
     /// program would send next. 0: of none.
     pub content_max: u32,
-    /// A change of a name in a directory with so many names at most brings all of them: a call with the look-ups of names that
-    /// are not there, which the program would have sent next. 0: none.
+    /// A change of a name in a directory brings all names that are in it then, if there are so many at most: a call with the
+    /// look-ups of other names, which the program would have sent before it makes those. 0: none.
     pub names_max: u32,
     /// What to do.
     pub operation: Op,

@@ -5,11 +5,11 @@ use super::host::{Packet, Then};
 use super::session::{names_of, session_host};
 use super::world::{Event, Names};
 use crate::law;
-use perigee_meta::lease::{Holder, TERM_AT_HOME, leased_by};
+use perigee_meta::lease::{Holder, TERM_AT_HOME};
 use perigee_meta::tx::When;
 use perigee_meta::{Op, Plant, RenameMode, Reply, Touched};
 use perigee_types::{ContainerId, Errno, InodeId, Seq, SessionId, Span, Tick, Version};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// How often a session is told again to forget.
 const AGAIN_US: u64 = 300_000;
@@ -61,11 +61,17 @@ impl Cache {
 #[derive(Debug)]
 pub struct Debt {
     pub(super) container: ContainerId,
-    pub(super) left: BTreeMap<SessionId, Tick>,
+    pub(super) left: BTreeMap<SessionId, Holder>,
     pub(super) touched: Vec<Touched>,
     pub(super) when: When,
     pub(super) record: Version,
     pub(super) then: Then,
+}
+
+/// Holders by their sessions.
+pub(super) fn by_session(holders: Vec<Holder>) -> BTreeMap<SessionId, Holder> {
+    let keyed = holders.into_iter().map(|holder| (holder.session, holder));
+    keyed.collect()
 }
 
 impl Debt {
@@ -195,7 +201,7 @@ impl Names {
         let now = self.local(host);
         let leases = &mut self.member(host, container).leases;
         let holders = leases.recall(now, session, &touched);
-        let left: BTreeMap<_, _> = holders.iter().map(|h| (h.session, h.until)).collect();
+        let left = by_session(holders);
         let id = self.fresh_id();
         let debt = Debt {
             container,
@@ -241,9 +247,9 @@ impl Names {
         self.log(61, host, || format!("{session} changes {touched:?}"));
         let leases = &mut self.member(host, container).leases;
         let holders: Vec<Holder> = leases.in_the_way(now, session, &touched);
-        let left: BTreeMap<_, _> = holders.iter().map(|h| (h.session, h.until)).collect();
+        let left = by_session(holders);
         if left.is_empty() || self.planted(Plant::AnswerBeforeRevoked) {
-            for holder in &holders {
+            for holder in left.values() {
                 let forget = Packet::Forget(0, holder.session, touched.clone());
                 self.send(host, session_host(holder.session), forget);
             }
@@ -269,20 +275,19 @@ impl Names {
         let Some(debt) = self.process(host).debts.get_mut(&id) else {
             return;
         };
-        let ended: BTreeSet<SessionId> = debt
+        let over = |_: &SessionId, holder: &mut Holder| holder.until < now;
+        let ended: Vec<Holder> = debt
             .left
-            .iter()
-            .filter(|(_, until)| **until < now)
-            .map(|(session, _)| *session)
+            .extract_if(.., over)
+            .map(|(_, holder)| holder)
             .collect();
-        debt.left.retain(|session, _| !ended.contains(session));
         let container = debt.container;
         let (touched, left) = (debt.touched.clone(), debt.left.clone());
-        for session in ended {
+        for holder in ended {
             self.note(super::Mark::LeaseEnded);
-            self.forgotten(host, container, session, &touched);
+            self.forgotten(host, container, &holder);
         }
-        let Some(first) = left.values().min().copied() else {
+        let Some(first) = left.values().map(|holder| holder.until).min() else {
             return self.settle_debt(host, id);
         };
         for session in left.keys() {
@@ -317,28 +322,19 @@ impl Names {
         let Some(debt) = self.process(host).debts.get_mut(&id) else {
             return;
         };
-        debt.left.remove(&session);
-        let (container, touched) = (debt.container, debt.touched.clone());
+        let (container, holder) = (debt.container, debt.left.remove(&session));
         let settled = debt.left.is_empty();
-        self.forgotten(host, container, session, &touched);
+        if let Some(holder) = holder {
+            self.forgotten(host, container, &holder);
+        }
         if settled {
             self.settle_debt(host, id);
         }
     }
 
-    fn forgotten(
-        &mut self,
-        host: usize,
-        container: ContainerId,
-        session: SessionId,
-        touched: &[Touched],
-    ) {
+    fn forgotten(&mut self, host: usize, container: ContainerId, holder: &Holder) {
         let now = self.local(host);
-        let inodes: BTreeSet<InodeId> = touched.iter().map(leased_by).collect();
-        for inode in inodes {
-            let leases = &mut self.member(host, container).leases;
-            leases.revoked(now, inode, session);
-        }
+        self.member(host, container).leases.revoked(now, holder);
     }
 
     fn settle_debt(&mut self, host: usize, id: u64) {

@@ -2,14 +2,13 @@
 
 use super::Mark;
 use super::host::Then;
-use super::leases::Debt;
+use super::leases::{Debt, by_session};
 use super::world::{Event, Names};
 use crate::world::{SECOND, host_of, id_of};
 use perigee_meta::tx::When;
 use perigee_meta::{Plant, Touched};
 use perigee_replica::{Input, Role};
 use perigee_types::{ContainerId, Seq, Span, Tick, Version};
-use std::collections::BTreeMap;
 
 /// The shortest pause between two moves.
 const PAUSE_US: u64 = 100_000;
@@ -71,16 +70,17 @@ impl Names {
             false => member.leases.recall_all(now),
         };
         let heir = Heir { host: heir, until };
-        let left: BTreeMap<_, _> = kept.iter().map(|kept| (kept.session, kept.until)).collect();
-        let all = kept.iter().flat_map(|kept| kept.inodes.iter().copied());
+        let left = by_session(kept);
+        let all = left.values().flat_map(|kept| kept.inodes.iter().copied());
         let name = |dir| Touched::Name {
             dir,
             name: Vec::new(),
         };
+        let touched = all.map(name).collect();
         let debt = Debt {
             container,
             left,
-            touched: all.map(name).collect(),
+            touched,
             when: When::Now,
             record: Version::default(),
             then: Then::Cede(heir),
