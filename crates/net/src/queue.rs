@@ -216,6 +216,10 @@ impl SendQueue {
     }
 
     /// Queues a frame if its priority has room, or nothing of it waits; gives it back otherwise.
+    #[expect(
+        clippy::result_large_err,
+        reason = "its one caller keeps what comes back where it was"
+    )]
     fn try_push(&self, frame: Outgoing, haste: Haste) -> Result<(), Outgoing> {
         let mut inner = self.inner.lock();
         let used = inner.bytes[rank(frame.priority)];

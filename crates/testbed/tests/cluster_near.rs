@@ -246,6 +246,9 @@ fn a_way_that_was_gone_before_takes_no_round_trip_for_each_directory() {
     assert!(!there.join(&file).exists());
 }
 
+/// How another host makes a name.
+type OthersMake<'a> = &'a dyn Fn(&Path);
+
 #[test]
 fn a_file_that_is_made_elsewhere_takes_no_round_trip_to_learn_that_its_name_is_not_there() {
     const FILES: u32 = 8;
@@ -287,7 +290,7 @@ fn a_file_that_is_made_elsewhere_takes_no_round_trip_to_learn_that_its_name_is_n
     assert!(took < round_trip * 2, "{took:?} in a new directory");
     // Whoever else makes a name there is seen, though this host was about to say that there is none.
     let (ours, theirs) = (there.join("d/new"), here.join("d/new"));
-    let others: [(&str, &dyn Fn(&Path)); 4] = [
+    let others: [(&str, OthersMake<'_>); 4] = [
         ("made", &|path| drop(File::create_new(path).unwrap())),
         ("moved", &|path| {
             fs::rename(here.join("d/old1"), path).unwrap();

@@ -275,12 +275,9 @@ impl Names {
         let Some(debt) = self.process(host).debts.get_mut(&id) else {
             return;
         };
-        let over = |_: &SessionId, holder: &mut Holder| holder.until < now;
-        let ended: Vec<Holder> = debt
-            .left
-            .extract_if(.., over)
-            .map(|(_, holder)| holder)
-            .collect();
+        let all = std::mem::take(&mut debt.left).into_values();
+        let (ended, left): (Vec<Holder>, Vec<Holder>) = all.partition(|holder| holder.until < now);
+        debt.left = by_session(left);
         let container = debt.container;
         let (touched, left) = (debt.touched.clone(), debt.left.clone());
         for holder in ended {
