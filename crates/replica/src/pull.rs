@@ -12,7 +12,9 @@
 //! - F4: a member tells only the owner of its own epoch that the bytes of a version are on its disk: in a later
 //!   epoch it may have fallen back to older bytes ([`Nobody::Keep`]).
 //!
-//! A command of another node's write is applied to the map when it is committed, like the rest of the log.
+//! A command of another node's write is applied to the map when it is committed, like the rest of the log. Its bytes may be
+//! asked for as soon as it is in the log ([`Reach::Logged`]): by F2 they are held until then, and nobody waits for them
+//! from there on.
 
 use crate::chunk::Holding;
 use crate::message::Holds;
@@ -23,6 +25,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The most bytes of one fetch.
 pub const FETCH_LEN_MAX: u64 = 1 << 20;
+
+/// The most bytes that are on their way, or wait for their record, while more is asked for ahead: a record may not be committed
+/// for long.
+pub const AHEAD_BYTES_MAX: u64 = 4 << 20;
 
 /// Names one fetch of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +45,15 @@ pub struct Fetch {
     pub range: ByteRange,
     /// An answer as of an earlier version is of no use.
     pub needed: Version,
+}
+
+/// Of which records the bytes are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Of those that are committed here.
+    Committed,
+    /// Also of those that are in the log alone, once of each: for who asks the node that has ordered them.
+    Logged,
 }
 
 /// What to do with fetched bytes.
@@ -171,6 +186,8 @@ pub struct Pull {
     unsynced: usize,
     /// How many of them are [`Origin::Own`].
     own: usize,
+    /// The bytes of records up to here were asked for when they came into the log.
+    asked_through: Seq,
     outstanding: BTreeMap<FetchId, Outstanding>,
     /// The ranges of all that is outstanding, which are disjoint: their ends, by inode and first byte.
     under_way: BTreeMap<(InodeId, u64), u64>,
@@ -349,6 +366,7 @@ impl Pull {
     /// Records after `kept` were truncated (F3): the regions that this node wrote for them are invalid until
     /// content of `needed` is here. Nothing is left of what was there before.
     pub fn on_truncated(&mut self, kept: Seq, needed: Version) {
+        self.asked_through = self.asked_through.min(kept);
         while let Some(last) = self.pending.back()
             && last.version.seq > kept
         {
@@ -392,6 +410,7 @@ impl Pull {
         self.pending.clear();
         self.unsynced = 0;
         self.own = 0;
+        self.asked_through = base.seq;
         self.outstanding.clear();
         self.under_way.clear();
         self.wanted.clear();

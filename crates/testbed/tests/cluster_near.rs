@@ -318,3 +318,54 @@ fn a_file_that_is_made_elsewhere_takes_no_round_trip_to_learn_that_its_name_is_n
         assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
     }
 }
+
+#[test]
+fn what_is_on_every_member_takes_two_round_trips_to_the_farthest_one() {
+    let Some(_alone) = program::alone() else {
+        return;
+    };
+    let round_trip = Duration::from_millis(200);
+    let wire = Wire::of_round_trip(Duration::from_micros(150));
+    let mut cluster = Cluster::start_far_apart(3, LIMIT, wire).unwrap();
+    let [root, elsewhere] = [OWNER, 3].map(|node| cluster.mount(node).unwrap());
+    let place = root.to_string_lossy().into_owned();
+    let set = cluster.command(&["policy", "set", &place, "migration=off"]);
+    let set = set.unwrap();
+    assert!(set.status.success(), "{}", set.stderr);
+    // Past the daemon and through it, as keys, and by another host.
+    let files = [
+        ("large", &root, MIB),
+        ("small", &root, 4_096),
+        ("abroad", &elsewhere, MIB),
+    ];
+    let files = files.map(|(name, root, len)| {
+        let file = File::create(root.join(name)).unwrap();
+        file.write_all_at(&vec![1; len], 0).unwrap();
+        file.sync_all().unwrap();
+        (name, file)
+    });
+    cluster.settle().unwrap();
+    assert_eq!(cluster.owner(&root).unwrap(), OWNER);
+    let wire = Wire::of_round_trip(round_trip);
+    for near in [OWNER, 3] {
+        cluster.links().unwrap().reroute(near, 2, wire).unwrap();
+    }
+    for (name, file) in files {
+        let took = (0..5).map(|round| {
+            let began = Instant::now();
+            file.write_all_at(&[round; 4_096], 0).unwrap();
+            let written = began.elapsed();
+            file.sync_all().unwrap();
+            match name {
+                // Answered when every member has it; its `fsync` asks them again.
+                "abroad" => written,
+                _ => began.elapsed(),
+            }
+        });
+        let mut took: Vec<Duration> = took.collect();
+        took.sort();
+        // The record and its bytes, and that it is committed; what the disks take comes on top.
+        let most = round_trip * 2 + round_trip / 2;
+        assert!(took[2] < most, "{name}: {took:?}");
+    }
+}

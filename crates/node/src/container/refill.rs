@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use perigee_proto::message::data::{Fetch as Ask, SyncData};
-use perigee_replica::{Entry, Fetch, Input, NotGiven, Origin, Role};
+use perigee_replica::{Entry, Fetch, Input, NotGiven, Origin, Reach, Role};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Tick, Version};
 use std::collections::BTreeSet;
@@ -123,7 +123,7 @@ pub(super) struct Undone {
 }
 
 impl Container {
-    /// Records came into the log: their data commands wait for the commit.
+    /// Records came into the log: their data commands wait for the commit, and a member asks for their bytes already.
     pub(super) fn note_logged(&self, st: &mut State, entries: &[Entry]) {
         for entry in entries {
             let origin = st.origin(entry.version);
@@ -132,6 +132,9 @@ impl Container {
             }
             match decode_batch(&entry.payload) {
                 Ok(batch) => {
+                    if !batch.data.is_empty() {
+                        self.refill.notify_one();
+                    }
                     for command in &batch.data {
                         st.pull.on_command(entry.version, command, origin);
                     }
@@ -388,8 +391,13 @@ impl Container {
     /// What to ask for now, in at most `requests` requests, and whom.
     fn next_fetches(&self, requests: usize) -> (Sources, Vec<Fetch>) {
         let mut st = self.state.lock();
+        let mut reach = Reach::Committed;
         let sources = match st.role {
-            Role::Replica { owner, .. } => Sources::InOrder(vec![owner]),
+            Role::Replica { owner, .. } => {
+                // It has ordered what it sent.
+                reach = Reach::Logged;
+                Sources::InOrder(vec![owner])
+            }
             // A joiner gets its bytes from here: it has none that are missing, and must not be waited for.
             Role::Owner { .. } => Sources::InOrder(self.listed(&st)),
             Role::Joining { .. } => {
@@ -402,7 +410,7 @@ impl Container {
             _ => return (Sources::None, Vec::new()),
         };
         let bytes = REQUEST_BYTES.saturating_mul(requests as u64);
-        (sources, st.pull.next_fetches(bytes, ROUND_FETCHES))
+        (sources, st.pull.next_fetches(bytes, ROUND_FETCHES, reach))
     }
 
     /// Asks one source after the other for some regions.

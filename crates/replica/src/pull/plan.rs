@@ -1,13 +1,20 @@
 //! Which fetches come next.
 
-use super::{FETCH_LEN_MAX, Fetch, FetchId, Object, Outstanding, Pull, Stage};
+use super::{
+    AHEAD_BYTES_MAX, FETCH_LEN_MAX, Fetch, FetchId, Object, Origin, Outstanding, Pull, Reach, Stage,
+};
 use crate::region::RegionMap;
 use perigee_types::limits::BLOCK_LEN;
-use perigee_types::{ByteRange, InodeId, Version};
+use perigee_types::{ByteRange, DataCommand, InodeId, Seq, Version};
 
 impl Pull {
     /// What to fetch now: at most `budget_bytes`, with no more than `max_outstanding` under way in all.
-    pub fn next_fetches(&mut self, budget_bytes: u64, max_outstanding: usize) -> Vec<Fetch> {
+    pub fn next_fetches(
+        &mut self,
+        budget_bytes: u64,
+        max_outstanding: usize,
+        reach: Reach,
+    ) -> Vec<Fetch> {
         let mut room = Room {
             bytes: budget_bytes,
             slots: max_outstanding.saturating_sub(self.outstanding.len()),
@@ -50,7 +57,53 @@ impl Pull {
             self.turn = inode;
         }
         self.looks_again = false;
+        if reach == Reach::Logged {
+            self.plan_ahead(&mut room, &mut fetches);
+        }
         fetches
+    }
+
+    /// Adds fetches for what was written by records that are in the log and not committed here, and was not asked for yet.
+    fn plan_ahead(&mut self, room: &mut Room, fetches: &mut Vec<Fetch>) {
+        let under_way = self.outstanding.values().map(|fetch| fetch.range.len());
+        let under_way = under_way.fold(0, u64::saturating_add);
+        room.bytes = room.bytes.min(AHEAD_BYTES_MAX.saturating_sub(under_way));
+        if room.is_empty() {
+            return;
+        }
+        let asked = self.asked_through;
+        let new = self.pending.iter().rev();
+        let new = new.take_while(|pending| pending.version.seq > asked);
+        let mut new: Vec<(Version, InodeId, ByteRange)> = new
+            .filter_map(|pending| match (pending.origin, &pending.command) {
+                (Origin::Remote, DataCommand::Written { inode, range }) => {
+                    Some((pending.version, *inode, *range))
+                }
+                _ => None,
+            })
+            .collect();
+        new.reverse();
+        for (version, inode, range) in new {
+            if room.is_empty() {
+                // The rest of this record, too: what is under way is not asked for twice.
+                self.asked_through = asked.max(Seq(version.seq.0.saturating_sub(1)));
+                return;
+            }
+            let mut free = RegionMap::new();
+            free.invalidate(range, version);
+            for busy in self.under_way(inode, range) {
+                free.drop_range(busy);
+            }
+            let mut chosen = Vec::new();
+            for (part, needed) in free.iter() {
+                cut_up(part, needed, false, room, &mut chosen);
+            }
+            for (range, needed) in chosen {
+                self.ask(inode, range, needed, fetches);
+            }
+        }
+        let last = self.pending.back().map(|pending| pending.version.seq);
+        self.asked_through = asked.max(last.unwrap_or(asked));
     }
 
     /// Adds fetches for what is invalid inside `range`, and not under way.
@@ -106,21 +159,7 @@ impl Pull {
                 free.drop_range(busy);
             }
             for (part, needed) in free.iter() {
-                let mut at = part.start;
-                while at < part.end && !room.is_empty() {
-                    let whole = part.end == u64::MAX;
-                    let end = match object.corrupt {
-                        // The first block by itself, and the rest to the end of the object.
-                        true if whole && at > part.start => u64::MAX,
-                        false if whole => u64::MAX,
-                        true => at - at % BLOCK_LEN + BLOCK_LEN,
-                        false => at.saturating_add(FETCH_LEN_MAX),
-                    };
-                    let piece = ByteRange::new(at, part.end.min(end));
-                    room.take(piece.len().min(FETCH_LEN_MAX));
-                    chosen.push((piece, needed));
-                    at = piece.end;
-                }
+                cut_up(part, needed, object.corrupt, room, &mut chosen);
             }
         }
         chosen
@@ -158,6 +197,31 @@ impl Pull {
             range,
             needed,
         });
+    }
+}
+
+/// Divides a range into pieces of one fetch each, as far as there is room. `by_blocks`: each block of it may be lacking elsewhere.
+fn cut_up(
+    part: ByteRange,
+    needed: Version,
+    by_blocks: bool,
+    room: &mut Room,
+    chosen: &mut Vec<(ByteRange, Version)>,
+) {
+    let mut at = part.start;
+    while at < part.end && !room.is_empty() {
+        let whole = part.end == u64::MAX;
+        let end = match by_blocks {
+            // The first block by itself, and the rest to the end of the object.
+            true if whole && at > part.start => u64::MAX,
+            false if whole => u64::MAX,
+            true => at - at % BLOCK_LEN + BLOCK_LEN,
+            false => at.saturating_add(FETCH_LEN_MAX),
+        };
+        let piece = ByteRange::new(at, part.end.min(end));
+        room.take(piece.len().min(FETCH_LEN_MAX));
+        chosen.push((piece, needed));
+        at = piece.end;
     }
 }
 

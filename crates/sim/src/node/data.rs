@@ -8,7 +8,7 @@ use crate::model::{
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of};
 use perigee_replica::{
-    Chain, FetchId, Fetched, Holds, Input, Nobody, NotGiven, Origin, Plant, Role,
+    Chain, FetchId, Fetched, Holds, Input, Nobody, NotGiven, Origin, Plant, Reach, Role,
 };
 use perigee_types::{ByteRange, DataCommand, InodeId, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,12 @@ impl World {
                 return;
             }
         };
-        let fetches = run.pull.next_fetches(1 << 20, FETCHES_MAX);
+        // The owner has ordered what it sent.
+        let reach = match run.chain.role() {
+            Role::Replica { .. } => Reach::Logged,
+            _ => Reach::Committed,
+        };
+        let fetches = run.pull.next_fetches(1 << 20, FETCHES_MAX, reach);
         for fetch in fetches {
             let run = self.running(node);
             if let Some(owner) = source {
