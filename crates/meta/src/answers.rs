@@ -91,6 +91,13 @@ impl Answers {
         }
     }
 
+    /// A session asks for something, and has had the answers up to there: what comes late of those is not run again, also where
+    /// the answer was an error, of which nothing is kept.
+    pub fn hear(&mut self, session: SessionId, answered_through: OpId) {
+        let kept = self.sessions.entry(session).or_default();
+        kept.through = kept.through.max(answered_through);
+    }
+
     /// What is known of an operation. An answer may be told when everything ordered so far is replicated: the record of
     /// the first run may still be under way.
     pub fn seen(
@@ -168,5 +175,27 @@ impl Answers {
         let key = key::dedup_key(session, op);
         let value = Some(record::encode_answer(kept.through, answer));
         batch.mutations.push(Mutation { key, value });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemView;
+    use perigee_types::NodeId;
+
+    #[test]
+    fn what_comes_late_is_not_run_again_though_its_answer_was_an_error() {
+        let (session, here) = (SessionId::new(NodeId(2), 1), ContainerId::ROOT);
+        let mut answers = Answers::default();
+        let seen = |answers: &Answers, op| {
+            let seen = answers.seen(&mut MemView::new(), here, session, OpId(op));
+            seen.expect("nothing is kept that could be damaged")
+        };
+        assert!(matches!(seen(&answers, 1), Seen::Never));
+        // The second one says that the session knows the answer of the first.
+        answers.hear(session, OpId(1));
+        assert!(matches!(seen(&answers, 1), Seen::TooLate));
+        assert!(matches!(seen(&answers, 2), Seen::Never));
     }
 }

@@ -31,8 +31,13 @@ pub const READER_WAIT: Span = Span::from_millis(2_000);
 /// would only pay for taking it back.
 const CONTENTION: Span = Span::from_millis(500);
 
+/// Tells a grant from all others that the same node has given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct GrantNumber(u64);
+
 #[derive(Debug, Clone, Copy)]
 struct Grant {
+    number: GrantNumber,
     session: SessionId,
     until: Tick,
     /// Changes that wait for the session to forget. Until all of them have its word nobody gets a new lease: the word
@@ -54,9 +59,8 @@ impl Grant {
 pub struct Holder {
     /// Whose leases.
     pub session: SessionId,
-    /// On what: its word is about these, and about no lease that it is given on anything else meanwhile. None where it may
-    /// hold pages alone.
-    pub inodes: Vec<InodeId>,
+    /// Its word is about these, and about no other lease that it is given meanwhile. None where it may hold pages alone.
+    grants: Vec<(InodeId, GrantNumber)>,
     /// When the last of them has ended by itself, on the owner's clock.
     pub until: Tick,
 }
@@ -65,11 +69,24 @@ pub struct Holder {
 #[derive(Default)]
 struct Recalled(BTreeMap<SessionId, Holder>);
 
+impl Holder {
+    /// On what it has a lease that must end.
+    pub fn inodes(&self) -> impl Iterator<Item = InodeId> + '_ {
+        self.grants.iter().map(|(inode, _)| *inode)
+    }
+}
+
 impl Recalled {
+    fn add(&mut self, inode: InodeId, grant: &mut Grant) {
+        grant.recalls += 1;
+        let holder = self.of(grant.session, grant.until);
+        holder.grants.push((inode, grant.number));
+    }
+
     fn of(&mut self, session: SessionId, until: Tick) -> &mut Holder {
         let holder = self.0.entry(session).or_insert_with(|| Holder {
             session,
-            inodes: Vec::new(),
+            grants: Vec::new(),
             until,
         });
         holder.until = holder.until.max(until);
@@ -105,6 +122,8 @@ pub struct Leases {
     changing: BTreeMap<InodeId, Vec<SessionId>>,
     /// Nobody gets a lease: the container is about to get another owner.
     closed: bool,
+    /// How many grants there were.
+    given: u64,
 }
 
 impl Leases {
@@ -119,6 +138,7 @@ impl Leases {
             contended: BTreeMap::new(),
             changing: BTreeMap::new(),
             closed: false,
+            given: 0,
         }
     }
 
@@ -144,8 +164,7 @@ impl Leases {
         for (inode, grants) in &mut self.grants {
             let stands = |grant: &&mut Grant| grant.until > now && !grant.forgotten;
             for grant in grants.iter_mut().filter(stands) {
-                grant.recalls += 1;
-                all.of(grant.session, grant.until).inodes.push(*inode);
+                all.add(*inode, grant);
             }
         }
         all.into_holders()
@@ -261,8 +280,7 @@ impl Leases {
         for inode in inodes {
             let grants = self.grants.get_mut(&inode).into_iter().flatten();
             for grant in grants.filter(|grant| grant.is_in_the_way(now, session)) {
-                grant.recalls += 1;
-                all.of(grant.session, grant.until).inodes.push(inode);
+                all.add(inode, grant);
             }
         }
         all
@@ -302,6 +320,7 @@ impl Leases {
         if until <= now {
             return Span::ZERO;
         }
+        self.given += 1;
         let grants = self.grants.entry(inode).or_default();
         let stands = |grant: &Grant| grant.until > now || grant.session == session;
         if grants
@@ -313,6 +332,7 @@ impl Leases {
         match grants.iter_mut().find(|grant| grant.session == session) {
             Some(grant) => grant.until = grant.until.max(until),
             None => grants.push(Grant {
+                number: GrantNumber(self.given),
                 session,
                 until,
                 recalls: 0,
@@ -386,10 +406,10 @@ impl Leases {
 
     /// A session has forgotten what it was to forget, or its leases have ended: the word about one recall.
     pub fn revoked(&mut self, now: Tick, holder: &Holder) {
-        for inode in &holder.inodes {
+        for (inode, number) in &holder.grants {
             if let Some(grants) = self.grants.get_mut(inode) {
                 grants.retain_mut(|grant| {
-                    let recalled = grant.session == holder.session && grant.recalls > 0;
+                    let recalled = grant.number == *number && grant.recalls > 0;
                     grant.recalls -= u32::from(recalled);
                     grant.forgotten |= recalled;
                     !(recalled && grant.recalls == 0)
@@ -399,6 +419,16 @@ impl Leases {
                 }
             }
             self.contended.insert(*inode, now + CONTENTION);
+        }
+    }
+
+    /// Nobody waits for its word any more: what was to be changed is not.
+    pub fn keeps(&mut self, holder: &Holder) {
+        for (inode, number) in &holder.grants {
+            let grants = self.grants.get_mut(inode).into_iter().flatten();
+            for grant in grants.filter(|grant| grant.number == *number) {
+                grant.recalls = grant.recalls.saturating_sub(1);
+            }
         }
     }
 
@@ -446,13 +476,21 @@ mod tests {
         InodeId::new(ContainerId(2), InodeIndex(9))
     }
 
-    /// The word of a session about one inode.
-    fn of(inode: InodeId, node: u32) -> Holder {
+    /// What a session has a lease on.
+    fn of(leases: &Leases, inode: InodeId, node: u32) -> Holder {
+        let grants = leases.grants.get(&inode).into_iter().flatten();
+        let mine = grants.filter(|grant| grant.session == session(node));
         Holder {
             session: session(node),
-            inodes: vec![inode],
+            grants: mine.map(|grant| (inode, grant.number)).collect(),
             until: Tick(u64::MAX),
         }
+    }
+
+    /// A session has forgotten an inode, as all wait for that have asked of it.
+    fn forgets(leases: &mut Leases, now: Tick, inode: InodeId, node: u32) {
+        let holder = of(leases, inode, node);
+        leases.revoked(now, &holder);
     }
 
     fn session(node: u32) -> SessionId {
@@ -481,15 +519,12 @@ mod tests {
         leases.close();
         assert_eq!(leases.grant(Tick(0), other, session(3), limit), Span::ZERO);
         let kept = leases.recall_all(Tick(200));
-        let of_two = Holder {
-            session: session(2),
-            inodes: vec![inode(), other],
-            until: limit,
-        };
-        assert_eq!(kept, [of_two], "the lease of 1 is over");
-        leases.revoked(Tick(200), &of(inode(), 2));
+        assert_eq!(kept.len(), 1, "the lease of 1 is over");
+        assert_eq!((kept[0].session, kept[0].until), (session(2), limit));
+        assert!(kept[0].inodes().eq([inode(), other]));
+        forgets(&mut leases, Tick(200), inode(), 2);
         assert!(!leases.is_free(Tick(200)));
-        leases.revoked(Tick(200), &of(other, 2));
+        forgets(&mut leases, Tick(200), other, 2);
         assert!(leases.is_free(Tick(200)));
         leases.changing(other, session(1));
         assert!(!leases.is_free(Tick(200)), "a write is under way");
@@ -557,14 +592,14 @@ mod tests {
         leases.grant(Tick(0), inode(), session(2), far);
         in_the_way(&mut leases, 1, session(3));
         in_the_way(&mut leases, 2, session(3));
-        leases.revoked(Tick(3), &of(inode(), 2));
+        forgets(&mut leases, Tick(3), inode(), 2);
         let later = Tick(3) + CONTENTION;
         let told = leases.grant(later, inode(), session(2), far);
         assert_eq!(told, Span::ZERO);
-        leases.revoked(later, &of(inode(), 2));
+        forgets(&mut leases, later, inode(), 2);
         let later = later + CONTENTION;
         assert_ne!(leases.grant(later, inode(), session(2), far), Span::ZERO);
-        leases.revoked(later, &of(inode(), 2));
+        forgets(&mut leases, later, inode(), 2);
         let held = in_the_way(&mut leases, later.0, session(3));
         assert_eq!(held, [session(2)], "nobody waited for that word");
     }
@@ -580,7 +615,7 @@ mod tests {
         assert_eq!(leases.recall(Tick(1), session(3), &touched).len(), 1);
         let told = leases.grant(Tick(2), inode(), session(4), far);
         assert_eq!(told, Span::ZERO);
-        leases.revoked(Tick(3), &of(inode(), 2));
+        forgets(&mut leases, Tick(3), inode(), 2);
         assert!(!leases.is_kept(Tick(3), session(3), &touched));
     }
 
@@ -592,7 +627,7 @@ mod tests {
         let touched = [Touched::Listing(inode())];
         leases.recall(Tick(1), session(3), &touched);
         leases.recall(Tick(1), session(4), &touched);
-        leases.revoked(Tick(2), &of(inode(), 2));
+        forgets(&mut leases, Tick(2), inode(), 2);
         assert!(!leases.is_kept(Tick(2), session(3), &touched));
         assert!(!leases.is_kept(Tick(2), session(4), &touched));
         assert_eq!(leases.recall(Tick(2), session(5), &touched), []);
@@ -651,11 +686,12 @@ mod tests {
         leases.grant(Tick(0), inode(), session(2), far);
         let both = [Touched::Attr(inode()), Touched::Listing(other)];
         let first = leases.recall(Tick(1), session(3), &both);
-        assert_eq!(first, [of(inode(), 2)]);
+        assert!(first[0].inodes().eq([inode()]));
         // It has forgotten both, and looks into the other one again before its word is here.
         assert_ne!(leases.grant(Tick(2), other, session(2), far), Span::ZERO);
         let touched = [Touched::Listing(other)];
-        assert_eq!(leases.recall(Tick(3), session(4), &touched), [of(other, 2)]);
+        let second = leases.recall(Tick(3), session(4), &touched);
+        assert!(second[0].inodes().eq([other]));
         leases.revoked(Tick(4), &first[0]);
         assert!(!leases.is_kept(Tick(4), session(3), &both[..1]));
         assert!(
@@ -665,12 +701,41 @@ mod tests {
     }
 
     #[test]
+    fn the_word_about_a_lease_that_ended_is_none_about_the_next_one() {
+        let mut leases = leases();
+        let (soon, far) = (Tick(100), Tick(u64::MAX));
+        leases.grant(Tick(0), inode(), session(2), soon);
+        let touched = [Touched::Listing(inode())];
+        let first = leases.recall(Tick(1), session(3), &touched);
+        leases.sweep(soon);
+        assert_ne!(leases.grant(soon, inode(), session(2), far), Span::ZERO);
+        let later = soon + Span(1);
+        assert_eq!(leases.recall(later, session(4), &touched).len(), 1);
+        leases.revoked(later, &first[0]);
+        assert!(leases.is_kept(later, session(4), &touched));
+    }
+
+    #[test]
+    fn who_is_not_waited_for_any_more_keeps_its_lease_and_gets_others() {
+        let mut leases = leases();
+        let far = Tick(u64::MAX);
+        leases.grant(Tick(0), inode(), session(2), far);
+        leases.close();
+        let all = leases.recall_all(Tick(1));
+        leases.open();
+        assert_eq!(leases.grant(Tick(2), inode(), session(3), far), Span::ZERO);
+        leases.keeps(&all[0]);
+        assert_ne!(leases.grant(Tick(2), inode(), session(3), far), Span::ZERO);
+        assert!(leases.is_kept(Tick(2), session(3), &[Touched::Listing(inode())]));
+    }
+
+    #[test]
     fn a_contended_inode_is_not_leased_for_a_while() {
         let mut leases = leases();
         let far = Tick(u64::MAX);
         leases.grant(Tick(0), inode(), session(2), far);
         in_the_way(&mut leases, 10, session(3));
-        leases.revoked(Tick(10), &of(inode(), 2));
+        forgets(&mut leases, Tick(10), inode(), 2);
         assert_eq!(leases.grant(Tick(11), inode(), session(4), far), Span::ZERO);
         let later = Tick(10) + CONTENTION;
         assert_ne!(leases.grant(later, inode(), session(4), far), Span::ZERO);

@@ -350,7 +350,7 @@ impl Near {
         };
         // What is kept is of that state, and may be: so nobody else has made a name since then.
         let stands = known.word.is_some_and(|word| word.until > now);
-        let counts = known.as_of == as_of && stands;
+        let counts = known.as_of == as_of && stands && self.asking.is_known(session);
         if !counts || !matches!(known.beside, Beside::Nothing) {
             return;
         }

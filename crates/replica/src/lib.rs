@@ -46,7 +46,7 @@ pub use message::{
 pub use notes::{Note, Notes};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
-pub use pull::{Fetch, FetchId, Fetched, Nobody, NotGiven, Origin, Pull, Reach};
+pub use pull::{Fetch, FetchId, Fetched, Nobody, NotGiven, Origin, Pull};
 pub use rebuild::{Goes, Witness};
 pub use region::RegionMap;
 pub use timing::Timing;

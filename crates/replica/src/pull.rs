@@ -13,7 +13,7 @@
 //!   epoch it may have fallen back to older bytes ([`Nobody::Keep`]).
 //!
 //! A command of another node's write is applied to the map when it is committed, like the rest of the log. Its bytes may be
-//! asked for as soon as it is in the log ([`Reach::Logged`]): by F2 they are held until then, and nobody waits for them
+//! asked for as soon as it is in the log ([`Pull::next_ahead`]): by F2 they are held until then, and nobody waits for them
 //! from there on.
 
 use crate::chunk::Holding;
@@ -26,9 +26,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The most bytes of one fetch.
 pub const FETCH_LEN_MAX: u64 = 1 << 20;
 
-/// The most bytes that are on their way, or wait for their record, while more is asked for ahead: a record may not be committed
-/// for long.
+/// The most bytes that were asked for ahead and are on their way, or wait for their record, which may not be committed for long.
 pub const AHEAD_BYTES_MAX: u64 = 4 << 20;
+/// As many fetches at most.
+pub const AHEAD_FETCHES_MAX: usize = 256;
 
 /// Names one fetch of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,15 +46,6 @@ pub struct Fetch {
     pub range: ByteRange,
     /// An answer as of an earlier version is of no use.
     pub needed: Version,
-}
-
-/// Of which records the bytes are asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// Of those that are committed here.
-    Committed,
-    /// Also of those that are in the log alone, once of each: for who asks the node that has ordered them.
-    Logged,
 }
 
 /// What to do with fetched bytes.
@@ -159,7 +151,17 @@ impl Object {
 struct Outstanding {
     inode: InodeId,
     range: ByteRange,
+    when: When,
     stage: Stage,
+}
+
+/// When a fetch was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// Its bytes were missing.
+    Missing,
+    /// Before their record was committed here.
+    Ahead,
 }
 
 /// How far a fetch has come.
@@ -189,6 +191,8 @@ pub struct Pull {
     /// The bytes of records up to here were asked for when they came into the log.
     asked_through: Seq,
     outstanding: BTreeMap<FetchId, Outstanding>,
+    /// How many of them were asked for ahead.
+    ahead: usize,
     /// The ranges of all that is outstanding, which are disjoint: their ends, by inode and first byte.
     under_way: BTreeMap<(InodeId, u64), u64>,
     last_fetch: u64,
@@ -412,6 +416,7 @@ impl Pull {
         self.own = 0;
         self.asked_through = base.seq;
         self.outstanding.clear();
+        self.ahead = 0;
         self.under_way.clear();
         self.wanted.clear();
         self.has_lost = false;
@@ -695,6 +700,7 @@ impl Pull {
 
     fn end(&mut self, id: FetchId) -> Option<Outstanding> {
         let ended = self.outstanding.remove(&id)?;
+        self.ahead -= usize::from(ended.when == When::Ahead);
         self.under_way.remove(&(ended.inode, ended.range.start));
         Some(ended)
     }

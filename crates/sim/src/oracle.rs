@@ -109,7 +109,9 @@ marks! {
     Revert = "a new owner fell back to older bytes";
     FilledByMember = "a new owner fetched bytes from a member";
     JoinerFilled = "a joiner fetched bytes from a member that does not own";
+    AskedAhead = "a member asked for bytes whose record was not committed there";
     Held = "fetched bytes waited for the log";
+    HeldForNothing = "fetched bytes waited for a record that never was";
     UnknownCas = "a proposal's outcome was unknown";
     LateCas = "a proposal that was given up arrived later";
     Wipe = "a disk was wiped";

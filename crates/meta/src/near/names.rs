@@ -45,25 +45,42 @@ impl Names {
     }
 }
 
+/// The most names of which it is not known what became of them.
+const ASKING_MAX: usize = 65_536;
+
 /// Names that sessions have asked for, and of which no answer has come: how often each.
 #[derive(Debug, Default)]
-pub(super) struct Asking(BTreeMap<(SessionId, InodeId, NameHash), u32>);
+pub(super) struct Asking {
+    names: BTreeMap<(SessionId, InodeId, NameHash), u32>,
+    /// Of these sessions it is not known what they have asked for: too much of it had no answer.
+    unknown: BTreeSet<SessionId>,
+}
 
 impl Asking {
     pub(super) fn begin(&mut self, session: SessionId, op: &Op) {
         for (directory, name) in made_by(op) {
-            let key = (session, directory, hash(name));
-            *self.0.entry(key).or_default() += 1;
+            if self.names.len() >= ASKING_MAX {
+                self.unknown.insert(session);
+            }
+            if !self.unknown.contains(&session) {
+                let key = (session, directory, hash(name));
+                *self.names.entry(key).or_default() += 1;
+            }
         }
+    }
+
+    /// Whether all that a session has asked for is known.
+    pub(super) fn is_known(&self, session: SessionId) -> bool {
+        !self.unknown.contains(&session)
     }
 
     pub(super) fn end(&mut self, session: SessionId, op: &Op) {
         for (directory, name) in made_by(op) {
             let key = (session, directory, hash(name));
-            if let Some(often) = self.0.get_mut(&key) {
+            if let Some(often) = self.names.get_mut(&key) {
                 *often -= 1;
                 if *often == 0 {
-                    self.0.remove(&key);
+                    self.names.remove(&key);
                 }
             }
         }
@@ -75,11 +92,12 @@ impl Asking {
         directory: InodeId,
     ) -> impl Iterator<Item = NameHash> {
         let all = (session, directory, 0)..=(session, directory, NameHash::MAX);
-        self.0.range(all).map(|((_, _, name), _)| *name)
+        self.names.range(all).map(|((_, _, name), _)| *name)
     }
 
     pub(super) fn forget(&mut self, session: SessionId) {
-        self.0.retain(|(of, ..), _| *of != session);
+        self.names.retain(|(of, ..), _| *of != session);
+        self.unknown.remove(&session);
     }
 }
 

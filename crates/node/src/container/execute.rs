@@ -329,6 +329,9 @@ impl Container {
             st.leases.session_is_gone(*session);
             self.take_back_of(st, *session);
         }
+        if !local {
+            st.answers.hear(request.session, request.answered_through);
+        }
         if let Some(result) = self.repeated(st, request)? {
             // The first run's record may still be under way.
             let owed = Owed {

@@ -10,7 +10,7 @@ use super::refill::{PIECE, piece};
 use super::{Container, File, State};
 use bytes::Bytes;
 use perigee_proto::message::data::{Fetched as Got, Region};
-use perigee_replica::{Fetch, FetchId, Fetched, Holds, Role};
+use perigee_replica::{Fetch, FetchId, Fetched};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, Span, Version};
 use std::collections::BTreeSet;
@@ -204,18 +204,17 @@ impl Container {
         let _still = file.still.write();
         let _installs = self.installs.read();
         let mut st = self.state.lock();
-        let holds = if matches!(st.role, Role::Owner { .. }) {
-            Holds::Yes
-        } else {
-            st.chain.holds(arrived.as_of)
-        };
+        // Also at an owner: what it has held since it was a member may be of a record that never was.
+        let holds = st.chain.holds(arrived.as_of);
         let decided = st
             .pull
             .on_fetched(id, arrived.covered(), arrived.as_of, holds);
         let (inode, parts) = match decided {
             Fetched::Install { inode, parts } => (inode, parts),
             Fetched::Hold => {
-                st.held.insert(id, arrived);
+                // Not the whole answer that it came with.
+                let bytes = Bytes::copy_from_slice(&arrived.bytes);
+                st.held.insert(id, Arrived { bytes, ..arrived });
                 return Round::Complete;
             }
             Fetched::Drop => return Round::Complete,

@@ -275,7 +275,11 @@ impl Container {
         };
         let until = began + STOP;
         let ceded = match self.is_handed_out() {
-            true => Err(Stays::HandedOut),
+            true => {
+                let mut st = self.state.lock();
+                kept.iter().for_each(|kept| st.leases.keeps(kept));
+                Err(Stays::HandedOut)
+            }
             false => self.cede_within(heir, kept, until).await,
         };
         let mut st = self.state.lock();
@@ -343,18 +347,17 @@ impl Container {
 
     /// Ends all leases of one session, if it says so in time.
     async fn take_back_all(self: &Arc<Self>, kept: Holder, until: Tick) -> bool {
-        let mut touched: Vec<Touched> = kept.inodes.iter().copied().map(Touched::Attr).collect();
+        let mut touched: Vec<Touched> = kept.inodes().map(Touched::Attr).collect();
         // A mount forgets all names at once.
         let name = Vec::new();
-        touched.extend(
-            kept.inodes
-                .first()
-                .map(|dir| Touched::Name { dir: *dir, name }),
-        );
+        touched.extend(kept.inodes().next().map(|dir| Touched::Name { dir, name }));
         let told = self.call_back(kept.session, touched, until).await;
-        if told {
-            let now = self.env.clock.now();
-            self.state.lock().leases.revoked(now, &kept);
+        let now = self.env.clock.now();
+        let mut st = self.state.lock();
+        match told {
+            true => st.leases.revoked(now, &kept),
+            // Ownership stays here.
+            false => st.leases.keeps(&kept),
         }
         told
     }

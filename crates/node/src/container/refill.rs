@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use perigee_proto::message::data::{Fetch as Ask, SyncData};
-use perigee_replica::{Entry, Fetch, Input, NotGiven, Origin, Reach, Role};
+use perigee_replica::{Entry, Fetch, Input, NotGiven, Origin, Role};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Tick, Version};
 use std::collections::BTreeSet;
@@ -34,6 +34,8 @@ const PAUSE_FULL: Duration = Duration::from_millis(200);
 const FULL_FOR: Span = Span::from_millis(1_000);
 /// What nobody has is asked for again so often: somebody may come back with it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Requests under way for what is asked for ahead.
+const AHEAD_REQUESTS: usize = 2;
 /// Regions asked for at a time.
 const ROUND_FETCHES: usize = 1024;
 /// From so many files on they are put on the disk together.
@@ -322,6 +324,8 @@ impl Container {
     /// Fetches what is missing here, until the node stops.
     pub(crate) async fn refill_loop(self: Arc<Self>) {
         let mut under_way = FuturesUnordered::new();
+        // For what is asked for ahead nobody waits yet: it keeps nothing else waiting, and what fails is asked for again later.
+        let mut ahead = FuturesUnordered::new();
         // Whether there was more to fetch than one request holds: then the next ones need not wait.
         let mut plenty = false;
         // Whether those under way keep others waiting for long: their source may be gone.
@@ -356,7 +360,15 @@ impl Container {
                     (me.fetch_part(&sources, part).await, began.elapsed(), cost)
                 });
             }
+            if ahead.len() < AHEAD_REQUESTS {
+                let (owner, fetches) = self.next_ahead();
+                for part in divide(fetches) {
+                    let (me, owner) = (self.clone(), owner.clone());
+                    ahead.push(async move { me.fetch_part(&owner, part).await });
+                }
+            }
             tokio::select! {
+                Some(_) = ahead.next() => self.progress.notify_waiters(),
                 Some((fetched, took, cost)) = under_way.next() => {
                     slow = false;
                     self.progress.notify_waiters();
@@ -369,7 +381,7 @@ impl Container {
                         rests_until = Instant::now() + gentle.rest();
                     }
                 }
-                () = self.refill.notified(), if under_way.is_empty() => {}
+                () = self.refill.notified(), if under_way.is_empty() || ahead.len() < AHEAD_REQUESTS => {}
                 () = tokio::time::sleep_until(looks_at) => {
                     self.state.lock().pull.look_again();
                     looks_at = Instant::now() + LOOK_AGAIN;
@@ -391,13 +403,8 @@ impl Container {
     /// What to ask for now, in at most `requests` requests, and whom.
     fn next_fetches(&self, requests: usize) -> (Sources, Vec<Fetch>) {
         let mut st = self.state.lock();
-        let mut reach = Reach::Committed;
         let sources = match st.role {
-            Role::Replica { owner, .. } => {
-                // It has ordered what it sent.
-                reach = Reach::Logged;
-                Sources::InOrder(vec![owner])
-            }
+            Role::Replica { owner, .. } => Sources::InOrder(vec![owner]),
             // A joiner gets its bytes from here: it has none that are missing, and must not be waited for.
             Role::Owner { .. } => Sources::InOrder(self.listed(&st)),
             Role::Joining { .. } => {
@@ -410,7 +417,17 @@ impl Container {
             _ => return (Sources::None, Vec::new()),
         };
         let bytes = REQUEST_BYTES.saturating_mul(requests as u64);
-        (sources, st.pull.next_fetches(bytes, ROUND_FETCHES, reach))
+        (sources, st.pull.next_fetches(bytes, ROUND_FETCHES))
+    }
+
+    /// What a member asks its owner for ahead.
+    fn next_ahead(&self) -> (Vec<NodeId>, Vec<Fetch>) {
+        let mut st = self.state.lock();
+        let st = &mut *st;
+        match st.role {
+            Role::Replica { owner, .. } => (vec![owner], st.pull.next_ahead(st.unsent.holding())),
+            _ => (Vec::new(), Vec::new()),
+        }
     }
 
     /// Asks one source after the other for some regions.

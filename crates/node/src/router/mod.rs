@@ -175,13 +175,14 @@ impl Router {
             }
         };
         let container = container_of(&request.operation);
-        let (result, ttl) = at_owner(env, container, PATIENCE, here, there).await?;
-        if result != Err(Errno::EIO) {
+        let ran = at_owner(env, container, PATIENCE, here, there).await;
+        let ran = ran.and_then(|(result, ttl)| Ok((result?, ttl)));
+        if !matches!(ran, Err(Failed::Errno(Errno::EIO) | Failed::Elsewhere(_))) {
             // Else it may be done later.
             env.sessions
                 .names_settled(request.session, &request.operation);
         }
-        Ok((result?, ttl))
+        ran
     }
 
     /// What a session's host keeps of an inode that another host owns.

@@ -1,6 +1,6 @@
 //! `perigee umount`: through the node that serves the mount, or without it when it is dead.
 
-use crate::admin_client::{CHANGE_TIME, ask, unexpected};
+use crate::admin_client::{CHANGE_TIME, ask, listens, unexpected};
 use crate::mounts::{self, Mount};
 use crate::output::Report;
 use crate::pid_file;
@@ -9,6 +9,12 @@ use perigee_proto::admin::{AdminPath, Answer, Failure, Request};
 use rustix::mount::{UnmountFlags, unmount};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a process that was killed may take to end: it frees its memory, and closes its files, on the way.
+const DYING: Duration = Duration::from_secs(5);
+/// Between two looks at whether it has.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Unmount the file system.
 #[derive(Debug, Args)]
@@ -40,6 +46,10 @@ impl Umount {
                     Ok(other) => return Err(unexpected(&other)),
                     // The process of a union ends with its mount, perhaps before it has said so.
                     Err(_) if find(&self.mountpoint).is_err() => {}
+                    // A process that was killed a moment ago answers no more, and is still there.
+                    Err(_) if !listens(&dir) && is_gone_soon(&dir) => {
+                        detach(&mount.mountpoint, UnmountFlags::DETACH)?;
+                    }
                     Err(failure) => return Err(failure),
                 }
             }
@@ -48,6 +58,18 @@ impl Umount {
         }
         Ok(Report::silent())
     }
+}
+
+/// Whether a node's process comes to its end in the next moments.
+fn is_gone_soon(dir: &Path) -> bool {
+    let until = Instant::now() + DYING;
+    while pid_file::running(dir).is_some() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
 }
 
 fn find(mountpoint: &Path) -> Result<Mount, Failure> {

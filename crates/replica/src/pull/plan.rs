@@ -1,23 +1,20 @@
 //! Which fetches come next.
 
 use super::{
-    AHEAD_BYTES_MAX, FETCH_LEN_MAX, Fetch, FetchId, Object, Origin, Outstanding, Pull, Reach, Stage,
+    AHEAD_BYTES_MAX, AHEAD_FETCHES_MAX, FETCH_LEN_MAX, Fetch, FetchId, Object, Origin, Outstanding,
+    Pull, Stage, When,
 };
+use crate::chunk::Holding;
 use crate::region::RegionMap;
 use perigee_types::limits::BLOCK_LEN;
 use perigee_types::{ByteRange, DataCommand, InodeId, Seq, Version};
 
 impl Pull {
     /// What to fetch now: at most `budget_bytes`, with no more than `max_outstanding` under way in all.
-    pub fn next_fetches(
-        &mut self,
-        budget_bytes: u64,
-        max_outstanding: usize,
-        reach: Reach,
-    ) -> Vec<Fetch> {
+    pub fn next_fetches(&mut self, budget_bytes: u64, max_outstanding: usize) -> Vec<Fetch> {
         let mut room = Room {
             bytes: budget_bytes,
-            slots: max_outstanding.saturating_sub(self.outstanding.len()),
+            slots: max_outstanding.saturating_sub(self.outstanding.len() - self.ahead),
             looks_again: self.looks_again,
         };
         let mut fetches = Vec::new();
@@ -57,53 +54,63 @@ impl Pull {
             self.turn = inode;
         }
         self.looks_again = false;
-        if reach == Reach::Logged {
-            self.plan_ahead(&mut room, &mut fetches);
-        }
         fetches
     }
 
-    /// Adds fetches for what was written by records that are in the log and not committed here, and was not asked for yet.
-    fn plan_ahead(&mut self, room: &mut Room, fetches: &mut Vec<Fetch>) {
-        let under_way = self.outstanding.values().map(|fetch| fetch.range.len());
-        let under_way = under_way.fold(0, u64::saturating_add);
-        room.bytes = room.bytes.min(AHEAD_BYTES_MAX.saturating_sub(under_way));
+    /// What to ask the owner for ahead: what was written by records that are in the log and not committed here, once of each, but
+    /// for what this node has as a [holder](crate::chunk). An answer that does not come is no failure: what is missing once
+    /// the record is committed is asked for then.
+    pub fn next_ahead(&mut self, holding: &Holding) -> Vec<Fetch> {
+        let ahead = self.outstanding.values();
+        let ahead = ahead.filter(|fetch| fetch.when == When::Ahead);
+        let bytes = ahead.map(|fetch| fetch.range.len());
+        let bytes = bytes.fold(0, u64::saturating_add);
+        let mut room = Room {
+            bytes: AHEAD_BYTES_MAX.saturating_sub(bytes),
+            slots: AHEAD_FETCHES_MAX.saturating_sub(self.ahead),
+            looks_again: false,
+        };
+        let mut fetches = Vec::new();
         if room.is_empty() {
-            return;
+            return fetches;
         }
         let asked = self.asked_through;
+        let mut through = asked;
+        for (version, written) in self.logged_after(asked) {
+            if let DataCommand::Written { inode, range } = written {
+                let mut free = holding.lacking(inode, range, version);
+                for busy in self.under_way(inode, range) {
+                    free.drop_range(busy);
+                }
+                let mut chosen = Vec::new();
+                for (part, needed) in free.iter() {
+                    cut_up(part, needed, false, &mut room, &mut chosen);
+                }
+                for (range, needed) in chosen {
+                    self.ask(inode, range, needed, When::Ahead, &mut fetches);
+                }
+            }
+            if room.is_empty() {
+                // Some of this record may be left: what is under way is not asked for twice.
+                through = asked.max(Seq(version.seq.0.saturating_sub(1)));
+                break;
+            }
+            through = version.seq;
+        }
+        self.asked_through = through;
+        fetches
+    }
+
+    /// The commands of other nodes' records that are not committed here, and come after `asked`.
+    fn logged_after(&self, asked: Seq) -> Vec<(Version, DataCommand)> {
         let new = self.pending.iter().rev();
         let new = new.take_while(|pending| pending.version.seq > asked);
-        let mut new: Vec<(Version, InodeId, ByteRange)> = new
-            .filter_map(|pending| match (pending.origin, &pending.command) {
-                (Origin::Remote, DataCommand::Written { inode, range }) => {
-                    Some((pending.version, *inode, *range))
-                }
-                _ => None,
-            })
+        let new = new.filter(|pending| pending.origin == Origin::Remote);
+        let mut new: Vec<_> = new
+            .map(|pending| (pending.version, pending.command.clone()))
             .collect();
         new.reverse();
-        for (version, inode, range) in new {
-            if room.is_empty() {
-                // The rest of this record, too: what is under way is not asked for twice.
-                self.asked_through = asked.max(Seq(version.seq.0.saturating_sub(1)));
-                return;
-            }
-            let mut free = RegionMap::new();
-            free.invalidate(range, version);
-            for busy in self.under_way(inode, range) {
-                free.drop_range(busy);
-            }
-            let mut chosen = Vec::new();
-            for (part, needed) in free.iter() {
-                cut_up(part, needed, false, room, &mut chosen);
-            }
-            for (range, needed) in chosen {
-                self.ask(inode, range, needed, fetches);
-            }
-        }
-        let last = self.pending.back().map(|pending| pending.version.seq);
-        self.asked_through = asked.max(last.unwrap_or(asked));
+        new
     }
 
     /// Adds fetches for what is invalid inside `range`, and not under way.
@@ -122,7 +129,7 @@ impl Pull {
         ] {
             let planned = self.choose(inode, range, room);
             for (range, needed) in planned {
-                self.ask(inode, range, needed, fetches);
+                self.ask(inode, range, needed, When::Missing, fetches);
             }
         }
     }
@@ -177,18 +184,29 @@ impl Pull {
         near.map(|((_, start), end)| ByteRange::new(*start, *end))
     }
 
-    fn ask(&mut self, inode: InodeId, range: ByteRange, needed: Version, fetches: &mut Vec<Fetch>) {
+    fn ask(
+        &mut self,
+        inode: InodeId,
+        range: ByteRange,
+        needed: Version,
+        when: When,
+        fetches: &mut Vec<Fetch>,
+    ) {
         self.last_fetch += 1;
         let id = FetchId(self.last_fetch);
         let stage = Stage::Asked;
         let outstanding = Outstanding {
             inode,
             range,
+            when,
             stage,
         };
         self.outstanding.insert(id, outstanding);
         self.under_way.insert((inode, range.start), range.end);
-        if let Some(object) = self.objects.get_mut(&inode) {
+        self.ahead += usize::from(when == When::Ahead);
+        if when == When::Missing
+            && let Some(object) = self.objects.get_mut(&inode)
+        {
             object.turn = range.end;
         }
         fetches.push(Fetch {

@@ -31,7 +31,7 @@ fn follower(writes: &[(u64, u64, u64)]) -> Pull {
 }
 
 fn one(pull: &mut Pull) -> Fetch {
-    let fetches = pull.next_fetches(u64::MAX, 1, Reach::Committed);
+    let fetches = pull.next_fetches(u64::MAX, 1);
     assert_eq!(fetches.len(), 1);
     fetches[0]
 }
@@ -103,7 +103,7 @@ fn bytes_older_than_needed_do_not_make_a_region_valid() {
 fn a_region_written_again_is_complete_only_with_its_first_bytes() {
     let mut pull = follower(&[(3, 0, 100), (5, 200, 300), (7, 0, 100)]);
     assert_eq!(pull.complete_through(Seq(7)), Seq(2));
-    let fetches = pull.next_fetches(u64::MAX, 9, Reach::Committed);
+    let fetches = pull.next_fetches(u64::MAX, 9);
     let first = fetches.iter().find(|f| f.range == r(0, 100)).unwrap();
     pull.on_fetched(first.id, first.range, v(1, 7), Holds::Yes);
     assert_eq!(pull.complete_through(Seq(7)), Seq(2));
@@ -230,30 +230,27 @@ fn what_someone_waits_for_comes_first_and_budgets_hold() {
     pull.on_command(v(1, 2), &written(OTHER, 0, 10), Origin::Remote);
     pull.on_committed(Seq(2));
     pull.want(OTHER, r(0, 5));
-    let fetches = pull.next_fetches(2 * FETCH_LEN_MAX, 8, Reach::Committed);
+    let fetches = pull.next_fetches(2 * FETCH_LEN_MAX, 8);
     assert_eq!((fetches[0].inode, fetches[0].range), (OTHER, r(0, 5)));
     assert_eq!(fetches.len(), 3, "two more fit into the budget of bytes");
     assert_eq!(
-        pull.next_fetches(u64::MAX, 4, Reach::Committed).len(),
+        pull.next_fetches(u64::MAX, 4).len(),
         1,
         "and one into that of requests"
     );
-    assert_eq!(pull.next_fetches(u64::MAX, 4, Reach::Committed), []);
+    assert_eq!(pull.next_fetches(u64::MAX, 4), []);
     pull.on_fetch_failed(fetches[0].id);
     pull.want(OTHER, r(0, 5));
-    assert_eq!(
-        pull.next_fetches(u64::MAX, 4, Reach::Committed)[0].range,
-        r(0, 5)
-    );
+    assert_eq!(pull.next_fetches(u64::MAX, 4)[0].range, r(0, 5));
 }
 
 #[test]
 fn another_owner_is_asked_again_but_held_bytes_stay() {
     let mut pull = follower(&[(1, 0, 10), (2, 20, 30)]);
-    let fetches = pull.next_fetches(u64::MAX, 8, Reach::Committed);
+    let fetches = pull.next_fetches(u64::MAX, 8);
     pull.on_fetched(fetches[0].id, fetches[0].range, v(1, 9), Holds::NotYet);
     pull.on_source_changed();
-    let again = pull.next_fetches(u64::MAX, 8, Reach::Committed);
+    let again = pull.next_fetches(u64::MAX, 8);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].range, fetches[1].range);
     let late = pull.on_fetched(fetches[1].id, r(0, 30), v(1, 2), Holds::Yes);
@@ -265,7 +262,7 @@ fn an_installed_state_has_no_bytes_yet() {
     let mut pull = follower(&[(1, 0, 10)]);
     pull.on_state_installed(v(1, 9), [(FILE, 3 * FETCH_LEN_MAX), (OTHER, 5)]);
     assert_eq!(pull.complete_through(Seq(9)), Seq(0));
-    let fetches = pull.next_fetches(u64::MAX, 8, Reach::Committed);
+    let fetches = pull.next_fetches(u64::MAX, 8);
     assert_eq!(fetches.len(), 4);
     assert!(fetches.iter().all(|f| f.needed == v(1, 9)));
     for fetch in fetches {
@@ -287,7 +284,7 @@ fn a_write_during_an_install_leaves_its_range_invalid() {
     assert_eq!(twice, Fetched::Drop, "an answer is taken once");
     pull.on_source_changed();
     assert_eq!(
-        pull.next_fetches(u64::MAX, 9, Reach::Committed),
+        pull.next_fetches(u64::MAX, 9),
         [],
         "two installs of one region could end in any order"
     );
@@ -311,7 +308,7 @@ fn an_install_that_fails_is_fetched_again() {
 fn an_fsync_waits_for_what_was_written_before_it_alone() {
     let mut pull = follower(&[(3, 0, 100), (5, 200, 300), (7, 50, 60)]);
     assert!(!pull.has_through(FILE, Seq(4)));
-    let fetches = pull.next_fetches(u64::MAX, 9, Reach::Committed);
+    let fetches = pull.next_fetches(u64::MAX, 9);
     let (first, later): (Vec<Fetch>, Vec<Fetch>) =
         fetches.iter().partition(|f: &&Fetch| f.range.end <= 50);
     for fetch in first {
@@ -347,7 +344,7 @@ fn a_file_in_very_many_pieces_is_fetched_in_a_time_that_grows_with_them() {
     let mut installed = 0;
     while !pull.has_through(FILE, through) {
         pull.want(FILE, all);
-        for fetch in pull.next_fetches(u64::MAX, 64, Reach::Committed) {
+        for fetch in pull.next_fetches(u64::MAX, 64) {
             let last = Version {
                 epoch: Epoch(1),
                 seq: through,
@@ -366,7 +363,7 @@ fn a_file_in_very_many_pieces_is_fetched_in_a_time_that_grows_with_them() {
 fn what_changes_all_the_time_does_not_keep_the_rest_back() {
     let mut pull = follower(&[(1, 0, 100), (2, 200, 300)]);
     for seq in 3..9 {
-        let fetches = pull.next_fetches(1, 1, Reach::Committed);
+        let fetches = pull.next_fetches(1, 1);
         pull.on_fetched(fetches[0].id, fetches[0].range, v(1, seq - 1), Holds::Yes);
         pull.on_installed(fetches[0].id);
         pull.on_command(v(1, seq), &written(FILE, 0, 100), Origin::Remote);
@@ -442,7 +439,7 @@ fn rot_between_a_write_and_its_record_is_missing_when_that_is_committed() {
     pull.on_command(v(1, 1), &written(FILE, 0, 100), Origin::Own);
     pull.on_corrupt(FILE, r(40, 60), Version::default());
     assert_eq!(
-        pull.next_fetches(u64::MAX, 8, Reach::Committed),
+        pull.next_fetches(u64::MAX, 8),
         [],
         "members have older bytes at best"
     );
@@ -464,7 +461,7 @@ fn rot_between_a_write_and_its_record_is_missing_when_that_is_committed() {
 fn each_corrupt_block_is_asked_for_by_itself() {
     let mut pull = Pull::new();
     pull.on_corrupt(FILE, r(4_096, 10_000), v(1, 1));
-    let fetches = pull.next_fetches(u64::MAX, 8, Reach::Committed);
+    let fetches = pull.next_fetches(u64::MAX, 8);
     let ranges: Vec<ByteRange> = fetches.iter().map(|fetch| fetch.range).collect();
     assert_eq!(ranges, [r(4_096, 8_192), r(8_192, 10_000)]);
     // One member has the first, and another one the second.
@@ -481,7 +478,7 @@ fn each_corrupt_block_is_asked_for_by_itself() {
 fn fetched_bytes_are_not_put_over_a_write_that_has_no_record_yet() {
     let mut pull = Pull::new();
     pull.distrust(FILE, r(0, 300), v(1, 3));
-    let fetch = pull.next_fetches(1 << 20, 9, Reach::Committed)[0];
+    let fetch = pull.next_fetches(1 << 20, 9)[0];
     pull.on_own_write(FILE, r(100, 200));
     assert!(pull.is_valid(FILE, r(100, 200)));
     let fetched = pull.on_fetched(fetch.id, fetch.range, v(1, 5), Holds::Yes);
@@ -505,7 +502,7 @@ fn what_nobody_has_is_not_waited_for_and_not_taken_for_here() {
     let fetch = one(&mut pull);
     let lost = pull.on_lost(fetch.id, r(20, 30), v(2, 7));
     assert_eq!(lost, [r(20, 30)]);
-    let fetches = pull.next_fetches(u64::MAX, 9, Reach::Committed);
+    let fetches = pull.next_fetches(u64::MAX, 9);
     let ranges: Vec<ByteRange> = fetches.iter().map(|fetch| fetch.range).collect();
     assert_eq!(ranges, [r(0, 20), r(30, 100)]);
     for fetch in fetches {
@@ -518,7 +515,7 @@ fn what_nobody_has_is_not_waited_for_and_not_taken_for_here() {
     assert!(!pull.is_valid(FILE, r(20, 30)));
     assert_eq!(pull.lost(FILE, r(0, 100)), Some(r(20, 30)));
     // Until somebody comes back with it.
-    assert_eq!(pull.next_fetches(u64::MAX, 9, Reach::Committed), []);
+    assert_eq!(pull.next_fetches(u64::MAX, 9), []);
     assert!(pull.look_again());
     let again = one(&mut pull);
     assert_eq!(again.range, r(20, 30));
@@ -585,7 +582,7 @@ fn older_content_does_not_pass_for_what_a_member_cannot_read() {
     let mut pull = follower(&[(1, 0, 8192)]);
     let nobody = pull.on_nobody_has(FILE, r(0, 8192), NotGiven::Unreadable, v(1, 1));
     assert_eq!(nobody, Nobody::AskAgain, "a part of it may be readable");
-    let blocks = pull.next_fetches(u64::MAX, 9, Reach::Committed);
+    let blocks = pull.next_fetches(u64::MAX, 9);
     assert_eq!(blocks.len(), 2);
     let block = blocks[0].range;
     let nobody = pull.on_nobody_has(FILE, block, NotGiven::Unreadable, v(1, 1));
@@ -640,7 +637,7 @@ fn an_unreadable_region_to_the_end_is_asked_for_block_by_block() {
     let nobody = pull.on_nobody_has(FILE, all, NotGiven::Unreadable, v(1, 1));
     assert_eq!(nobody, Nobody::AskAgain);
     pull.on_source_changed();
-    let fetches = pull.next_fetches(u64::MAX, 9, Reach::Committed);
+    let fetches = pull.next_fetches(u64::MAX, 9);
     let ranges: Vec<ByteRange> = fetches.iter().map(|fetch| fetch.range).collect();
     assert_eq!(ranges, [r(0, 4096), r(4096, u64::MAX)]);
 }
@@ -701,24 +698,20 @@ fn a_member_has_older_content_only_where_nothing_else_is_in_place() {
 fn the_bytes_of_a_logged_record_are_asked_for_once_and_installed_when_it_is_committed() {
     let mut pull = Pull::new();
     pull.on_command(v(1, 1), &written(FILE, 0, 100), Origin::Remote);
-    assert_eq!(pull.next_fetches(u64::MAX, 8, Reach::Committed), []);
-    let fetches = pull.next_fetches(u64::MAX, 8, Reach::Logged);
+    assert_eq!(pull.next_fetches(u64::MAX, 8), []);
+    let fetches = pull.next_ahead(&Holding::default());
     let [fetch] = fetches[..] else {
         panic!("{fetches:?}");
     };
     assert_eq!((fetch.range, fetch.needed), (r(0, 100), v(1, 1)));
-    assert_eq!(pull.next_fetches(u64::MAX, 8, Reach::Logged), []);
+    assert_eq!(pull.next_ahead(&Holding::default()), []);
     let arrived = pull.on_fetched(fetch.id, r(0, 100), v(1, 1), Holds::NotYet);
     assert_eq!(arrived, Fetched::Hold);
     pull.on_committed(Seq(1));
     assert!(!pull.is_valid(FILE, r(0, 100)), "not in place yet");
     let held = pull.decidable(|_| Holds::Yes);
     assert_eq!(held, [fetch.id]);
-    assert_eq!(
-        pull.next_fetches(u64::MAX, 8, Reach::Logged),
-        [],
-        "they are here"
-    );
+    assert_eq!(pull.next_ahead(&Holding::default()), [], "they are here");
     let again = pull.on_fetched(fetch.id, r(0, 100), v(1, 1), Holds::Yes);
     assert_eq!(again, install(&[r(0, 100)]));
     pull.on_installed(fetch.id);
@@ -729,10 +722,10 @@ fn the_bytes_of_a_logged_record_are_asked_for_once_and_installed_when_it_is_comm
 fn what_was_asked_for_ahead_and_did_not_come_is_asked_for_again_when_its_record_is_committed() {
     let mut pull = Pull::new();
     pull.on_command(v(1, 1), &written(FILE, 0, 100), Origin::Remote);
-    let fetch = pull.next_fetches(u64::MAX, 8, Reach::Logged)[0];
+    let fetch = pull.next_ahead(&Holding::default())[0];
     pull.on_fetch_failed(fetch.id);
     // Not at once: whoever has no answer now may have none for long.
-    assert_eq!(pull.next_fetches(u64::MAX, 8, Reach::Logged), []);
+    assert_eq!(pull.next_ahead(&Holding::default()), []);
     pull.on_committed(Seq(1));
     assert_eq!(one(&mut pull).range, r(0, 100));
 }
@@ -742,7 +735,7 @@ fn a_record_in_the_place_of_a_truncated_one_is_asked_for_ahead_too() {
     let mut pull = Pull::new();
     pull.on_command(v(1, 1), &written(FILE, 0, 10), Origin::Remote);
     pull.on_command(v(1, 2), &written(FILE, 20, 30), Origin::Remote);
-    let fetches = pull.next_fetches(u64::MAX, 8, Reach::Logged);
+    let fetches = pull.next_ahead(&Holding::default());
     assert_eq!(fetches.len(), 2);
     // As of a record that never was.
     let held = pull.on_fetched(fetches[1].id, r(20, 30), v(1, 2), Holds::NotYet);
@@ -752,7 +745,7 @@ fn a_record_in_the_place_of_a_truncated_one_is_asked_for_ahead_too() {
     let dropped = pull.on_fetched(fetches[1].id, r(20, 30), v(1, 2), Holds::Never);
     assert_eq!(dropped, Fetched::Drop);
     pull.on_command(v(2, 2), &written(OTHER, 0, 10), Origin::Remote);
-    let fetches = pull.next_fetches(u64::MAX, 8, Reach::Logged);
+    let fetches = pull.next_ahead(&Holding::default());
     let [fetch] = fetches[..] else {
         panic!("{fetches:?}");
     };
@@ -760,17 +753,34 @@ fn a_record_in_the_place_of_a_truncated_one_is_asked_for_ahead_too() {
 }
 
 #[test]
-fn what_is_missing_comes_before_what_is_not_committed() {
+fn what_is_here_or_on_its_way_or_nobodys_is_not_asked_for_ahead() {
     let mut pull = follower(&[(1, 0, 10)]);
-    pull.on_command(v(1, 2), &written(OTHER, 0, 10), Origin::Remote);
-    let first = pull.next_fetches(u64::MAX, 1, Reach::Logged);
-    assert_eq!((first[0].inode, first.len()), (FILE, 1));
-    let second = pull.next_fetches(u64::MAX, 2, Reach::Logged);
-    assert_eq!((second[0].inode, second.len()), (OTHER, 1));
-    // Neither what this node has written, nor what is not sure to be a record.
+    one(&mut pull);
+    pull.on_command(v(1, 2), &written(FILE, 5, 20), Origin::Remote);
+    let fetches = pull.next_ahead(&Holding::default());
+    assert_eq!(fetches.len(), 1);
+    assert_eq!(fetches[0].range, r(10, 20), "the rest is on its way");
     pull.on_command(v(1, 3), &written(OTHER, 20, 30), Origin::Own);
     pull.on_command(v(1, 4), &written(OTHER, 40, 50), Origin::Unsynced);
-    assert_eq!(pull.next_fetches(u64::MAX, 9, Reach::Logged), []);
+    assert_eq!(pull.next_ahead(&Holding::default()), []);
+}
+
+#[test]
+fn many_small_records_that_wait_keep_nothing_from_being_asked_for() {
+    let mut pull = Pull::new();
+    for seq in 1..=2_000 {
+        let command = written(FILE, seq * 10, seq * 10 + 5);
+        pull.on_command(v(1, seq), &command, Origin::Remote);
+    }
+    let fetches = pull.next_ahead(&Holding::default());
+    assert_eq!(fetches.len(), AHEAD_FETCHES_MAX);
+    pull.on_corrupt(OTHER, r(0, 10), v(1, 0));
+    assert_eq!(pull.next_fetches(u64::MAX, 1).len(), 1);
+    // With room again it goes on where it was.
+    pull.on_fetch_failed(fetches[0].id);
+    let next = pull.next_ahead(&Holding::default());
+    assert_eq!(next.len(), 1);
+    assert_eq!(next[0].range.start, (AHEAD_FETCHES_MAX as u64 + 1) * 10);
 }
 
 #[test]
@@ -781,16 +791,16 @@ fn no_more_is_asked_for_ahead_than_may_wait_for_its_record() {
         let command = written(FILE, start, start + FETCH_LEN_MAX);
         pull.on_command(v(1, seq), &command, Origin::Remote);
     }
-    let fetches = pull.next_fetches(u64::MAX, 1_000, Reach::Logged);
+    let fetches = pull.next_ahead(&Holding::default());
     let bytes: u64 = fetches.iter().map(|fetch| fetch.range.len()).sum();
     assert_eq!(bytes, AHEAD_BYTES_MAX);
     for fetch in &fetches {
         let held = pull.on_fetched(fetch.id, fetch.range, v(1, 100), Holds::NotYet);
         assert_eq!(held, Fetched::Hold);
     }
-    assert_eq!(pull.next_fetches(u64::MAX, 1_000, Reach::Logged), []);
+    assert_eq!(pull.next_ahead(&Holding::default()), []);
     pull.on_committed(Seq(50));
-    let missing = pull.next_fetches(u64::MAX, 1_000, Reach::Logged);
+    let missing = pull.next_fetches(u64::MAX, 1_000);
     assert_eq!(
         missing.len(),
         50 - fetches.len(),

@@ -71,7 +71,7 @@ impl Names {
         };
         let heir = Heir { host: heir, until };
         let left = by_session(kept);
-        let all = left.values().flat_map(|kept| kept.inodes.iter().copied());
+        let all = left.values().flat_map(|kept| kept.inodes());
         let name = |dir| Touched::Name {
             dir,
             name: Vec::new(),

@@ -76,6 +76,8 @@ impl Names {
             return None;
         }
         let member = self.member(host, container);
+        let answers = &mut member.answers;
+        answers.hear(request.session, request.answered_through);
         let seen = with_view(member, |answers, view| {
             answers.seen(view, container, request.session, request.op)
         });

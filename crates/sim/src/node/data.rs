@@ -8,7 +8,7 @@ use crate::model::{
 use crate::oracle::Mark;
 use crate::world::{Event, World, host_of};
 use perigee_replica::{
-    Chain, FetchId, Fetched, Holds, Input, Nobody, NotGiven, Origin, Plant, Reach, Role,
+    Chain, FetchId, Fetched, Holds, Input, Nobody, NotGiven, Origin, Plant, Role,
 };
 use perigee_types::{ByteRange, DataCommand, InodeId, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,12 +81,15 @@ impl World {
                 return;
             }
         };
-        // The owner has ordered what it sent.
-        let reach = match run.chain.role() {
-            Role::Replica { .. } => Reach::Logged,
-            _ => Reach::Committed,
-        };
-        let fetches = run.pull.next_fetches(1 << 20, FETCHES_MAX, reach);
+        let mut fetches = run.pull.next_fetches(1 << 20, FETCHES_MAX);
+        if source.is_some() {
+            let ahead = run.pull.next_ahead(&run.holding);
+            let any = !ahead.is_empty();
+            fetches.extend(ahead);
+            if any {
+                self.note(Mark::AskedAhead);
+            }
+        }
         for fetch in fetches {
             let run = self.running(node);
             if let Some(owner) = source {
@@ -510,6 +513,9 @@ impl World {
             let holds = run.chain.holds(arrived.as_of);
             let whole = ByteRange::ALL;
             let what = run.pull.on_fetched(id, whole, arrived.as_of, holds);
+            if holds == Holds::Never {
+                self.note(Mark::HeldForNothing);
+            }
             self.take_fetched(node, id, what, arrived);
         }
     }
