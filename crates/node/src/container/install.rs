@@ -66,6 +66,9 @@ impl Arrived {
     }
 }
 
+/// Bytes that wait for their record are copied up to this length, so that they do not keep a whole answer.
+const HELD_COPY_MAX: usize = 64 << 10;
+
 /// What does not travel.
 static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
@@ -212,9 +215,12 @@ impl Container {
         let (inode, parts) = match decided {
             Fetched::Install { inode, parts } => (inode, parts),
             Fetched::Hold => {
-                // Not the whole answer that it came with.
-                let bytes = Bytes::copy_from_slice(&arrived.bytes);
-                st.held.insert(id, Arrived { bytes, ..arrived });
+                let mut arrived = arrived;
+                if arrived.bytes.len() <= HELD_COPY_MAX {
+                    // Without the rest of the answer that it came with.
+                    arrived.bytes = Bytes::copy_from_slice(&arrived.bytes);
+                }
+                st.held.insert(id, arrived);
                 return Round::Complete;
             }
             Fetched::Drop => return Round::Complete,
