@@ -213,7 +213,8 @@ pub fn terminate(dir: &Path, patience: Duration) -> Result<Stopped, Failure> {
     wait_or_kill(&process, patience)
 }
 
-fn ends_within(process: &ProcessId, patience: Duration) -> bool {
+/// Whether a process has ended, or does so in that time.
+pub fn ends_within(process: &ProcessId, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     while process.runs() {
         if Instant::now() >= until {

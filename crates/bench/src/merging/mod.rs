@@ -14,6 +14,7 @@ use crate::target::Target;
 use perigee_net::Merging;
 use perigee_testbed::delay::Wire;
 use perigee_testbed::{Call, CheckError, Checked, Cluster, ensure, pattern};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -138,7 +139,7 @@ pub struct Sample {
 }
 
 /// Where the time of a file went, microseconds of one thread each.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Parts {
     /// The program, and its host as long as no call of it is under way.
     pub host: f64,

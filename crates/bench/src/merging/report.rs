@@ -28,24 +28,15 @@ struct Way {
     /// How often so many waited: 1, 2 to 3, 4 to 7 and so on.
     queue_lengths: Vec<u64>,
     /// Where the time of a file went, as one thread sees it: medians.
-    us_per_file: Spent,
+    us_per_file: Parts,
 }
 
-/// [`super::Parts`].
-#[derive(Debug, Clone, Serialize)]
-struct Spent {
-    host: f64,
-    queued: f64,
-    served: f64,
-    wire: f64,
-}
-
-fn spent(samples: &[Sample]) -> Spent {
+fn parts(samples: &[Sample]) -> Parts {
     let median = |of: fn(&Parts) -> f64| {
         let all: Vec<f64> = samples.iter().map(|sample| of(&sample.parts)).collect();
         round(middle(&all))
     };
-    Spent {
+    Parts {
         host: median(|parts| parts.host),
         queued: median(|parts| parts.queued),
         served: median(|parts| parts.served),
@@ -88,7 +79,7 @@ fn ways(settings: &Settings, outcome: &Outcome, job: Job) -> Vec<Way> {
             messages_per_write: round(messages / writes.max(1.0)),
             merged_share: round(all(|sample| sample.sent.merged) / messages.max(1.0)),
             queue_lengths: queue,
-            us_per_file: spent(samples),
+            us_per_file: parts(samples),
         }
     };
     of_job.iter().map(way).collect()

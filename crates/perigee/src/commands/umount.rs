@@ -4,17 +4,16 @@ use crate::admin_client::{CHANGE_TIME, ask, listens, unexpected};
 use crate::mounts::{self, Mount};
 use crate::output::Report;
 use crate::pid_file;
+use crate::process::ends_within;
 use clap::Args;
 use perigee_proto::admin::{AdminPath, Answer, Failure, Request};
 use rustix::mount::{UnmountFlags, unmount};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a process that was killed may take to end: it frees its memory, and closes its files, on the way.
 const DYING: Duration = Duration::from_secs(5);
-/// Between two looks at whether it has.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Unmount the file system.
 #[derive(Debug, Args)]
@@ -35,8 +34,11 @@ impl Umount {
     /// Unmounts.
     pub fn run(self) -> Result<Report, Failure> {
         let mount = find(&self.mountpoint)?;
-        match mount.data_dir() {
-            Some(dir) if pid_file::running(&dir).is_some() => {
+        let served_by = mount
+            .data_dir()
+            .and_then(|dir| pid_file::running(&dir).map(|process| (dir, process)));
+        match served_by {
+            Some((dir, process)) => {
                 let request = Request::Umount {
                     mountpoint: AdminPath::from(&mount.mountpoint),
                     lazy: self.lazy,
@@ -47,29 +49,17 @@ impl Umount {
                     // The process of a union ends with its mount, perhaps before it has said so.
                     Err(_) if find(&self.mountpoint).is_err() => {}
                     // A process that was killed a moment ago answers no more, and is still there.
-                    Err(_) if !listens(&dir) && is_gone_soon(&dir) => {
+                    Err(_) if !listens(&dir) && ends_within(&process, DYING) => {
                         detach(&mount.mountpoint, UnmountFlags::DETACH)?;
                     }
                     Err(failure) => return Err(failure),
                 }
             }
             // a mount without its process has nothing to save
-            _ => detach(&mount.mountpoint, UnmountFlags::DETACH)?,
+            None => detach(&mount.mountpoint, UnmountFlags::DETACH)?,
         }
         Ok(Report::silent())
     }
-}
-
-/// Whether a node's process comes to its end in the next moments.
-fn is_gone_soon(dir: &Path) -> bool {
-    let until = Instant::now() + DYING;
-    while pid_file::running(dir).is_some() {
-        if Instant::now() > until {
-            return false;
-        }
-        std::thread::sleep(LOOK);
-    }
-    true
 }
 
 fn find(mountpoint: &Path) -> Result<Mount, Failure> {
