@@ -31,7 +31,7 @@ pub const READER_WAIT: Span = Span::from_millis(2_000);
 /// would only pay for taking it back.
 const CONTENTION: Span = Span::from_millis(500);
 
-/// Tells a grant from all others that the same node has given.
+/// Tells a grant from all others that the same node has given in the same container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct GrantNumber(u64);
 
@@ -65,16 +65,16 @@ pub struct Holder {
     pub until: Tick,
 }
 
-/// Holders, as they are found one inode after the other.
-#[derive(Default)]
-struct Recalled(BTreeMap<SessionId, Holder>);
-
 impl Holder {
     /// On what it has a lease that must end.
     pub fn inodes(&self) -> impl Iterator<Item = InodeId> + '_ {
         self.grants.iter().map(|(inode, _)| *inode)
     }
 }
+
+/// Holders, as they are found one inode after the other.
+#[derive(Default)]
+struct Recalled(BTreeMap<SessionId, Holder>);
 
 impl Recalled {
     fn add(&mut self, inode: InodeId, grant: &mut Grant) {
@@ -422,8 +422,8 @@ impl Leases {
         }
     }
 
-    /// Nobody waits for its word any more: what was to be changed is not.
-    pub fn keeps(&mut self, holder: &Holder) {
+    /// Nobody waits for a session's word any more: what was to be changed is not, and it keeps its leases.
+    pub fn withdraw(&mut self, holder: &Holder) {
         for (inode, number) in &holder.grants {
             let grants = self.grants.get_mut(inode).into_iter().flatten();
             for grant in grants.filter(|grant| grant.number == *number) {
@@ -724,7 +724,7 @@ mod tests {
         let all = leases.recall_all(Tick(1));
         leases.open();
         assert_eq!(leases.grant(Tick(2), inode(), session(3), far), Span::ZERO);
-        leases.keeps(&all[0]);
+        leases.withdraw(&all[0]);
         assert_ne!(leases.grant(Tick(2), inode(), session(3), far), Span::ZERO);
         assert!(leases.is_kept(Tick(2), session(3), &[Touched::Listing(inode())]));
     }

@@ -113,8 +113,8 @@ impl Near {
         (word.until > now).then(|| (word.attr, word.until.since(now)))
     }
 
-    /// An owner has answered a session's operation as of a state of its container, and the answer is here `now`. `words`: what the answer says of
-    /// inodes, also of those that the session may not keep.
+    /// An owner has answered a session's operation as of a state of its container, and the answer is here `now`. `words`:
+    /// what it says of inodes, also of those that the session may not keep.
     pub fn told(
         &mut self,
         now: Tick,

@@ -212,7 +212,7 @@ impl Sessions {
 
     /// With how many names an operation is to be answered, at most.
     pub(crate) fn names_wanted(&self, id: SessionId, op: &Op, now: Tick) -> u32 {
-        let wanted = self.compounds && self.near.lock().wants_names(now, id, op);
+        let wanted = self.compounds && makes_names(op) && self.near.lock().wants_names(now, id, op);
         if wanted { NAMES_MAX } else { 0 }
     }
 

@@ -30,9 +30,7 @@ struct Stage {
 impl Stage {
     /// Four hosts, three of which have copies: the owner and one of them at one site, the near one and the reader at another.
     fn set() -> Self {
-        let wire = Wire::of_round_trip(Duration::from_micros(150));
-        let mut cluster = Cluster::start_far_apart(4, LIMIT, wire).unwrap();
-        let roots: Vec<PathBuf> = (1..=4).map(|node| cluster.mount(node).unwrap()).collect();
+        let (mut cluster, roots) = hosts(4, [1, 2, 3, 4]);
         let directory = roots[0].join("d");
         fs::create_dir(&directory).unwrap();
         let place = directory.to_string_lossy().into_owned();
@@ -197,16 +195,36 @@ fn the_first_read_of_a_large_file_comes_from_the_near_member() {
     assert!(far < MIB as u64 / 2, "{far} bytes from the owner");
 }
 
+/// Between hosts that are far from each other.
+const FAR: Duration = Duration::from_millis(200);
+
+/// Hosts of a cluster that are near each other so far, some of which have it mounted.
+fn hosts<const MOUNTS: usize>(count: u32, mounted: [u32; MOUNTS]) -> (Cluster, [PathBuf; MOUNTS]) {
+    let wire = Wire::of_round_trip(Duration::from_micros(150));
+    let mut cluster = Cluster::start_far_apart(count, LIMIT, wire).unwrap();
+    let roots = mounted.map(|node| cluster.mount(node).unwrap());
+    (cluster, roots)
+}
+
+/// From here on a host is far from others.
+fn part(cluster: &Cluster, host: u32, others: &[u32]) {
+    for other in others {
+        let wire = Wire::of_round_trip(FAR);
+        cluster
+            .links()
+            .unwrap()
+            .reroute(*other, host, wire)
+            .unwrap();
+    }
+}
+
 #[test]
 fn a_way_that_was_gone_before_takes_no_round_trip_for_each_directory() {
     const NAMES: [&str; 5] = ["a", "b", "c", "e", "g"];
     let Some(_alone) = program::alone() else {
         return;
     };
-    let round_trip = Duration::from_millis(200);
-    let wire = Wire::of_round_trip(Duration::from_micros(150));
-    let mut cluster = Cluster::start_far_apart(2, LIMIT, wire).unwrap();
-    let [here, there] = [1, 2].map(|node| cluster.mount(node).unwrap());
+    let (mut cluster, [here, there]) = hosts(2, [OWNER, 2]);
     let ways: Vec<PathBuf> = NAMES
         .iter()
         .scan(PathBuf::new(), |way, name| {
@@ -220,8 +238,7 @@ fn a_way_that_was_gone_before_takes_no_round_trip_for_each_directory() {
     let file = ways[NAMES.len() - 1].join("f");
     fs::write(here.join(&file), b"text").unwrap();
     cluster.settle().unwrap();
-    let wire = Wire::of_round_trip(round_trip);
-    cluster.links().unwrap().reroute(1, 2, wire).unwrap();
+    part(&cluster, 2, &[OWNER]);
     assert_eq!(fs::read(there.join(&file)).unwrap(), b"text");
     // So that what is kept there of each directory ends.
     for way in &ways {
@@ -232,7 +249,7 @@ fn a_way_that_was_gone_before_takes_no_round_trip_for_each_directory() {
     drop(File::open(there.join(&file)).unwrap());
     let took = began.elapsed();
     // The directories, the file, and what is late.
-    assert!(took < round_trip * 4, "{took:?}");
+    assert!(took < FAR * 4, "{took:?}");
     // A way that leads elsewhere now is found out.
     fs::rename(here.join("a/b"), here.join("a/old")).unwrap();
     fs::create_dir_all(here.join("a/b/c/e/g")).unwrap();
@@ -255,10 +272,7 @@ fn a_file_that_is_made_elsewhere_takes_no_round_trip_to_learn_that_its_name_is_n
     let Some(_alone) = program::alone() else {
         return;
     };
-    let round_trip = Duration::from_millis(200);
-    let wire = Wire::of_round_trip(Duration::from_micros(150));
-    let mut cluster = Cluster::start_far_apart(2, LIMIT, wire).unwrap();
-    let [here, there] = [1, 2].map(|node| cluster.mount(node).unwrap());
+    let (mut cluster, [here, there]) = hosts(2, [OWNER, 2]);
     // One that has names, and stays with its owner.
     fs::create_dir(here.join("d")).unwrap();
     let place = here.join("d").to_string_lossy().into_owned();
@@ -270,8 +284,7 @@ fn a_file_that_is_made_elsewhere_takes_no_round_trip_to_learn_that_its_name_is_n
     }
     cluster.settle().unwrap();
     assert_eq!(cluster.owner(&here.join("d")).unwrap(), OWNER);
-    let wire = Wire::of_round_trip(round_trip);
-    cluster.links().unwrap().reroute(1, 2, wire).unwrap();
+    part(&cluster, 2, &[OWNER]);
     let make = |directory: &Path| {
         let took = (0..FILES).map(|number| {
             let began = Instant::now();
@@ -284,10 +297,10 @@ fn a_file_that_is_made_elsewhere_takes_no_round_trip_to_learn_that_its_name_is_n
         took[1]
     };
     let took = make(&there.join("d"));
-    assert!(took < round_trip * 2, "{took:?} where there are names");
+    assert!(took < FAR * 2, "{took:?} where there are names");
     fs::create_dir(there.join("d/new")).unwrap();
     let took = make(&there.join("d/new"));
-    assert!(took < round_trip * 2, "{took:?} in a new directory");
+    assert!(took < FAR * 2, "{took:?} in a new directory");
     // Whoever else makes a name there is seen, though this host was about to say that there is none.
     let (ours, theirs) = (there.join("d/new"), here.join("d/new"));
     let others: [(&str, OthersMake<'_>); 4] = [
@@ -311,7 +324,7 @@ fn a_file_that_is_made_elsewhere_takes_no_round_trip_to_learn_that_its_name_is_n
         let began = Instant::now();
         assert!(!ours.join(name).exists());
         let took = began.elapsed();
-        assert!(took < round_trip, "{took:?}: names are not known");
+        assert!(took < FAR, "{took:?}: names are not known");
         others_make(&theirs.join(name));
         assert!(ours.join(name).exists(), "{name}");
         let refused = File::create_new(ours.join(name)).unwrap_err();
@@ -324,10 +337,7 @@ fn what_is_on_every_member_takes_two_round_trips_to_the_farthest_one() {
     let Some(_alone) = program::alone() else {
         return;
     };
-    let round_trip = Duration::from_millis(200);
-    let wire = Wire::of_round_trip(Duration::from_micros(150));
-    let mut cluster = Cluster::start_far_apart(3, LIMIT, wire).unwrap();
-    let [root, elsewhere] = [OWNER, 3].map(|node| cluster.mount(node).unwrap());
+    let (mut cluster, [root, elsewhere]) = hosts(3, [OWNER, 3]);
     let place = root.to_string_lossy().into_owned();
     let set = cluster.command(&["policy", "set", &place, "migration=off"]);
     let set = set.unwrap();
@@ -346,10 +356,7 @@ fn what_is_on_every_member_takes_two_round_trips_to_the_farthest_one() {
     });
     cluster.settle().unwrap();
     assert_eq!(cluster.owner(&root).unwrap(), OWNER);
-    let wire = Wire::of_round_trip(round_trip);
-    for near in [OWNER, 3] {
-        cluster.links().unwrap().reroute(near, 2, wire).unwrap();
-    }
+    part(&cluster, 2, &[OWNER, 3]);
     for (name, file) in files {
         let took = (0..5).map(|round| {
             let began = Instant::now();
@@ -365,7 +372,7 @@ fn what_is_on_every_member_takes_two_round_trips_to_the_farthest_one() {
         let mut took: Vec<Duration> = took.collect();
         took.sort();
         // The record and its bytes, and that it is committed; what the disks take comes on top.
-        let most = round_trip * 2 + round_trip / 2;
+        let most = FAR * 2 + FAR / 2;
         assert!(took[2] < most, "{name}: {took:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Which names a directory may have, as far as a session knows all of them: those that were there when it was told, and those
 //! that it has asked for itself, as long as its lease has stood without a gap.
 
-use crate::dentry::{self, bucket, check_name};
+use crate::dentry::{COOKIE_END, bucket, bucket_of, check_name};
 use crate::draft::Draft;
 use crate::error::Refusal;
 use crate::key::{self, Key};
@@ -18,6 +18,12 @@ pub type NameHash = u64;
 #[must_use]
 pub fn hash(name: &[u8]) -> NameHash {
     bucket(name)
+}
+
+/// That of the name of a directory's entry.
+#[must_use]
+pub fn hash_at(cookie: u64) -> NameHash {
+    bucket_of(cookie)
 }
 
 /// Every name of a directory is among these.
@@ -116,11 +122,11 @@ pub fn names_in(
         return Ok(None);
     }
     let container = directory.container();
-    let range = key::dentries(directory.index(), 0, dentry::COOKIE_END);
+    let range = key::dentries(directory.index(), 0, COOKIE_END);
     let mut names = Vec::new();
     for (key, _) in draft.scan(container, &range, most + 1)? {
         match Key::decode(&key) {
-            Some(Key::Dentry(_, cookie)) => names.push(dentry::bucket_of(cookie)),
+            Some(Key::Dentry(_, cookie)) => names.push(hash_at(cookie)),
             _ => return Err(record::corrupt(container, &key, "not a dentry's key")),
         }
     }

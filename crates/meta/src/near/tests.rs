@@ -32,16 +32,24 @@ fn attr(size: u64) -> Attr {
     }
 }
 
-fn make() -> Op {
+fn make_in(parent: InodeId, name: &[u8], node: NewNode) -> Op {
     Op::Make {
-        parent: directory(),
-        name: b"f".to_vec(),
-        node: crate::op::NewNode::File,
-        mode: 0o644,
+        parent,
+        name: name.to_vec(),
+        node,
+        mode: 0o755,
         umask: 0,
         cred: crate::op::Credential::default(),
         open_existing: false,
     }
+}
+
+fn make_named(name: &[u8]) -> Op {
+    make_in(directory(), name, NewNode::File)
+}
+
+fn make() -> Op {
+    make_named(b"f")
 }
 
 fn as_of(seq: u64) -> Version {
@@ -520,41 +528,10 @@ enum Slip {
 /// When an owner's answer was given: as of which change, and until when it may be kept.
 type Said = (u64, Tick);
 
-fn named(op: Op, as_name: &[u8]) -> Op {
-    let Op::Make {
-        parent,
-        node,
-        mode,
-        umask,
-        cred,
-        open_existing,
-        ..
-    } = op
-    else {
-        unreachable!("only `Make` is given");
-    };
-    Op::Make {
-        parent,
-        name: as_name.to_vec(),
-        node,
-        mode,
-        umask,
-        cred,
-        open_existing,
-    }
-}
-
 /// The operation that makes the directory, in one that is not looked at.
 fn make_directory() -> Op {
-    Op::Make {
-        parent: InodeId::new(ContainerId(2), InodeIndex(1)),
-        name: b"d".to_vec(),
-        node: crate::op::NewNode::Directory,
-        mode: 0o755,
-        umask: 0,
-        cred: crate::op::Credential::default(),
-        open_existing: false,
-    }
+    let root = InodeId::new(ContainerId(2), InodeIndex(1));
+    make_in(root, b"d", NewNode::Directory)
 }
 
 /// A session, an owner, and what is on its way between them.
@@ -694,7 +671,7 @@ fn run_with_names(seed: u64) -> (u64, u64) {
         match scene.rng.below(20) {
             0..=5 if scene.exists => {
                 let name = scene.a_name();
-                scene.ask(named(make(), &name));
+                scene.ask(make_named(&name));
             }
             6 if scene.exists => scene.ask(Op::GetAttr { inode: directory() }),
             7 if scene.exists && scene.rng.below(10) < others => {
@@ -758,7 +735,7 @@ fn names_of_a_directory_count_by_the_thousand_and_no_further() {
     }
     for at in 0..=NAMES_MAX {
         assert!(absent(&near, b"f"), "forgotten at {at}");
-        near.asks_names(ME, &named(make(), format!("n{at}").as_bytes()));
+        near.asks_names(ME, &make_named(format!("n{at}").as_bytes()));
     }
     assert!(!absent(&near, b"f"), "kept without a bound");
     assert_eq!(near.names, 0);

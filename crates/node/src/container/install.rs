@@ -191,7 +191,7 @@ impl Container {
     }
 
     /// Installs fetched bytes, now or when the log has what they are as of. Blocks on the disk.
-    fn arrived(self: &Arc<Self>, arrived: Arrived) -> Round {
+    fn arrived(self: &Arc<Self>, mut arrived: Arrived) -> Round {
         let id = arrived.fetch.id;
         let file = match self.file(arrived.fetch.inode) {
             Ok(file) => file,
@@ -215,7 +215,6 @@ impl Container {
         let (inode, parts) = match decided {
             Fetched::Install { inode, parts } => (inode, parts),
             Fetched::Hold => {
-                let mut arrived = arrived;
                 if arrived.bytes.len() <= HELD_COPY_MAX {
                     // Without the rest of the answer that it came with.
                     arrived.bytes = Bytes::copy_from_slice(&arrived.bytes);

@@ -277,7 +277,7 @@ impl Container {
         let ceded = match self.is_handed_out() {
             true => {
                 let mut st = self.state.lock();
-                kept.iter().for_each(|kept| st.leases.keeps(kept));
+                kept.iter().for_each(|kept| st.leases.withdraw(kept));
                 Err(Stays::HandedOut)
             }
             false => self.cede_within(heir, kept, until).await,
@@ -357,7 +357,7 @@ impl Container {
         match told {
             true => st.leases.revoked(now, &kept),
             // Ownership stays here.
-            false => st.leases.keeps(&kept),
+            false => st.leases.withdraw(&kept),
         }
         told
     }

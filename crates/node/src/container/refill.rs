@@ -367,6 +367,7 @@ impl Container {
                     ahead.push(async move { me.fetch_part(&owner, part).await });
                 }
             }
+            let takes_more = under_way.is_empty() || ahead.len() < AHEAD_REQUESTS;
             tokio::select! {
                 Some(_) = ahead.next() => self.progress.notify_waiters(),
                 Some((fetched, took, cost)) = under_way.next() => {
@@ -381,7 +382,7 @@ impl Container {
                         rests_until = Instant::now() + gentle.rest();
                     }
                 }
-                () = self.refill.notified(), if under_way.is_empty() || ahead.len() < AHEAD_REQUESTS => {}
+                () = self.refill.notified(), if takes_more => {}
                 () = tokio::time::sleep_until(looks_at) => {
                     self.state.lock().pull.look_again();
                     looks_at = Instant::now() + LOOK_AGAIN;

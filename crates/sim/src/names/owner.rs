@@ -76,8 +76,8 @@ impl Names {
             return None;
         }
         let member = self.member(host, container);
-        let answers = &mut member.answers;
-        answers.hear(request.session, request.answered_through);
+        let through = request.answered_through;
+        member.answers.hear(request.session, through);
         let seen = with_view(member, |answers, view| {
             answers.seen(view, container, request.session, request.op)
         });
