@@ -425,9 +425,18 @@ impl Leases {
     /// Nobody waits for a session's word any more: what was to be changed is not, and it keeps its leases.
     pub fn withdraw(&mut self, holder: &Holder) {
         for (inode, number) in &holder.grants {
-            let grants = self.grants.get_mut(inode).into_iter().flatten();
-            for grant in grants.filter(|grant| grant.number == *number) {
-                grant.recalls = grant.recalls.saturating_sub(1);
+            let Some(grants) = self.grants.get_mut(inode) else {
+                continue;
+            };
+            grants.retain_mut(|grant| {
+                if grant.number == *number {
+                    grant.recalls = grant.recalls.saturating_sub(1);
+                }
+                // Of one that is forgotten only the recalls were left.
+                !(grant.forgotten && grant.recalls == 0)
+            });
+            if grants.is_empty() {
+                self.grants.remove(inode);
             }
         }
     }
@@ -727,6 +736,22 @@ mod tests {
         leases.withdraw(&all[0]);
         assert_ne!(leases.grant(Tick(2), inode(), session(3), far), Span::ZERO);
         assert!(leases.is_kept(Tick(2), session(3), &[Touched::Listing(inode())]));
+    }
+
+    #[test]
+    fn a_lease_that_was_forgotten_while_a_withdrawn_recall_waited_is_a_new_one_when_it_is_given_again()
+     {
+        let mut leases = leases();
+        let far = Tick(u64::MAX);
+        let touched = [Touched::Listing(inode())];
+        leases.grant(Tick(0), inode(), session(2), far);
+        let change = leases.recall(Tick(1), session(3), &touched);
+        let all = leases.recall_all(Tick(1));
+        leases.revoked(Tick(2), &change[0]);
+        leases.withdraw(&all[0]);
+        let later = Tick(2) + CONTENTION;
+        assert_ne!(leases.grant(later, inode(), session(2), far), Span::ZERO);
+        assert!(leases.is_kept(later, session(3), &touched));
     }
 
     #[test]
