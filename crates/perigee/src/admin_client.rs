@@ -97,6 +97,18 @@ pub fn listens(data_dir: &Path) -> bool {
     connect(data_dir).is_ok()
 }
 
+/// Whether no process answers at a node's socket, or is there to do so.
+pub fn nobody_listens(data_dir: &Path) -> bool {
+    connect(data_dir).is_err_and(|error| is_silent(&error))
+}
+
+fn is_silent(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused
+    )
+}
+
 fn connect(data_dir: &Path) -> std::io::Result<UnixStream> {
     let short = ShortPath::socket(data_dir)?;
     UnixStream::connect(short.path())
@@ -104,7 +116,7 @@ fn connect(data_dir: &Path) -> std::io::Result<UnixStream> {
 
 fn not_reached(what: &str, error: &std::io::Error) -> Failure {
     match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+        _ if is_silent(error) => {
             Failure::new(what, "it is not running").hint("`perigee up` starts it")
         }
         ErrorKind::PermissionDenied => Failure::new(what, "it belongs to another user")

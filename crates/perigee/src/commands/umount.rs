@@ -1,6 +1,6 @@
 //! `perigee umount`: through the node that serves the mount, or without it when it is dead.
 
-use crate::admin_client::{CHANGE_TIME, ask, listens, unexpected};
+use crate::admin_client::{CHANGE_TIME, ask, nobody_listens, unexpected};
 use crate::mounts::{self, Mount};
 use crate::output::Report;
 use crate::pid_file;
@@ -49,7 +49,7 @@ impl Umount {
                     // The process of a union ends with its mount, perhaps before it has said so.
                     Err(_) if find(&self.mountpoint).is_err() => {}
                     // A process that was killed a moment ago answers no more, and is still there.
-                    Err(_) if !listens(&dir) && ends_within(&process, DYING) => {
+                    Err(_) if nobody_listens(&dir) && ends_within(&process, DYING) => {
                         detach(&mount.mountpoint, UnmountFlags::DETACH)?;
                     }
                     Err(failure) => return Err(failure),
