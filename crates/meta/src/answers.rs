@@ -166,7 +166,7 @@ impl Answers {
         }
         let kept = self.sessions.entry(session).or_default();
         kept.through = kept.through.max(answered_through);
-        let later = kept.ops.split_off(&OpId(kept.through.0 + 1));
+        let later = kept.ops.split_off(&OpId(kept.through.0.saturating_add(1)));
         for old in std::mem::replace(&mut kept.ops, later) {
             let key = key::dedup_key(session, old);
             batch.mutations.push(Mutation { key, value: None });

@@ -329,7 +329,7 @@ impl Container {
             st.leases.session_is_gone(*session);
             self.take_back_of(st, *session);
         }
-        if !local {
+        if !local && changes(&request.operation) {
             st.answers.hear(request.session, request.answered_through);
         }
         if let Some(result) = self.repeated(st, request)? {

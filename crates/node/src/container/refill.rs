@@ -330,6 +330,7 @@ impl Container {
         let mut plenty = false;
         // Whether those under way keep others waiting for long: their source may be gone.
         let mut slow = false;
+        let mut slow_at = Instant::now();
         let mut requests = 0;
         let mut gentle = Gentle::default();
         let mut rests_until = Instant::now();
@@ -352,6 +353,9 @@ impl Container {
                 plenty = bytes_of(&fetches) >= REQUEST_BYTES;
             }
             for part in divide(fetches) {
+                if under_way.is_empty() {
+                    slow_at = Instant::now() + SLOW;
+                }
                 requests += 1;
                 let (me, sources) = (self.clone(), sources.for_request(requests));
                 under_way.push(async move {
@@ -367,11 +371,12 @@ impl Container {
                     ahead.push(async move { me.fetch_part(&owner, part).await });
                 }
             }
-            let takes_more = under_way.is_empty() || ahead.len() < AHEAD_REQUESTS;
+            let takes_more = under_way.is_empty() || slow || ahead.len() < AHEAD_REQUESTS;
             tokio::select! {
                 Some(_) = ahead.next() => self.progress.notify_waiters(),
                 Some((fetched, took, cost)) = under_way.next() => {
                     slow = false;
+                    slow_at = Instant::now() + SLOW;
                     self.progress.notify_waiters();
                     if fetched == Round::Failed {
                         let full = self.state.lock().is_full(self.env.clock.now());
@@ -388,7 +393,7 @@ impl Container {
                     looks_at = Instant::now() + LOOK_AGAIN;
                 }
                 () = tokio::time::sleep_until(rests_until), if rests => {}
-                () = tokio::time::sleep(SLOW), if !under_way.is_empty() => slow = true,
+                () = tokio::time::sleep_until(slow_at), if !under_way.is_empty() && !slow => slow = true,
             }
         }
     }

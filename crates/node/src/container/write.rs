@@ -278,6 +278,7 @@ impl Container {
             }
             if !local {
                 st.visitors.came();
+                st.answers.hear(request.session, request.answered_through);
                 if st.transactions.holds_inode(inode) {
                     return Err(Elsewhere::NotReady.into());
                 }

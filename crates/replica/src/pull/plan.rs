@@ -57,8 +57,8 @@ impl Pull {
         fetches
     }
 
-    /// What to ask the owner for ahead: what was written by records that are in the log and not committed here, once of each, but
-    /// for what this node has as a [holder](crate::chunk). An answer that does not come is no failure: what is missing once
+    /// What to ask the owner for ahead: what was written by records that are in the log and not committed here, once of each (what
+    /// is left of the last one for want of room, not at all), but for what this node has as a [holder](crate::chunk). An answer that does not come is no failure: what is missing once
     /// the record is committed is asked for then.
     pub fn next_ahead(&mut self, holding: &Holding) -> Vec<Fetch> {
         let ahead = self.outstanding.values();
@@ -76,41 +76,41 @@ impl Pull {
         }
         let asked = self.asked_through;
         let mut through = asked;
-        for (version, written) in self.logged_after(asked) {
-            if let DataCommand::Written { inode, range } = written {
-                let mut free = holding.lacking(inode, range, version);
-                for busy in self.under_way(inode, range) {
-                    free.drop_range(busy);
-                }
-                let mut chosen = Vec::new();
-                for (part, needed) in free.iter() {
-                    cut_up(part, needed, false, &mut room, &mut chosen);
-                }
-                for (range, needed) in chosen {
-                    self.ask(inode, range, needed, When::Ahead, &mut fetches);
-                }
+        for (version, inode, range) in self.logged_after(asked, room.slots) {
+            let mut free = holding.lacking(inode, range, version);
+            for busy in self.under_way(inode, range) {
+                free.drop_range(busy);
             }
+            let mut chosen = Vec::new();
+            for (part, needed) in free.iter() {
+                cut_up(part, needed, false, &mut room, &mut chosen);
+            }
+            for (range, needed) in chosen {
+                self.ask(inode, range, needed, When::Ahead, &mut fetches);
+            }
+            // What there was no room for of this one comes when it is committed.
+            through = version.seq;
             if room.is_empty() {
-                // Some of this record may be left: what is under way is not asked for twice.
-                through = asked.max(Seq(version.seq.0.saturating_sub(1)));
                 break;
             }
-            through = version.seq;
         }
         self.asked_through = through;
         fetches
     }
 
-    /// The commands of other nodes' records that are not committed here, and come after `asked`.
-    fn logged_after(&self, asked: Seq) -> Vec<(Version, DataCommand)> {
-        let new = self.pending.iter().rev();
-        let new = new.take_while(|pending| pending.version.seq > asked);
-        let new = new.filter(|pending| pending.origin == Origin::Remote);
-        let mut new: Vec<_> = new
-            .map(|pending| (pending.version, pending.command.clone()))
-            .collect();
-        new.reverse();
-        new
+    /// The writes of other nodes' records that are not committed here, and come after `asked`: so many at most.
+    fn logged_after(&self, asked: Seq, most: usize) -> Vec<(Version, InodeId, ByteRange)> {
+        let first = self
+            .pending
+            .partition_point(|pending| pending.version.seq <= asked);
+        let new = self.pending.range(first..);
+        let new = new.filter_map(|pending| match (pending.origin, &pending.command) {
+            (Origin::Remote, DataCommand::Written { inode, range }) => {
+                Some((pending.version, *inode, *range))
+            }
+            _ => None,
+        });
+        new.take(most).collect()
     }
 
     /// Adds fetches for what is invalid inside `range`, and not under way.

@@ -731,6 +731,17 @@ fn what_was_asked_for_ahead_and_did_not_come_is_asked_for_again_when_its_record_
 }
 
 #[test]
+fn a_record_that_is_larger_than_what_may_be_asked_for_ahead_is_asked_for_once_too() {
+    let mut pull = Pull::new();
+    let large = written(FILE, 0, 3 * AHEAD_BYTES_MAX);
+    pull.on_command(v(1, 1), &large, Origin::Remote);
+    for fetch in pull.next_ahead(&Holding::default()) {
+        pull.on_fetch_failed(fetch.id);
+    }
+    assert_eq!(pull.next_ahead(&Holding::default()), []);
+}
+
+#[test]
 fn a_record_in_the_place_of_a_truncated_one_is_asked_for_ahead_too() {
     let mut pull = Pull::new();
     pull.on_command(v(1, 1), &written(FILE, 0, 10), Origin::Remote);
