@@ -21,6 +21,9 @@
 //! - The newest [`LogWrite::view`] outlives the control store: with it a new one can be made ([`rebuild`]).
 //! - Bytes leave a node as of [`Chain::content_version_of`] their object, and are installed when [`Chain::holds`] says `Yes`.
 //! - A new owner logs what it falls back on. That it asks each member first loses less; no law needs it.
+//! - Bytes that a record carries are put in place once it is committed. No [`Input::Synced`] reaches [`Pull::carried_from`], and a start
+//!   takes up again what the records of its log carry. Those that replace carried bytes carry what [`Unsettled::to_carry`] says. An fsync
+//!   waits for no bytes of a file of which [`Unsettled::lacking`] says nothing, once its records are committed.
 //! - A fetched state is installed only while [`Chain::accepts_state`] says so, when its turn among the writes comes.
 #![forbid(unsafe_code)]
 
@@ -35,6 +38,7 @@ pub mod pull;
 pub mod rebuild;
 pub mod region;
 pub mod timing;
+pub mod unsettled;
 pub mod work;
 
 pub use chain::{Chain, Config, FIRST_EPOCH, Limits};
@@ -46,8 +50,9 @@ pub use message::{
 pub use notes::{Note, Notes};
 #[cfg(feature = "plant")]
 pub use plant::Plant;
-pub use pull::{Fetch, FetchId, Fetched, Nobody, NotGiven, Origin, Pull};
+pub use pull::{Carried, Fetch, FetchId, Fetched, Nobody, NotGiven, Origin, Pull};
 pub use rebuild::{Goes, Witness};
 pub use region::RegionMap;
 pub use timing::Timing;
+pub use unsettled::Unsettled;
 pub use work::Work;

@@ -76,5 +76,12 @@ perigee_types::plants! {
     RevertUnkept = "an owner falls back to older bytes, and does not say that what a checkpoint has of them is lost";
     LostIsOwn = "where an owner says that what a checkpoint has is lost, it takes what is in place for that content";
     GivenUnkept = "a chunk is given away whose content a checkpoint has";
+    CarriedTrimmed = "records are trimmed whose bytes are nowhere else on this disk";
+    CarriedNotRedone = "a restarted node does not look for the bytes that the records of its log carry";
+    CarriedReplacedBare = "what replaces carried bytes, which may not be in place everywhere, is not carried";
+    CarriedOverNewer = "carried bytes are put in place of what a later record has changed";
+    CarriedOverUncertain = "carried bytes are put over those of a later record of the log, which may be committed";
+    CarriedIsAll = "an fsync waits for no bytes of a file of which some were carried";
+    CarriedUncommitted = "carried bytes are put in place before their record is committed";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

@@ -14,7 +14,8 @@
 //!
 //! A command of another node's write is applied to the map when it is committed, like the rest of the log. Its bytes may be
 //! asked for as soon as it is in the log ([`Pull::next_ahead`]): by F2 they are held until then, and nobody waits for them
-//! from there on.
+//! from there on. A small write's bytes may come in its record ([`Pull::on_carrying`]): they are as durable as that is, and put
+//! in place once it is committed ([`Pull::take_carried`]).
 
 use crate::chunk::Holding;
 use crate::message::Holds;
@@ -115,11 +116,15 @@ struct Pending {
     version: Version,
     command: DataCommand,
     origin: Origin,
+    /// The parts of what it writes whose bytes are in the record.
+    carried: Vec<ByteRange>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Object {
     invalid: RegionMap,
+    /// What is invalid and lies in a committed record of this log, with the version of that: no later one has changed it.
+    carried: RegionMap,
     /// Where a reader or an fsync waits; versions mean nothing here.
     wanted: RegionMap,
     /// Some of it was found corrupt: blocks are asked for one by one, since each may be corrupt on other members.
@@ -196,6 +201,12 @@ pub struct Pull {
     /// The ranges of all that is outstanding, which are disjoint: their ends, by inode and first byte.
     under_way: BTreeMap<(InodeId, u64), u64>,
     last_fetch: u64,
+    /// What the driver has to put in place from its log.
+    to_install: VecDeque<Carried>,
+    /// The last record that is known to be committed, as the driver says.
+    committed: Version,
+    #[cfg(feature = "plant")]
+    plant: Option<crate::Plant>,
     /// Where the last round of fetches ended, so that one object cannot starve the others.
     turn: InodeId,
     wanted: BTreeSet<InodeId>,
@@ -320,13 +331,7 @@ impl Pull {
     /// An owner's own bytes are valid from now on. The map changes only when the record is committed: what a
     /// restart finds must not speak of a record that is lost.
     pub fn on_command(&mut self, version: Version, command: &DataCommand, origin: Origin) {
-        self.unsynced += usize::from(origin == Origin::Unsynced);
-        self.own += usize::from(origin == Origin::Own);
-        self.pending.push_back(Pending {
-            version,
-            command: command.clone(),
-            origin,
-        });
+        self.on_carrying(version, command, origin, Vec::new());
     }
 
     /// This owner has ordered a record, the last one, of whose bytes nobody has any: they are lost before they were there.
@@ -418,6 +423,7 @@ impl Pull {
         self.outstanding.clear();
         self.ahead = 0;
         self.under_way.clear();
+        self.to_install.clear();
         self.wanted.clear();
         self.has_lost = false;
         self.looks_again = false;
@@ -554,12 +560,7 @@ impl Pull {
         let Stage::Installing { parts, as_of } = outstanding.stage else {
             return;
         };
-        if let Some(object) = self.objects.get_mut(&outstanding.inode) {
-            for part in parts {
-                object.invalid.fill(part, as_of);
-            }
-        }
-        self.forget_if_valid(outstanding.inode);
+        self.fill(outstanding.inode, parts, as_of);
     }
 
     /// An owner has asked every member for `range`, and none gave it. `committed` is the last record that is committed here.
@@ -571,10 +572,16 @@ impl Pull {
         why: NotGiven,
         committed: Version,
     ) -> Nobody {
-        let missing = self.missing(inode, range);
+        let mut missing = self.missing(inode, range);
+        for part in self.carried_here(inode, range) {
+            missing.drop_range(part);
+        }
         let Some(object) = self.objects.get_mut(&inode) else {
             return Nobody::AskAgain;
         };
+        if missing.is_empty() {
+            return Nobody::AskAgain;
+        }
         if range.len() > BLOCK_LEN && (!object.corrupt || why == NotGiven::Unreadable) {
             // Only a part of it may be missing elsewhere, or unreadable.
             object.corrupt = true;
@@ -743,6 +750,7 @@ impl Pull {
     fn apply(&mut self, pending: &Pending, holding: &Holding) {
         let (inode, range) = touched(&pending.command);
         let version = pending.version;
+        self.pass_carried(pending, range);
         match (pending.origin, &pending.command) {
             (
                 Origin::Own,
@@ -781,6 +789,7 @@ impl Pull {
                 self.objects.remove(&inode);
             }
         }
+        self.carry(pending);
         self.forget_if_valid(inode);
     }
 
@@ -806,6 +815,9 @@ fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
     }
 }
 
+mod carry;
 mod plan;
 #[cfg(test)]
 mod tests;
+
+pub use carry::Carried;

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use perigee_replica::{Chunk, Hold};
 use perigee_types::{ByteRange, ContainerId, DataCommand, InodeId, InodeIndex, Version};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Registers of the replicated state.
 pub const KEYS: usize = 4;
@@ -70,6 +71,9 @@ pub struct Record {
     /// What changes about the checkpoint; after that.
     #[serde(skip)]
     pub past: Vec<PastRow>,
+    /// Those of the blocks that change whose content is in the record, for all nodes to read; after that.
+    #[serde(skip)]
+    pub carried: BTreeSet<u8>,
 }
 
 impl Record {
@@ -80,13 +84,18 @@ impl Record {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut bytes = postcard::to_stdvec(self).expect("a record is plain numbers");
-        if !self.rows.is_empty() || !self.past.is_empty() {
+        let carries = !self.carried.is_empty();
+        if !self.rows.is_empty() || !self.past.is_empty() || carries {
             let rows = postcard::to_stdvec(&self.rows).expect("rows are plain numbers");
             bytes.extend(rows);
         }
-        if !self.past.is_empty() {
+        if !self.past.is_empty() || carries {
             let past = postcard::to_stdvec(&self.past).expect("rows are plain numbers");
             bytes.extend(past);
+        }
+        if carries {
+            let carried = postcard::to_stdvec(&self.carried).expect("blocks are plain numbers");
+            bytes.extend(carried);
         }
         Bytes::from(bytes)
     }
@@ -96,8 +105,10 @@ impl Record {
     pub fn decode(payload: &Bytes) -> Self {
         let (mut record, rows) = postcard::take_from_bytes::<Self>(payload).unwrap_or_default();
         let (rows, past) = postcard::take_from_bytes(rows).unwrap_or_default();
+        let (past, carried) = postcard::take_from_bytes(past).unwrap_or_default();
         record.rows = rows;
-        record.past = postcard::from_bytes(past).unwrap_or_default();
+        record.past = past;
+        record.carried = postcard::from_bytes(carried).unwrap_or_default();
         record
     }
 
@@ -115,6 +126,26 @@ impl Record {
         own.chain(self.fallback.iter().copied())
             .map(written)
             .chain(punched)
+    }
+
+    /// The parts of what a command of it writes that it carries.
+    pub fn carried_by(&self, command: &DataCommand) -> Vec<ByteRange> {
+        let DataCommand::Written { inode, range } = command else {
+            return Vec::new();
+        };
+        let carried = blocks_in(*inode, *range).filter(|b| self.carried.contains(&(*b as u8)));
+        carried.map(range_of).collect()
+    }
+
+    /// What a block of it holds then, where the record itself says so.
+    #[must_use]
+    pub fn carried_token(&self, block: usize) -> Option<u64> {
+        let of = |list: &[(u8, u64)]| {
+            let found = list.iter().rfind(|(b, _)| usize::from(*b) == block);
+            found.map(|(_, token)| *token)
+        };
+        let carried = self.carried.contains(&(block as u8));
+        of(&self.holes).or_else(|| of(&self.data).filter(|_| carried))
     }
 
     /// Every block that changes, and what it holds then.

@@ -110,6 +110,9 @@ marks! {
     FilledByMember = "a new owner fetched bytes from a member";
     JoinerFilled = "a joiner fetched bytes from a member that does not own";
     AskedAhead = "a member asked for bytes whose record was not committed there";
+    Carried = "a record carried bytes";
+    CarriedInstalled = "bytes that a record carried were put in place";
+    CarriedAwaited = "an operation waited for no bytes of a file, since its records carry them";
     Held = "fetched bytes waited for the log";
     HeldForNothing = "fetched bytes waited for a record that never was";
     UnknownCas = "a proposal's outcome was unknown";

@@ -2,7 +2,7 @@
 
 use super::{
     AHEAD_BYTES_MAX, AHEAD_FETCHES_MAX, FETCH_LEN_MAX, Fetch, FetchId, Object, Origin, Outstanding,
-    Pull, Stage, When,
+    Pending, Pull, Stage, When, touched,
 };
 use crate::chunk::Holding;
 use crate::region::RegionMap;
@@ -76,9 +76,10 @@ impl Pull {
         }
         let asked = self.asked_through;
         let mut through = asked;
-        for (version, inode, range) in self.logged_after(asked, room.slots) {
+        for pending in self.logged_after(asked, room.slots) {
+            let (version, (inode, range)) = (pending.version, touched(&pending.command));
             let mut free = holding.lacking(inode, range, version);
-            for busy in self.under_way(inode, range) {
+            for busy in self.under_way(inode, range).chain(pending.carried) {
                 free.drop_range(busy);
             }
             let mut chosen = Vec::new();
@@ -99,18 +100,16 @@ impl Pull {
     }
 
     /// The writes of other nodes' records that are not committed here, and come after `asked`: so many at most.
-    fn logged_after(&self, asked: Seq, most: usize) -> Vec<(Version, InodeId, ByteRange)> {
+    fn logged_after(&self, asked: Seq, most: usize) -> Vec<Pending> {
         let first = self
             .pending
             .partition_point(|pending| pending.version.seq <= asked);
         let new = self.pending.range(first..);
-        let new = new.filter_map(|pending| match (pending.origin, &pending.command) {
-            (Origin::Remote, DataCommand::Written { inode, range }) => {
-                Some((pending.version, *inode, *range))
-            }
-            _ => None,
+        let new = new.filter(|pending| {
+            let written = matches!(pending.command, DataCommand::Written { .. });
+            pending.origin == Origin::Remote && written
         });
-        new.take(most).collect()
+        new.take(most).cloned().collect()
     }
 
     /// Adds fetches for what is invalid inside `range`, and not under way.
@@ -164,6 +163,9 @@ impl Pull {
             }
             for busy in self.under_way(inode, part) {
                 free.drop_range(busy);
+            }
+            for carried in self.carried_here(inode, part) {
+                free.drop_range(carried);
             }
             for (part, needed) in free.iter() {
                 cut_up(part, needed, object.corrupt, room, &mut chosen);

@@ -93,6 +93,10 @@ pub(crate) fn check_members(world: &mut World, when: &str) {
             return world.oracle.accuse(world.now, LAW, what);
         }
         for block in 0..ALL_BLOCKS {
+            let redone = world.redone(&world.nodes[node].disk, block);
+            if redone.is_some_and(|token| is_kept(world, node, block, token)) {
+                continue;
+            }
             if is_emptied(world, node, block) {
                 let what = format!(
                     "n{} is a member, and its disk has nothing in place of block {block} {when}",
@@ -163,6 +167,9 @@ fn is_kept_elsewhere(world: &World, node: usize, block: usize) -> bool {
         let kept = |token| is_kept(world, other, block, token);
         // No process ends while a copy is bad.
         let sound = disk.is_sound(block) || disk.awaits_sum(block);
+        if !disk.wiped && world.redone(disk, block).is_some_and(kept) {
+            return true;
+        }
         !disk.wiped && sound && kept(disk.files[block]) && kept(disk.cache[block])
     })
 }

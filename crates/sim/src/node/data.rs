@@ -324,11 +324,15 @@ impl World {
     pub(crate) fn propose(&mut self, node: usize, mut record: Record) -> Option<Version> {
         self.tell_of_kept(node, &mut record);
         self.aim_at_second_record(node);
+        self.choose_carried(node, &mut record);
         let local = self.local(node);
         let run = self.running(node);
         let version = run.chain.propose(local, record.encode()).ok()?;
         for command in record.commands() {
-            run.pull.on_command(version, &command, Origin::Own);
+            let carried = record.carried_by(&command);
+            run.unsettled.note(version.seq, &command, &carried);
+            run.pull
+                .on_carrying(version, &command, Origin::Own, carried);
         }
         run.fed = version.seq;
         crate::disk::apply(&mut run.newest, &record);
@@ -565,6 +569,7 @@ impl World {
             return;
         }
         let took = 500 + self.rng.below(3_000) + self.slow(node);
+        let through = self.storable_through(node);
         // An fsync need not store what is known of all files.
         let bare = !ready.is_empty() && self.chaos.bare_fsync;
         let host = &mut self.nodes[node];
@@ -577,7 +582,7 @@ impl World {
                 invalid.insert(file, map.clone());
             }
         }
-        let through = run.chain.committed();
+        let committed = run.chain.committed();
         let id = run.fresh_id();
         run.sync = Some(SyncJob {
             id,
@@ -588,7 +593,7 @@ impl World {
             sums: host.disk.sums,
             objects: (!bare).then_some(ObjectMap { through, invalid }),
             through: None,
-            complete: run.pull.complete_through(through),
+            complete: run.pull.complete_through(committed),
             sound: true,
             waits: ready,
         });
@@ -643,6 +648,7 @@ impl World {
         }
         match job.through {
             Some(through) if job.sound => {
+                self.running(node).synced = job.complete;
                 self.step(node, Input::Synced(through));
                 self.step(node, Input::DataThrough(job.complete));
             }

@@ -56,6 +56,8 @@ impl World {
     }
 
     fn after_step(&mut self, node: usize) {
+        self.install_carried(node);
+        self.forget_settled(node);
         self.answer_syncs(node);
         self.settle(node);
         self.pump_fetches(node);
@@ -146,15 +148,26 @@ impl World {
         } else {
             Origin::Remote
         };
+        let early = self.planted(Plant::CarriedUncommitted);
+        let mut uncommitted = Vec::new();
         let run = self.running(node);
         for entry in entries {
             if entry.version.seq <= run.fed {
                 continue;
             }
             run.fed = entry.version.seq;
-            for command in Record::decode(&entry.payload).commands() {
-                run.pull.on_command(entry.version, &command, remote);
+            let record = Record::decode(&entry.payload);
+            for command in record.commands() {
+                let carried = record.carried_by(&command);
+                run.pull
+                    .on_carrying(entry.version, &command, remote, carried);
             }
+            if early {
+                uncommitted.push(record);
+            }
+        }
+        for record in uncommitted {
+            self.install_uncommitted(node, &record);
         }
     }
 
@@ -203,6 +216,7 @@ impl World {
         }
         self.apply_data(node, through);
         self.release_held(node);
+        self.install_carried(node);
         if self
             .running(node)
             .waiters
@@ -217,6 +231,7 @@ impl World {
     fn apply_data(&mut self, node: usize, through: Seq) {
         let fetched_over = self.planted(Plant::OwnRecordFetchedOver);
         let run = self.running(node);
+        run.pull.note_committed(run.chain.committed_version());
         if fetched_over {
             run.pull.on_committed(through);
         } else {
@@ -294,10 +309,12 @@ impl World {
             run.own.clear();
             run.pull.on_stepped_down();
             run.newest = run.state;
+            run.unsettled.clear();
             run.stirred = true;
         } else if before.is_none() {
             run.newest = newest(run);
             run.reign = reign;
+            self.take_over_unsettled(node);
             self.take_over_rows(node);
         } else {
             run.reign = reign;
@@ -376,6 +393,7 @@ impl World {
         run.newest = state;
         run.applied = base.seq;
         run.fed = base.seq;
+        run.synced = Seq::ZERO;
         run.uncertain_through = base.seq;
         run.done.clear();
         run.installing = false;

@@ -9,7 +9,7 @@ use crate::oracle::Mark;
 use crate::world::{Event, World, id_of};
 use perigee_meta::past::Keeping;
 use perigee_replica::chunk::{Habit, Holds};
-use perigee_replica::{Chain, Config, Holding, Input, Notes, Origin, Plant, Pull};
+use perigee_replica::{Chain, Config, Holding, Input, Notes, Origin, Plant, Pull, Unsettled};
 use perigee_types::{Seq, Version};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -108,7 +108,8 @@ impl World {
 /// The process's memory, made of what the disk holds.
 fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
     let mut state = disk.state;
-    let mut pull = Pull::new();
+    let mut pull = Pull::new().with_plant(plant);
+    pull.note_committed(chain.committed_version());
     for (inode, map) in &disk.objects.invalid {
         let committed = match plant {
             Some(Plant::GivenUpTooOld) => Version::default(),
@@ -126,7 +127,8 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         let trusted = plant == Some(Plant::UnsyncedTrusted);
         if entry.version.seq > disk.objects.through && !trusted {
             for command in record.commands() {
-                pull.on_command(entry.version, &command, Origin::Unsynced);
+                let carried = record.carried_by(&command);
+                pull.on_carrying(entry.version, &command, Origin::Unsynced, carried);
             }
         }
     }
@@ -146,6 +148,8 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         notes: Notes::default().with_plant(plant),
         notes_ended: Vec::new(),
         reign: None,
+        unsettled: Unsettled::default().with_plant(plant),
+        synced: Seq::ZERO,
         waiters: Vec::new(),
         held: BTreeMap::new(),
         asking: BTreeMap::new(),

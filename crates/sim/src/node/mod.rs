@@ -1,6 +1,7 @@
 //! One simulated host: its clock, its disk, and while it runs, the real chain and pull with what a daemon keeps
 //! beside them.
 
+pub mod carry;
 pub mod data;
 pub mod dirty;
 pub mod driver;
@@ -17,7 +18,7 @@ use crate::model::{Blocks, FILES, Op, Outcome, Record, State, file_of, range_of}
 use perigee_meta::past::Keeping;
 use perigee_replica::chunk::{Call, Flush, FlushNumber, Habit, Holds, Report, Turn};
 use perigee_replica::{
-    Chain, ChainView, Chunk, FetchId, Hold, Holding, Message, Note, Notes, Pull,
+    Chain, ChainView, Chunk, FetchId, Hold, Holding, Message, Note, Notes, Pull, Unsettled,
 };
 use perigee_types::{ByteRange, Epoch, InodeId, Rng, Seq, SessionId, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -292,6 +293,10 @@ pub struct Running {
     /// Notes that go with the next write of the log.
     pub(crate) notes_ended: Vec<Note>,
     pub(crate) reign: Option<Epoch>,
+    /// The data that may not be in place on every disk, as this owner knows.
+    pub(crate) unsettled: Unsettled,
+    /// The bytes of every record up to here are in place, and on this node's disk.
+    pub(crate) synced: Seq,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) held: BTreeMap<FetchId, Arrived>,
     /// A new owner asks one member after the other.

@@ -244,6 +244,11 @@ impl World {
     }
 }
 
+/// Whether a block's content is that nobody has what a checkpoint has of it.
+pub(super) const fn says_lost(kept: usize, token: u64) -> bool {
+    kept >= BLOCKS && token == kept_token(kept - BLOCKS, LOST)
+}
+
 /// What a block that is kept is known by.
 fn due(block: usize, token: u64) -> Due {
     let mut sum = [0; 32];

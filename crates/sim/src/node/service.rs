@@ -255,6 +255,15 @@ impl World {
         if self.planted(Plant::KeptNotSettled) {
             files.retain(|file| !is_kept_file(*file));
         }
+        if op != Op::Checkpoint {
+            // What records carry is safe when they are.
+            let unsettled = &self.running_ref(node).unsettled;
+            let all = files.len();
+            files.retain(|file| unsettled.lacking(*file).is_some());
+            if files.len() < all {
+                self.note(Mark::CarriedAwaited);
+            }
+        }
         let blocks = blocks.into_iter();
         // What is told to be safe is what was written, whatever has become of this copy, but for what nobody has.
         let blocks = blocks.filter(|block| !self.is_lost(node, *block));
@@ -333,7 +342,11 @@ impl World {
                 self.send(node, member, packet);
             }
             if done {
-                let waiter = self.running(node).waiters.remove(index);
+                let run = self.running(node);
+                let waiter = run.waiters.remove(index);
+                for file in &waiter.files {
+                    run.unsettled.on_settled(*file, waiter.version.seq);
+                }
                 law::replicated::acknowledge(self, node, waiter.version, &waiter.content);
                 match waiter.op {
                     Op::Fsync { .. } => self.note(Mark::FsyncOk),
