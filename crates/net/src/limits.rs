@@ -9,8 +9,8 @@ use crate::identity::Identity;
 
 /// The versions of the messages that this binary speaks.
 ///
-/// 1: the first.
-pub const PROTOCOL: RangeInclusive<u16> = 1..=1;
+/// 2: records may carry bytes.
+pub const PROTOCOL: RangeInclusive<u16> = 2..=2;
 
 /// How frames that wait for one connection leave together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -180,15 +180,27 @@ pub fn encode<T: Serialize>(value: &T) -> bytes::Bytes {
 
 /// Decodes a message body. Bytes after the message are an error.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Malformed> {
-    let what = std::any::type_name::<T>();
-    let (value, rest) =
-        postcard::take_from_bytes(bytes).map_err(|source| Malformed { what, source })?;
+    let (value, rest) = decode_front(bytes)?;
     if rest.is_empty() {
         Ok(value)
     } else {
-        Err(Malformed {
-            what,
+        Err(Malformed::of::<T>())
+    }
+}
+
+/// The same of the first bytes; gives those after it, too.
+pub fn decode_front<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Malformed> {
+    let what = std::any::type_name::<T>();
+    postcard::take_from_bytes(bytes).map_err(|source| Malformed { what, source })
+}
+
+impl Malformed {
+    /// Bytes that decode to what is no `T`.
+    #[must_use]
+    pub fn of<T>() -> Self {
+        Self {
+            what: std::any::type_name::<T>(),
             source: postcard::Error::DeserializeBadEncoding,
-        })
+        }
     }
 }

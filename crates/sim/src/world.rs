@@ -251,6 +251,8 @@ pub struct World {
     moves: bool,
     /// A checkpoint is made.
     has_checkpoint: bool,
+    /// Records carry bytes, also where they need not.
+    pub(crate) carries: bool,
     /// What was ceded to each host last, and by whom: it may come late.
     pub(crate) cessions: BTreeMap<usize, (usize, Packet)>,
     hash: u64,
@@ -389,6 +391,7 @@ impl World {
             state_calls: BTreeMap::new(),
             moves,
             has_checkpoint: crate::node::past::has_checkpoint(options.seed, options.scenario),
+            carries: crate::node::carry::carries(options.seed),
             cessions: BTreeMap::new(),
             hash: options.seed,
             events: 0,

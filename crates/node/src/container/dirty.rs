@@ -45,6 +45,11 @@ impl Written {
         self.since == now
     }
 
+    /// How many bytes are new.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Whether so much was added that the other members had better begin to fetch it.
     pub(crate) fn is_much(&self) -> bool {
         self.effect == Effect::Grew && self.taken >= GROWN_BYTES_MAX

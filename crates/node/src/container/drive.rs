@@ -1,9 +1,9 @@
 //! Performs what the chain protocol decides, and keeps its time.
 
 use super::gather::{Due, Weight};
+use super::payload::{self, Carried, Carrying, Payload};
 use super::view::{len_of, stored_len};
 use super::{After, Container, Elsewhere, State, Unapplied, Waiter};
-use bytes::Bytes;
 use perigee_meta::{Key, key};
 use perigee_net::{Call, PeerName};
 use perigee_proto::Rpc;
@@ -15,7 +15,7 @@ use perigee_types::{
     Batch, ContainerId, DataCommand, Epoch, InodeId, NodeId, Seq, Span, Tick, Version,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::error;
@@ -113,9 +113,9 @@ impl State {
     /// What bytes of a file that are valid here are as of.
     pub(super) fn content_version_of(&self, inode: InodeId) -> Version {
         // What is not among these is on every disk, and so committed.
-        let changed = self.data_last.get(&inode).max(self.removals.get(&inode));
-        self.chain
-            .content_version_of(changed.copied().unwrap_or(Seq::ZERO))
+        let removal = self.removals.get(&inode).copied();
+        let changed = self.data.last(inode).max(removal);
+        self.chain.content_version_of(changed.unwrap_or(Seq::ZERO))
     }
 
     /// The record that must be on every member before a session is told what goes up to `seq`; one at home need not wait.
@@ -358,9 +358,23 @@ impl Container {
         batch: Batch,
         urgent: bool,
     ) -> Result<Seq, Elsewhere> {
+        self.order_carrying(st, now, batch, Carrying::WhatItMust, urgent)
+    }
+
+    /// The same, with bytes of what it writes in the record.
+    pub(super) fn order_carrying(
+        &self,
+        st: &mut State,
+        now: Tick,
+        batch: Batch,
+        carrying: Carrying,
+        urgent: bool,
+    ) -> Result<Seq, Elsewhere> {
         let batch = Self::with_rows_ended(st, &batch).unwrap_or(batch);
         let batch = self.with_past_kept(st, now, &batch)?.unwrap_or(batch);
-        let payload: Bytes = perigee_proto::encode(&batch);
+        let carries = self.to_carry(st, &batch, carrying);
+        let payload = payload::encode(&batch, &carries);
+        let carried = Carried::of(&carries);
         let weight = Weight::of(payload.len(), &batch.data);
         let version = st
             .chain
@@ -370,12 +384,13 @@ impl Container {
         st.own.insert(version.epoch);
         self.note_checkpoints(st, &batch);
         for command in &batch.data {
-            note_data(&mut st.data_last, command, version.seq);
+            let carried = carried.by(command);
+            st.data.note(version.seq, command, &carried);
             if let DataCommand::Removed { inode } = command {
                 st.removals.insert(*inode, version.seq);
             }
             st.intents.on_recorded(version.seq, command.inode());
-            st.pull.on_command(version, command, Origin::Own);
+            st.pull.on_carrying(version, command, Origin::Own, carried);
         }
         for mutation in &batch.mutations {
             if let (Some(tables), Some(index)) =
@@ -450,11 +465,11 @@ impl Container {
 
     /// Forgets which files' data may not be on every disk, where the members and this node's own store have said it is.
     pub(super) fn forget_settled(&self, st: &mut State) {
-        if st.data_last.is_empty() {
+        if st.data.is_empty() {
             return;
         }
         let through = self.hear_of_data(st).min(st.synced);
-        st.data_last.retain(|_, seq| *seq > through);
+        st.data.on_all_settled(through);
     }
 
     /// Sends, applies and times what is due, until the node stops.
@@ -558,16 +573,5 @@ fn apply(st: &mut State, container: ContainerId, batch: &mut WriteBatch) {
 
 /// Reads a record's effects. An empty record begins an epoch, and has none.
 pub(super) fn decode_batch(payload: &[u8]) -> Result<Batch, perigee_proto::service::Malformed> {
-    if payload.is_empty() {
-        return Ok(Batch::default());
-    }
-    perigee_proto::decode(payload)
-}
-
-/// A record concerns a file's content: what has to get to every disk, as long as the file is there.
-pub(super) fn note_data(last: &mut BTreeMap<InodeId, Seq>, command: &DataCommand, seq: Seq) {
-    match command {
-        DataCommand::Removed { inode } => last.remove(inode),
-        _ => last.insert(command.inode(), seq),
-    };
+    Payload::decode(payload).map(|payload| payload.batch)
 }

@@ -7,10 +7,11 @@
 
 use super::in_place::{Asked, put_together};
 use super::refill::{PIECE, piece};
-use super::{Container, File, State};
+use super::{Container, File, State, payload};
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use perigee_proto::message::data::{Fetched as Got, Region};
-use perigee_replica::{Fetch, FetchId, Fetched};
+use perigee_replica::{Carried, Fetch, FetchId, Fetched, Role};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, Span, Version};
 use std::collections::BTreeSet;
@@ -28,6 +29,9 @@ pub(super) enum Round {
     /// Something has to be asked for again.
     Failed,
 }
+
+/// Bytes that could not be put in place: that has been told of.
+struct NotInstalled;
 
 /// What became of an answer.
 pub(super) struct Taken {
@@ -224,10 +228,33 @@ impl Container {
             }
             Fetched::Drop => return Round::Complete,
         };
-        let prepared = self.prepare_install(&mut st, &file, &arrived, &parts);
+        match self.install_parts(st, &file, &arrived, &parts) {
+            Ok(()) => {
+                let mut st = self.state.lock();
+                st.pull.on_installed(id);
+                self.note_healed(&mut st, inode);
+                Round::Complete
+            }
+            Err(NotInstalled) => {
+                self.state.lock().pull.on_fetch_failed(id);
+                Round::Failed
+            }
+        }
+    }
+
+    /// Writes the parts that were decided under the lock, and sees to what a disk without room means.
+    fn install_parts(
+        self: &Arc<Self>,
+        mut st: MutexGuard<'_, State>,
+        file: &File,
+        arrived: &Arrived,
+        parts: &[ByteRange],
+    ) -> Result<(), NotInstalled> {
+        let inode = arrived.fetch.inode;
+        let prepared = self.prepare_install(&mut st, file, arrived, parts);
         let installing = file.installing.lock();
         drop(st);
-        let installed = prepared.and_then(|()| install(&file, &arrived, &parts));
+        let installed = prepared.and_then(|()| install(file, arrived, parts));
         drop(installing);
         if let Err(error) = &installed {
             self.store_refused(error);
@@ -236,36 +263,79 @@ impl Container {
         let lies = matches!(installed, Err(StoreError::NoSpace)) && self.has_plenty_of_room();
         let mut st = self.state.lock();
         st.unsettled.insert(inode);
+        let Err(error) = installed else {
+            st.full_at = None;
+            st.lies_since = None;
+            return Ok(());
+        };
+        let now = self.env.clock.now();
+        if lies {
+            // It may have been full a moment ago; one that goes on so is not to be relied on.
+            let since = *st.lies_since.get_or_insert(now);
+            if since + LIES_MAX <= now {
+                drop(st);
+                self.disk_fails(&error);
+            }
+            return Err(NotInstalled);
+        }
+        if let StoreError::NoSpace = error {
+            self.held.notify_one();
+            // Said once: it is tried again and again.
+            if st.full_at.replace(now).is_some() {
+                return Err(NotInstalled);
+            }
+        }
+        error!(container = %self.id, %inode, %error, "bytes not installed");
+        Err(NotInstalled)
+    }
+
+    /// Puts in place what a committed record carries. What finds no room is tried again with the next step. Blocks on the disk.
+    fn install_carried(self: &Arc<Self>, carried: Carried) {
+        let Carried {
+            inode,
+            range,
+            version,
+        } = carried;
+        // Its removal is on the way, or something is wrong with this disk, which others find out.
+        let Ok(file) = self.file(inode) else {
+            return self.state.lock().pull.on_carried_lost(&carried);
+        };
+        let _still = file.still.write();
+        let _installs = self.installs.read();
+        let mut st = self.state.lock();
+        st.note_committed_to_pull();
+        let parts = st.pull.carried_parts(&carried);
+        if parts.is_empty() {
+            return;
+        }
+        let record = st.chain.entries(version.seq, version.seq).next();
+        let record = record.filter(|entry| entry.version == version);
+        let found = record.map(|entry| payload::content(&entry.payload, inode, range));
+        let Some(Ok(Some(bytes))) = found else {
+            error!(container = %self.id, %inode, %range, %version, "the bytes of a record are not in the log");
+            st.pull.on_carried_lost(&carried);
+            return self.refill.notify_one();
+        };
+        let as_of = st.chain.committed_version();
+        let fetch = Fetch {
+            id: FetchId(0),
+            inode,
+            range,
+            needed: version,
+        };
+        let arrived = Arrived {
+            fetch,
+            bytes,
+            as_of,
+        };
+        let installed = self.install_parts(st, &file, &arrived, &parts);
+        let mut st = self.state.lock();
         match installed {
             Ok(()) => {
-                st.full_at = None;
-                st.lies_since = None;
-                st.pull.on_installed(id);
+                st.pull.on_carried_installed(inode, parts, as_of);
                 self.note_healed(&mut st, inode);
-                Round::Complete
             }
-            Err(error) => {
-                st.pull.on_fetch_failed(id);
-                let now = self.env.clock.now();
-                if lies {
-                    // It may have been full a moment ago; one that goes on so is not to be relied on.
-                    let since = *st.lies_since.get_or_insert(now);
-                    if since + LIES_MAX <= now {
-                        drop(st);
-                        self.disk_fails(&error);
-                    }
-                    return Round::Failed;
-                }
-                if let StoreError::NoSpace = error {
-                    self.held.notify_one();
-                    // Said once: it is tried again and again.
-                    if st.full_at.replace(now).is_some() {
-                        return Round::Failed;
-                    }
-                }
-                error!(container = %self.id, %inode, %error, "bytes not installed");
-                Round::Failed
-            }
+            Err(NotInstalled) => st.pull.on_carried_failed(carried),
         }
     }
 
@@ -297,18 +367,21 @@ impl Container {
         Ok(())
     }
 
-    /// Installs bytes that were held until their record was committed.
+    /// Installs bytes that were held until their record was committed, or came in it.
     pub(super) fn release_held(self: &Arc<Self>, st: &mut State) {
-        if st.held.is_empty() {
-            return;
+        let mut arrived = Vec::new();
+        if !st.held.is_empty() {
+            let chain = &st.chain;
+            let decided = st.pull.decidable(|version| chain.holds(version));
+            let held = decided.into_iter().filter_map(|id| st.held.remove(&id));
+            arrived.extend(held);
         }
-        let chain = &st.chain;
-        let decided = st.pull.decidable(|version| chain.holds(version));
-        let arrived: Vec<Arrived> = decided
-            .into_iter()
-            .filter_map(|id| st.held.remove(&id))
-            .collect();
-        if arrived.is_empty() {
+        let carried = match st.role {
+            // Nobody relies on what is here, and it may be about to be replaced.
+            Role::Outside => Vec::new(),
+            _ => st.pull.take_carried(),
+        };
+        if arrived.is_empty() && carried.is_empty() {
             return;
         }
         let me = self.clone();
@@ -316,10 +389,20 @@ impl Container {
             for arrived in arrived {
                 me.arrived(arrived);
             }
+            for carried in carried {
+                me.install_carried(carried);
+            }
             me.progress.notify_waiters();
             // What they did not make valid has to be asked for again.
             me.refill.notify_one();
         });
+    }
+}
+
+impl State {
+    /// What is put in place is as of the last record that is committed here.
+    pub(super) fn note_committed_to_pull(&mut self) {
+        self.pull.note_committed(self.chain.committed_version());
     }
 }
 

@@ -287,7 +287,8 @@ impl Container {
                     self.record_all_writes(&mut st);
                     self.step_locked(&mut st, Input::Announce, &mut after);
                     let members = self.hear_of_data(&mut st);
-                    let everywhere = st.data_last.values().all(|seq| *seq <= members);
+                    let everywhere = st.data.iter().all(|(_, seq)| seq <= members)
+                        && st.data.before().is_none_or(|before| before <= members);
                     let recorded = st.dirty.inodes().is_empty() && st.leases.has_no_changes();
                     // While the answer of the control store may come: what is written after it goes with the reign.
                     let in_time = now + HAND_OVER_ANSWER < until;

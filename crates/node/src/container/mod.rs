@@ -27,6 +27,7 @@ mod moves;
 mod nobody;
 mod open;
 mod past;
+mod payload;
 mod read;
 mod reap;
 mod record;
@@ -189,8 +190,8 @@ pub(crate) struct State {
     reigns_from: Tick,
     /// No change is taken before this moment: leases that an earlier process gave may stand.
     changes_from: Tick,
-    /// The last record with a data command, by inode, while it may not be on all members yet.
-    data_last: BTreeMap<InodeId, Seq>,
+    /// The owner's account of the data that may not be in place on every disk.
+    data: perigee_replica::Unsettled,
     /// Files whose removal is ordered and not committed, and its record.
     removals: BTreeMap<InodeId, Seq>,
     /// Up to which record all data has been on the disk of every other member of its time.
@@ -223,9 +224,10 @@ pub(crate) struct State {
     lies_since: Option<Tick>,
     /// Files with bytes that may not be on this node's disk.
     unsettled: BTreeSet<InodeId>,
-    /// What committed records up to here did to the data is on disk, or marked there as missing.
+    /// The bytes of every record up to here are in place, and on this node's disk.
     synced: Seq,
-    /// The same, and the files that they removed are gone from it: a restart looks at what is behind this record.
+    /// What committed records up to here did to the data is on disk, or marked there as missing, and the files that they removed
+    /// are gone from it: a restart looks at what is behind this record.
     data_done: Seq,
     /// When leases were last swept.
     swept: Tick,

@@ -237,7 +237,7 @@ impl Container {
             let little = {
                 let st = self.state.lock();
                 self.may_cede(&st, now, heir)?;
-                st.data_last.len() <= LEFT_MAX && st.dirty.bytes() <= DIRTY_MAX
+                st.data.len() <= LEFT_MAX && st.dirty.bytes() <= DIRTY_MAX
             };
             if little {
                 break;
@@ -328,7 +328,7 @@ impl Container {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             self.may_cede(&st, now, heir)?;
-            let recorded = st.dirty.inodes().is_empty() && st.data_last.is_empty();
+            let recorded = st.dirty.inodes().is_empty() && st.data.is_empty();
             let idle = st.leases.is_free(now) && st.transactions.is_idle();
             if recorded && idle {
                 // All bytes are on every disk.

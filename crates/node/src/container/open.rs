@@ -62,6 +62,7 @@ impl Container {
         };
         super::intents::give_up(env, id)?;
         let mut pull = Pull::new();
+        pull.note_committed(stored.applied);
         for (inode, invalid) in store.invalid_objects(id)? {
             pull.restore(inode, invalid, stored.applied);
         }
@@ -103,7 +104,7 @@ impl Container {
             reigns_from: Tick(0),
             losses_noted: false,
             changes_from,
-            data_last: BTreeMap::new(),
+            data: perigee_replica::Unsettled::default(),
             removals: BTreeMap::new(),
             data_elsewhere: Seq::ZERO,
             lock_tables: None,
@@ -129,7 +130,7 @@ impl Container {
             marks: WriteBatch::default(),
             held: BTreeMap::new(),
             unsettled: BTreeSet::new(),
-            synced: stored.data_done,
+            synced: Seq::ZERO,
             data_done: stored.data_done,
             swept: now,
             damaged: BTreeMap::new(),
@@ -212,6 +213,7 @@ impl Container {
                     }
                 }
             }
+            st.note_committed_to_pull();
             st.pull.on_committed(applied);
             self.make_up(&mut st, undone);
             let committed = st.chain.committed();

@@ -8,6 +8,7 @@
 
 use super::dirty::{Effect, KEPT_WAIT, Taken};
 use super::in_place::sha256;
+use super::sync::Settled;
 use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, Failed, File, State};
 use bytes::{Bytes, BytesMut};
@@ -61,8 +62,8 @@ impl State {
     /// The checkpoint's file that has content of a file and may not be on every disk yet, and its last record.
     pub(super) fn kept_beside(&self, inode: InodeId) -> Option<(InodeId, Seq)> {
         let file = self.keeping.of(inode)?.file?;
-        let seq = self.data_last.get(&file)?;
-        Some((file, *seq))
+        let seq = self.data.last(file)?;
+        Some((file, seq))
     }
 
     /// Reads the container's checkpoints: a reign begins.
@@ -529,8 +530,8 @@ impl Container {
             let pieces = self.pieces(inode, at, offset, len)?;
             for piece in &pieces {
                 // What other hosts are shown is on every member.
-                if !self.is_settled(piece.file)? {
-                    self.settle_writes(piece.file).await?;
+                if !self.is_settled(piece.file, Settled::Safe)? {
+                    self.settle_writes(piece.file, Settled::Safe).await?;
                 }
             }
             let (me, wanted) = (self.clone(), pieces.clone());

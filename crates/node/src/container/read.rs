@@ -1,5 +1,6 @@
 //! Reading files at their owner, and looking for their holes; and this node's own copy.
 
+use super::sync::Settled;
 use super::{Answer, Container, Elsewhere, Failed};
 use bytes::Bytes;
 use perigee_cluster::nearness::nearer_than_owner;
@@ -109,13 +110,18 @@ impl Container {
         }
         self.take_in_unseen(inode).await?;
         let mut read = self.read_past_changes(inode, offset, len).await?;
+        // A copy that is read under a lease has it in place.
+        let to_be = match grant {
+            true => Settled::InPlace,
+            false => Settled::Safe,
+        };
         // What it has met may not be on every member yet. What comes while that is settled is shown too, if it can be: an
         // answer that is older than the file's known length would end in zeros.
         for round in 1.. {
-            if self.is_settled(inode)? {
+            if self.is_settled(inode, to_be)? {
                 break;
             }
-            self.settle_writes(inode).await?;
+            self.settle_writes(inode, to_be).await?;
             if round == READS_MAX {
                 break;
             }
@@ -136,7 +142,7 @@ impl Container {
             let same = st.chain.view().is_some_and(|view| view.epoch == of);
             // A write since then would have found no lease to take back.
             if st.dirty.get(inode).is_none()
-                && !st.data_last.contains_key(&inode)
+                && st.data.last(inode).is_none()
                 && !self.unseen.has(inode)
                 && st.may_keep(inode, session)
                 && same
@@ -295,8 +301,8 @@ impl Container {
         let seek = move || me.seek(inode, offset, whence);
         self.take_in_unseen(inode).await?;
         let found = self.look_past_changes(inode, seek).await;
-        if self.unseen.has(inode) || !self.is_settled(inode)? {
-            self.settle_writes(inode).await?;
+        if self.unseen.has(inode) || !self.is_settled(inode, Settled::Safe)? {
+            self.settle_writes(inode, Settled::Safe).await?;
         }
         found
     }

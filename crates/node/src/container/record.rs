@@ -1,6 +1,7 @@
 //! What the owner itself orders: records of writes that are in place, and what its operations do to data objects.
 
 use super::dirty::RECORD_RANGES_MAX;
+use super::payload::{Carry, Carrying};
 use super::view::{Foreign, owner_view};
 use super::{Container, State};
 use perigee_meta::past::is_kept_file;
@@ -72,6 +73,31 @@ impl Container {
     /// right to order at `now` the writes stay without a record: the lease may come back, and if it does not, the end of the
     /// reign sees to them.
     pub(super) fn record_writes(&self, st: &mut State, now: Tick, inode: InodeId) -> Option<Seq> {
+        self.record_writes_carrying(st, now, inode, Carrying::WhatItMust)
+    }
+
+    /// The same, where somebody waits for the bytes to be safe: the record has them, if they are few.
+    pub(super) fn record_awaited_writes(
+        &self,
+        st: &mut State,
+        now: Tick,
+        inode: InodeId,
+    ) -> Option<Seq> {
+        let bytes = st.dirty.get(inode)?.bytes();
+        let carrying = match st.data.may_carry(inode, bytes) {
+            true => Carrying::All,
+            false => Carrying::WhatItMust,
+        };
+        self.record_writes_carrying(st, now, inode, carrying)
+    }
+
+    fn record_writes_carrying(
+        &self,
+        st: &mut State,
+        now: Tick,
+        inode: InodeId,
+        carrying: Carrying,
+    ) -> Option<Seq> {
         if st.transactions.holds_inode(inode) || Self::reign(st, now).is_err() {
             return None;
         }
@@ -112,7 +138,7 @@ impl Container {
                     Self::remember_write(st, pending, version, &mut batch);
                 }
             }
-            match self.order(st, now, batch, false) {
+            match self.order_carrying(st, now, batch, carrying, false) {
                 Ok(seq) => last = Some(seq),
                 Err(elsewhere) => {
                     error!(container = %self.id, %inode, %elsewhere, "writes lost with the ownership");
@@ -122,6 +148,41 @@ impl Container {
             }
         }
         last
+    }
+
+    /// The bytes that a record is to have, as they are in place: what a write that is under way has put there already has a record
+    /// of its own later, or is given up on every member alike. What cannot be read here is asked for as other bytes are.
+    pub(super) fn to_carry(&self, st: &State, batch: &Batch, carrying: Carrying) -> Vec<Carry> {
+        let mut carries = Vec::new();
+        for command in &batch.data {
+            let DataCommand::Written { inode, range } = command else {
+                continue;
+            };
+            if is_kept_file(*inode) {
+                continue;
+            }
+            let parts = match carrying {
+                Carrying::WhatItMust => st.data.to_carry(*inode, *range),
+                Carrying::All => vec![*range],
+            };
+            for range in parts {
+                let read = self
+                    .file(*inode)
+                    .and_then(|file| file.object.read_bytes(range.start, range.len() as usize));
+                match read {
+                    Ok(bytes) if bytes.len() as u64 == range.len() => carries.push(Carry {
+                        inode: *inode,
+                        range,
+                        bytes,
+                    }),
+                    Ok(_) => {}
+                    Err(error) => {
+                        debug!(container = %self.id, %inode, %range, %error, "a record goes without its bytes");
+                    }
+                }
+            }
+        }
+        carries
     }
 
     /// Writes that are in place get no record: their programs hear of it, and other members' bytes replace theirs.

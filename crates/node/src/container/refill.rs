@@ -5,6 +5,7 @@ use super::gentle::{self, Gentle, REQUESTS_MAX};
 use super::in_place::Asked;
 use super::install::Round;
 use super::nobody::Without;
+use super::payload::Payload;
 use super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -105,6 +106,14 @@ impl State {
         self.full_at.is_some_and(|at| now < at + FULL_FOR)
     }
 
+    /// Up to which record a restart needs none, once what is in place now is on the disk: bytes that a record carries, and that are
+    /// not in place, are nowhere else.
+    fn storable_through(&self) -> Seq {
+        let before = |first: Seq| Seq(first.0.saturating_sub(1));
+        let carried = self.pull.carried_from().map(before);
+        carried.map_or(self.extracted, |seq| seq.min(self.extracted))
+    }
+
     /// How a record's data came to this node.
     fn origin(&self, version: Version) -> Origin {
         if self.own.contains(&version.epoch) {
@@ -132,13 +141,14 @@ impl Container {
             if origin == Origin::Own || entry.payload.is_empty() {
                 continue;
             }
-            match decode_batch(&entry.payload) {
-                Ok(batch) => {
+            match Payload::decode(&entry.payload) {
+                Ok(Payload { batch, carried }) => {
                     if !batch.data.is_empty() {
                         self.refill.notify_one();
                     }
                     for command in &batch.data {
-                        st.pull.on_command(entry.version, command, origin);
+                        let carried = carried.by(command);
+                        st.pull.on_carrying(entry.version, command, origin, carried);
                     }
                     st.logged.push(entry.version, batch);
                 }
@@ -591,24 +601,25 @@ impl Container {
                 }
             };
             tokio::time::sleep(pause.as_duration()).await;
-            let (through, extracted, inodes) = {
+            let (through, inodes) = {
                 let mut st = self.state.lock();
                 let committed = st.chain.committed();
                 let through = st.pull.complete_through(committed);
-                if through <= reported && st.extracted <= st.data_done {
+                let storable = st.storable_through();
+                if through <= reported && storable <= st.data_done {
                     continue;
                 }
                 let asked = self.env.removals.asked();
                 removing.get_or_insert(Removing {
-                    through: st.extracted,
+                    through: storable,
                     asked,
                 });
-                (through, st.extracted, std::mem::take(&mut st.unsettled))
+                (through, std::mem::take(&mut st.unsettled))
             };
             match self.settle_all(&inodes).await {
                 Ok(()) => {
                     reported = through;
-                    self.state.lock().synced = extracted;
+                    self.state.lock().synced = through;
                     self.step(Input::DataThrough(through));
                     let removed =
                         |removing: &mut Removing| self.env.removals.are_done(removing.asked);

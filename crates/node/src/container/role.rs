@@ -1,6 +1,7 @@
 //! What changes on this node when its part in the chain changes.
 
 use super::drive::decode_batch;
+use super::payload::Payload;
 use super::uncertain::Uncertain;
 use super::{After, Container, Elsewhere, State};
 use crate::room::at_most;
@@ -254,13 +255,14 @@ impl Container {
         st.data_elsewhere = Seq::ZERO;
         st.mark = None;
         st.overlay = st.committed_overlay();
-        // Who ordered the records knew whose data was on all members; here it is so when they have said it.
-        let retained = st.chain.base().seq.next();
-        for entry in st.chain.entries(retained, st.chain.last().seq) {
-            match decode_batch(&entry.payload) {
-                Ok(batch) => {
+        let base = st.chain.base().seq;
+        st.data.begin(base);
+        for entry in st.chain.entries(base.next(), st.chain.last().seq) {
+            match Payload::decode(&entry.payload) {
+                Ok(Payload { batch, carried }) => {
                     for command in &batch.data {
-                        super::drive::note_data(&mut st.data_last, command, entry.version.seq);
+                        let carried = carried.by(command);
+                        st.data.note(entry.version.seq, command, &carried);
                         if let DataCommand::Removed { inode } = command
                             && entry.version.seq > st.chain.committed()
                         {
@@ -312,9 +314,9 @@ impl Container {
             return;
         }
         let mut inodes: BTreeSet<InodeId> = st.dirty.inodes().into_iter().collect();
-        let here_alone = |(_, seq): &(_, &Seq)| **seq > st.data_elsewhere;
-        let unsynced = st.data_last.iter().filter(here_alone);
-        inodes.extend(unsynced.map(|(inode, _)| *inode));
+        let here_alone = |(_, seq): &(_, Seq)| *seq > st.data_elsewhere;
+        let unsynced = st.data.lacking_files().filter(here_alone);
+        inodes.extend(unsynced.map(|(inode, _)| inode));
         let (from, to) = (st.chain.committed().next(), st.chain.last().seq);
         for entry in st.chain.entries(from, to) {
             match decode_batch(&entry.payload) {
@@ -351,7 +353,7 @@ impl Container {
         st.leases.clear();
         st.lock_queue.clear();
         st.visitors.forget();
-        st.data_last.clear();
+        st.data.clear();
         st.removals.clear();
         st.orphans.clear();
         st.forget_past();

@@ -15,6 +15,15 @@ use tracing::{debug, error, warn};
 /// What becomes of putting a file on this node's disk.
 pub(super) type Syncing = tokio::sync::oneshot::Receiver<Result<(), StoreError>>;
 
+/// How a file's data is to be on every disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// In place, or in a record: no failure loses it.
+    Safe,
+    /// In place, where members' hosts read it.
+    InPlace,
+}
+
 /// While somebody waits for members' data, these hear so often what is committed.
 const ANNOUNCED_EACH: Duration = Duration::from_millis(30);
 
@@ -26,7 +35,7 @@ impl Container {
                 let mut st = self.state.lock();
                 let now = self.env.clock.now();
                 Self::reign(&st, now)?;
-                self.record_writes(&mut st, now, inode);
+                self.record_awaited_writes(&mut st, now, inode);
                 st.dirty.get(inode).is_some()
             };
             if !held {
@@ -36,31 +45,49 @@ impl Container {
         }
     }
 
-    /// Whether every write to the file is known to be on every member. Whoever does not own knows nothing of that.
-    pub(super) fn is_settled(&self, inode: InodeId) -> Result<bool, Elsewhere> {
+    /// Whether every write to the file is known to be as it is to be on every member. Whoever does not own knows nothing of that.
+    pub(super) fn is_settled(&self, inode: InodeId, to_be: Settled) -> Result<bool, Elsewhere> {
         let st = self.state.lock();
         Self::reign(&st, self.env.clock.now())?;
-        Ok(st.dirty.get(inode).is_none() && !st.data_last.contains_key(&inode))
+        let waits = match to_be {
+            Settled::Safe => {
+                let last = st
+                    .data
+                    .last(inode)
+                    .filter(|seq| *seq > st.chain.committed());
+                last.or(st.data.lacking(inode))
+            }
+            Settled::InPlace => st.data.last(inode),
+        };
+        Ok(st.dirty.get(inode).is_none() && waits.is_none())
     }
 
-    /// Waits until every write to the file that was acknowledged so far is on every member.
-    pub(super) async fn settle_writes(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
+    /// Waits until every write to the file that was acknowledged so far is so.
+    pub(super) async fn settle_writes(
+        self: &Arc<Self>,
+        inode: InodeId,
+        to_be: Settled,
+    ) -> Result<(), Failed> {
         self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
         let waits = {
             let st = self.state.lock();
-            let last = st.data_last.get(&inode);
-            last.map(|seq| st.chain.version_at(*seq))
+            let last = st.data.last(inode);
+            last.map(|seq| st.chain.version_at(seq))
         };
         if let Some(record) = waits {
             self.committed(record).await?;
             self.data_everywhere(inode, record.seq).await?;
+            if to_be == Settled::InPlace && !self.is_settled(inode, to_be)? {
+                self.files_everywhere(&[(inode, record.seq)]).await?;
+            }
         }
         Ok(())
     }
 
     /// Waits until every member, and this owner, has a file's bytes up to `seq` on its disk: if all of them have lost what
-    /// comes later, what this owner starts again with must not be older than what was shown.
+    /// comes later, what this owner starts again with must not be older than what was shown. The record at `seq` is committed
+    /// then.
     ///
     /// What was kept for a checkpoint before the file was written to goes with it.
     pub(super) async fn data_everywhere(
@@ -80,7 +107,15 @@ impl Container {
     }
 
     async fn file_everywhere(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
-        self.files_everywhere(&[(inode, seq)]).await
+        match self.lacks_data(inode) {
+            true => self.files_everywhere(&[(inode, seq)]).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the members' logs do not have all of a file's data, so that they have to fetch, or do, something.
+    pub(super) fn lacks_data(&self, inode: InodeId) -> bool {
+        self.state.lock().data.lacking(inode).is_some()
     }
 
     /// Waits until all content that has a record, or can have one now, is on every disk.
@@ -90,15 +125,31 @@ impl Container {
             Self::reign(&st, self.env.clock.now())?;
             self.record_all_writes(&mut st);
             self.forget_settled(&mut st);
-            (st.chain.last(), st.data_last.clone())
+            let files: Vec<(InodeId, Seq)> = st.data.iter().collect();
+            (st.chain.last(), files)
         };
         self.announce();
         self.committed(last).await?;
-        let files: Vec<(InodeId, Seq)> = files.into_iter().collect();
         for some in files.chunks(SyncData::FILES_MAX) {
             self.files_everywhere(some).await?;
         }
-        Ok(())
+        self.earlier_everywhere().await
+    }
+
+    /// Waits for the data of records that were ordered before this reign, and that its log has no more: the members say, and
+    /// this node's disk, when they have all of it.
+    async fn earlier_everywhere(&self) -> Result<(), Failed> {
+        loop {
+            {
+                let mut st = self.state.lock();
+                Self::reign(&st, self.env.clock.now())?;
+                self.forget_settled(&mut st);
+                if st.data.before().is_none() {
+                    return Ok(());
+                }
+            }
+            tokio::time::sleep(ANNOUNCED_EACH).await;
+        }
     }
 
     /// The same of some files, each up to a record of its own, with one request to each member. What is removed is nowhere.
@@ -125,8 +176,8 @@ impl Container {
     /// A file's bytes up to `seq` are on every disk.
     fn settled(&self, inode: InodeId, seq: Seq) {
         let mut st = self.state.lock();
-        if seq <= st.chain.committed() && st.data_last.get(&inode) == Some(&seq) {
-            st.data_last.remove(&inode);
+        if seq <= st.chain.committed() {
+            st.data.on_settled(inode, seq);
         }
     }
 
@@ -152,10 +203,13 @@ impl Container {
     pub(crate) async fn sync(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
-        let (last, kind, kept) = {
+        let (last, is_file, lacks, kept) = {
             let st = self.state.lock();
-            let kind = self.attr(&st, inode)?.kind;
-            (st.chain.last(), kind, st.kept_beside(inode))
+            let is_file = self.attr(&st, inode)?.kind == Kind::File;
+            // What its records carry is in the log, here and there.
+            let others = !self.others(&st).is_empty();
+            let lacks = !others || st.data.lacking(inode).is_some();
+            (st.chain.last(), is_file, lacks, st.kept_beside(inode))
         };
         let kept = async {
             match kept {
@@ -164,7 +218,7 @@ impl Container {
             }
         };
         let here = async {
-            if kind == Kind::File {
+            if is_file && lacks {
                 self.sync_here(inode).await
             } else {
                 Ok(())
@@ -172,7 +226,7 @@ impl Container {
         };
         let there = async {
             self.committed(last).await?;
-            if kind == Kind::File {
+            if is_file && lacks {
                 self.announce();
                 self.sync_members(&BTreeSet::from([inode]), last.seq).await
             } else {
@@ -181,7 +235,9 @@ impl Container {
         };
         let (here, there, kept) = tokio::join!(here, there, kept);
         here.and(there).and(kept)?;
-        self.settled(inode, last.seq);
+        if lacks {
+            self.settled(inode, last.seq);
+        }
         if self.state.lock().lost_unsynced.remove(&inode) {
             // Members do not wait for what nobody has: whoever asks first hears that it is gone.
             return Err(Errno::EIO.into());

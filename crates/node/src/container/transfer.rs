@@ -10,7 +10,7 @@ use perigee_meta::{Key, Kind};
 use perigee_proto::message::data::{Place, RowsInPlace, StatePage, StateRows};
 use perigee_replica::Input;
 use perigee_store::{Snapshot, Space, StoreError, WriteBatch};
-use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, Tick, Version};
+use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, Seq, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -432,7 +432,7 @@ impl Container {
             let mut st = self.state.lock();
             st.applied = base;
             st.extracted = base.seq;
-            st.synced = base.seq;
+            st.synced = Seq::ZERO;
             st.data_done = base.seq;
             st.unapplied.clear();
             st.unsubmitted = None;

@@ -143,8 +143,12 @@ impl Container {
             Ok((range, owed, None)) => self.settle(owed, Ok(range), answer),
             Ok((range, owed, Some(seq))) => {
                 // Members fetch as soon as there is a record; without any it goes to the disk together with the checksums.
-                let alone = self.state.lock().is_only_copy();
-                let flushed = alone.then(|| self.flush_before_record(request.inode));
+                let (alone, lacks) = {
+                    let st = self.state.lock();
+                    let lacks = st.data.lacking(request.inode).is_some();
+                    (st.is_only_copy(), lacks)
+                };
+                let flushed = (alone && lacks).then(|| self.flush_before_record(request.inode));
                 let me = self.clone();
                 let session = request.session;
                 let answered = request.behind.and(request.op);
@@ -154,7 +158,9 @@ impl Container {
                     let here = async {
                         match flushed {
                             Some(syncing) => me.synced_here(request.inode, syncing?).await,
-                            None => me.sync_here(request.inode).await,
+                            None if lacks => me.sync_here(request.inode).await,
+                            // Its record has the bytes.
+                            None => Ok(()),
                         }
                     };
                     let recorded = async {
@@ -434,7 +440,7 @@ impl Container {
         let mut owed = Owed::default();
         let mut seq = None;
         if !local {
-            seq = self.record_writes(&mut st, now, inode);
+            seq = self.record_awaited_writes(&mut st, now, inode);
             if seq.is_none() {
                 return Err(self.unrecorded(&mut st, now, request));
             }

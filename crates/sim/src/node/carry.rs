@@ -9,17 +9,18 @@ use perigee_replica::pull::Carried;
 use perigee_replica::{Plant, Standing};
 use perigee_types::{ByteRange, Seq};
 
+/// Whether records carry bytes in a seed's history: in a third of them none does, and other things happen more often.
+pub(crate) const fn carries(seed: u64) -> bool {
+    seed % 3 != 0
+}
+
 impl World {
     /// Which blocks a record carries: those that it has to, and others as it comes.
     pub(crate) fn choose_carried(&mut self, node: usize, record: &mut Record) {
         if record.data.is_empty() {
             return;
         }
-        let all = match self.rng.below(4) {
-            0 | 1 => false,
-            2 => true,
-            _ => self.rng.chance(1, 2),
-        };
+        let all = self.carries && self.rng.chance(1, 3);
         let unsettled = &self.running_ref(node).unsettled;
         let open = |block: usize| {
             let open = unsettled.to_carry(file_of(block), range_of(block));

@@ -126,7 +126,7 @@ fn a_store_of_format_1_is_read_and_becomes_the_newest() {
     bench.close();
     let path = bench.path().join("FORMAT");
     let text = std::fs::read_to_string(&path).unwrap();
-    let body = text.replace("format 4", "format 1");
+    let body = text.replace("format 5", "format 1");
     let body = &body[..body.find("crc32c").unwrap()];
     let old = format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()));
     std::fs::write(&path, old).unwrap();

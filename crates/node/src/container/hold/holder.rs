@@ -521,6 +521,7 @@ impl Container {
 
     /// Records up to `through` are applied here, before their rows.
     pub(in super::super) fn apply_held(&self, st: &mut State, through: Seq) {
+        st.note_committed_to_pull();
         let State { pull, unsent, .. } = &mut *st;
         pull.on_committed_beside(through, &unsent.holding);
         unsent.holding.on_committed(through);
