@@ -7,7 +7,7 @@ use crate::oracle::Mark;
 use crate::world::World;
 use perigee_replica::pull::Carried;
 use perigee_replica::{Plant, Standing};
-use perigee_types::{ByteRange, Seq};
+use perigee_types::{ByteRange, InodeId, Seq};
 
 /// Whether records carry bytes in a seed's history: in a third of them none does, and other things happen more often.
 pub(crate) const fn carries(seed: u64) -> bool {
@@ -96,6 +96,16 @@ impl World {
             if let Some(token) = record.carried_token(block) {
                 self.nodes[node].disk.write(block, token);
             }
+        }
+    }
+
+    /// Leaves those of some files whose bytes are awaited, once the records are: what records carry is safe with them.
+    pub(crate) fn retain_lacking(&mut self, node: usize, files: &mut Vec<InodeId>) {
+        let unsettled = &self.running_ref(node).unsettled;
+        let all = files.len();
+        files.retain(|file| unsettled.lacking(*file).is_some());
+        if files.len() < all {
+            self.note(Mark::CarriedAwaited);
         }
     }
 

@@ -256,13 +256,7 @@ impl World {
             files.retain(|file| !is_kept_file(*file));
         }
         if op != Op::Checkpoint {
-            // What records carry is safe when they are.
-            let unsettled = &self.running_ref(node).unsettled;
-            let all = files.len();
-            files.retain(|file| unsettled.lacking(*file).is_some());
-            if files.len() < all {
-                self.note(Mark::CarriedAwaited);
-            }
+            self.retain_lacking(node, &mut files);
         }
         let blocks = blocks.into_iter();
         // What is told to be safe is what was written, whatever has become of this copy, but for what nobody has.

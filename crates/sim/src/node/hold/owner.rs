@@ -338,7 +338,7 @@ impl World {
         let id = run.fresh_id();
         let of_turn = run.turns.entry(chunk).or_default();
         of_turn.extend(tokens.iter().copied());
-        let (files, content) = match flush.part {
+        let (mut files, content) = match flush.part {
             Part::More => (Vec::new(), Vec::new()),
             // All that was sent before in the same turn, too. What else there is of the chunk nobody promises here.
             Part::Last => (
@@ -346,6 +346,7 @@ impl World {
                 std::mem::take(of_turn).into_iter().collect(),
             ),
         };
+        self.retain_lacking(node, &mut files);
         let block = tokens.first().map_or(0, |(block, _)| *block) as u8;
         self.running(node).waiters.push(Waiter {
             id: id | HOLDER_IDS,
