@@ -797,7 +797,7 @@ impl Pull {
         if self
             .objects
             .get(&inode)
-            .is_some_and(|o| o.invalid.is_empty())
+            .is_some_and(|o| o.invalid.is_empty() && o.carried.is_empty())
         {
             self.objects.remove(&inode);
         }

@@ -6,7 +6,7 @@
 use crate::chain::planted;
 use crate::region::RegionMap;
 use perigee_types::{ByteRange, DataCommand, Epoch, InodeId, Seq, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The most bytes that a record carries for its own sake.
 pub const CARRIED_MAX: u64 = 16 << 10;
@@ -31,6 +31,8 @@ pub struct Unsettled {
     files: BTreeMap<InodeId, File>,
     /// Of any file, records up to here may be lacking: this owner has not ordered them, and its log has them no more.
     before: Option<Seq>,
+    /// Not of these, since all nodes were asked meanwhile.
+    after: BTreeSet<InodeId>,
     #[cfg(feature = "plant")]
     plant: Option<crate::Plant>,
 }
@@ -47,7 +49,7 @@ impl Unsettled {
     /// A reign begins with a log after `base`, whose records are to be noted next. Who ordered them knew whose data was on all
     /// members; here it is so when they have said it.
     pub fn begin(&mut self, base: Seq) {
-        self.files.clear();
+        self.clear();
         self.before = Some(base).filter(|base| *base > Seq::ZERO);
     }
 
@@ -101,6 +103,38 @@ impl Unsettled {
         joined
     }
 
+    /// Divides what is to be written, ascending ranges, among records: each has so many ranges at most, and does not have to
+    /// carry more than [`OPEN_MAX`].
+    #[must_use]
+    pub fn divide(&self, inode: InodeId, ranges: &[ByteRange], most: usize) -> Vec<Vec<ByteRange>> {
+        let mut records = vec![Vec::new()];
+        let mut carried = 0;
+        for range in ranges {
+            let mut rest = *range;
+            for open in self.to_carry(inode, *range) {
+                let mut from = open.start;
+                while from < open.end {
+                    let end = open.end.min(from + (OPEN_MAX - carried));
+                    carried += end - from;
+                    from = end;
+                    if carried == OPEN_MAX {
+                        add(&mut records, ByteRange::new(rest.start, end), most);
+                        rest.start = end;
+                        records.push(Vec::new());
+                        carried = 0;
+                    }
+                }
+            }
+            if records.last().is_some_and(|record| record.len() >= most) {
+                records.push(Vec::new());
+                carried = 0;
+            }
+            add(&mut records, rest, most);
+        }
+        records.retain(|record| !record.is_empty());
+        records
+    }
+
     /// Whether a record may carry so many bytes of a file because somebody waits for them.
     #[must_use]
     pub fn may_carry(&self, inode: InodeId, bytes: u64) -> bool {
@@ -114,7 +148,7 @@ impl Unsettled {
     #[must_use]
     pub fn last(&self, inode: InodeId) -> Option<Seq> {
         let file = self.files.get(&inode).map(|file| file.last);
-        file.or(self.before)
+        file.or(self.before_of(inode))
     }
 
     /// The last record of a file of which members have to do more than store it.
@@ -125,7 +159,11 @@ impl Unsettled {
             return file.lacking.filter(|_| file.open.is_empty());
         }
         let file = self.files.get(&inode).and_then(|file| file.lacking);
-        file.or(self.before)
+        file.or(self.before_of(inode))
+    }
+
+    fn before_of(&self, inode: InodeId) -> Option<Seq> {
+        self.before.filter(|_| !self.after.contains(&inode))
     }
 
     /// The files with their last records.
@@ -159,6 +197,9 @@ impl Unsettled {
 
     /// All nodes have a file's data up to `through` in place, and on their disks.
     pub fn on_settled(&mut self, inode: InodeId, through: Seq) {
+        if self.before.is_some_and(|before| before <= through) {
+            self.after.insert(inode);
+        }
         if let Some(file) = self.files.get_mut(&inode) {
             file.settle(through);
             if file.last <= through {
@@ -170,6 +211,9 @@ impl Unsettled {
     /// The same of all files.
     pub fn on_all_settled(&mut self, through: Seq) {
         self.before = self.before.filter(|before| *before > through);
+        if self.before.is_none() {
+            self.after.clear();
+        }
         self.files.retain(|_, file| {
             file.settle(through);
             file.last > through
@@ -180,6 +224,18 @@ impl Unsettled {
     pub fn clear(&mut self) {
         self.files.clear();
         self.before = None;
+        self.after.clear();
+    }
+}
+
+fn add(records: &mut Vec<Vec<ByteRange>>, range: ByteRange, most: usize) {
+    if let Some(last) = records.last_mut()
+        && last.len() < most
+        && !range.is_empty()
+    {
+        last.push(range);
+    } else if !range.is_empty() {
+        records.push(vec![range]);
     }
 }
 
@@ -272,11 +328,38 @@ mod tests {
         assert_eq!(unsettled.lacking(other), Some(Seq(5)));
         assert_eq!(unsettled.lacking(FILE), Some(Seq(5)));
         assert_eq!(unsettled.last(FILE), Some(Seq(6)));
+        unsettled.on_settled(other, Seq(6));
+        assert_eq!(unsettled.lacking(other), None, "all were asked");
+        assert_eq!(unsettled.lacking(FILE), Some(Seq(5)));
         unsettled.on_all_settled(Seq(5));
         assert_eq!(unsettled.lacking(FILE), None);
         assert_eq!(unsettled.last(other), None);
         unsettled.begin(Seq::ZERO);
         assert!(unsettled.is_empty());
+    }
+
+    #[test]
+    fn what_has_to_be_carried_is_divided_among_records() {
+        let mut unsettled = Unsettled::default();
+        let all = [r(0, 10), r(20, 5 * OPEN_MAX), r(6 * OPEN_MAX, 7 * OPEN_MAX)];
+        assert_eq!(unsettled.divide(FILE, &all, 2), [&all[..2], &all[2..]]);
+        unsettled.note(Seq(1), &written(5, 4 * OPEN_MAX), &[r(5, 4 * OPEN_MAX)]);
+        let records = unsettled.divide(FILE, &all, 2);
+        for record in &records {
+            assert!(record.len() <= 2 && !record.is_empty());
+            let parts = record
+                .iter()
+                .flat_map(|part| unsettled.to_carry(FILE, *part));
+            let carried: u64 = parts.map(|part| part.len()).sum();
+            assert!(carried <= OPEN_MAX, "{records:?}");
+        }
+        let mut whole = RegionMap::new();
+        for part in records.iter().flatten() {
+            assert!(whole.is_valid(*part), "each byte once: {records:?}");
+            whole.invalidate(*part, Version::default());
+        }
+        let joined: Vec<ByteRange> = whole.iter().map(|(part, _)| part).collect();
+        assert_eq!(joined, all);
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn nothing_acknowledged_is_lost_when_clocks_run_away() {
 
 /// Of histories with bad disks: an owner that was killed before its disk knew that a block was whole again took older
 /// content of a member.
-const BAD_DISKS_RARE: [u64; 4] = [102_317, 110_020, 113_528, 123_733];
+const BAD_DISKS_RARE: [u64; 4] = [4_419, 20_726, 41_511, 50_943];
 
 #[test]
 fn what_disks_spoil_is_never_shown_and_always_mended() {

@@ -12,7 +12,7 @@ use perigee_replica::Origin;
 use perigee_replica::{Entry, Holds, Input, LogWrite, Message, Output, PersistId, Role};
 use perigee_store::{Space, WithoutRoom, WriteBatch};
 use perigee_types::{
-    Batch, ContainerId, DataCommand, Epoch, InodeId, NodeId, Seq, Span, Tick, Version,
+    Batch, ContainerId, DataCommand, Epoch, InodeId, Mutation, NodeId, Seq, Span, Tick, Version,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -30,9 +30,10 @@ const APPLY_BYTES: usize = 4 << 20;
 /// or until the first has waited for so long. Until then they are in memory, and in the log.
 const APPLY_AFTER: Span = Span::from_millis(1_000);
 
-/// More records than this that are not replicated yet: programs wait. All of them must fit into the
-/// store's queue, since whoever holds the lock must not wait for it.
+/// More records than this that are not replicated yet, or more bytes of those that are not sent: programs wait. All of them must
+/// fit into the store's queue, since whoever holds the lock must not wait for it.
 pub(super) const BACKLOG_MAX: usize = 20_000;
+const BACKLOG_BYTES_MAX: usize = 16 << 20;
 
 /// How often what has ended by itself is looked for.
 const SWEEP: Span = Span::from_millis(500);
@@ -78,7 +79,7 @@ impl Stored {
 pub(super) struct Unsubmitted {
     /// When the first of them was committed.
     since: Tick,
-    /// Bytes of their records.
+    /// Bytes of their rows.
     bytes: usize,
 }
 
@@ -295,7 +296,7 @@ impl Container {
             .entries(st.extracted.next(), through)
             .cloned()
             .collect();
-        let bytes: usize = entries.iter().map(|entry| entry.payload.len()).sum();
+        let mut bytes = 0usize;
         let mut undone = Vec::new();
         let mut damaged = BTreeSet::new();
         for entry in entries {
@@ -315,6 +316,11 @@ impl Container {
                 st.overlay.apply(entry.version.seq, &batch);
             }
             undone.extend(self.obey(st, entry.version, &batch.data));
+            let rows = batch.mutations.iter();
+            let value_len = |row: &Mutation| row.value.as_ref().map_or(0, Vec::len);
+            bytes += rows
+                .map(|row| row.key.len() + value_len(row))
+                .sum::<usize>();
             if !st.damaged.is_empty() {
                 let touched = batch.data.iter().map(DataCommand::inode);
                 damaged.extend(touched.filter(|inode| st.damaged.contains_key(inode)));
@@ -543,7 +549,7 @@ impl Container {
 
     /// Whether so much waits for replication that programs should wait too.
     pub(super) fn is_backed_up(&self, st: &State) -> bool {
-        st.overlay.records() > BACKLOG_MAX
+        st.overlay.records() > BACKLOG_MAX || st.gathering.bytes() > BACKLOG_BYTES_MAX
     }
 }
 

@@ -89,6 +89,11 @@ impl Gathering {
         begun
     }
 
+    /// Bytes of the records that are not sent.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     const fn is_full(&self) -> bool {
         self.records >= RECORDS || self.bytes >= BYTES || self.content >= CONTENT_BYTES
     }

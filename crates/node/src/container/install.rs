@@ -6,7 +6,7 @@
 //! which are carried out under the container's lock and wait for the disk alone).
 
 use super::in_place::{Asked, put_together};
-use super::refill::{PIECE, piece};
+use super::refill::{PAUSE_FULL, PIECE, piece};
 use super::{Container, File, State, payload};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
@@ -289,22 +289,31 @@ impl Container {
         Err(NotInstalled)
     }
 
-    /// Puts in place what a committed record carries. What finds no room is tried again with the next step. Blocks on the disk.
+    /// Puts in place what a committed record carries. What finds no room is tried again later. Blocks on the disk.
     fn install_carried(self: &Arc<Self>, carried: Carried) {
         let Carried {
             inode,
             range,
             version,
         } = carried;
-        // Its removal is on the way, or something is wrong with this disk, which others find out.
-        let Ok(file) = self.file(inode) else {
-            return self.state.lock().pull.on_carried_lost(&carried);
+        let file = match self.file(inode) {
+            Ok(file) => file,
+            // The record of that is on the way.
+            Err(StoreError::Removed { .. }) => {
+                return self.state.lock().pull.on_carried_lost(&carried);
+            }
+            Err(error) => {
+                error!(container = %self.id, %inode, %error, "no object to put a record's bytes in");
+                return self.install_later(vec![carried]);
+            }
         };
         let _still = file.still.write();
         let _installs = self.installs.read();
         let mut st = self.state.lock();
         st.note_committed_to_pull();
         let parts = st.pull.carried_parts(&carried);
+        // What is there by other means, too, goes to the disk before its record may be trimmed.
+        st.unsettled.insert(inode);
         if parts.is_empty() {
             return;
         }
@@ -335,8 +344,25 @@ impl Container {
                 st.pull.on_carried_installed(inode, parts, as_of);
                 self.note_healed(&mut st, inode);
             }
-            Err(NotInstalled) => st.pull.on_carried_failed(carried),
+            Err(NotInstalled) => {
+                drop(st);
+                let part = |range| Carried { range, ..carried };
+                self.install_later(parts.into_iter().map(part).collect());
+            }
         }
+    }
+
+    /// Tries again in a while.
+    fn install_later(self: &Arc<Self>, carried: Vec<Carried>) {
+        let me = self.clone();
+        self.env.runtime.spawn(async move {
+            tokio::time::sleep(PAUSE_FULL).await;
+            let mut st = me.state.lock();
+            for carried in carried {
+                st.pull.on_carried_failed(carried);
+            }
+            me.release_held(&mut st);
+        });
     }
 
     /// The map that decided to fetch may know of more that is missing than the object, which ends earlier when its

@@ -237,7 +237,8 @@ impl Container {
             let little = {
                 let st = self.state.lock();
                 self.may_cede(&st, now, heir)?;
-                st.data.len() <= LEFT_MAX && st.dirty.bytes() <= DIRTY_MAX
+                let known = st.data.before().is_none() && st.data.len() <= LEFT_MAX;
+                known && st.dirty.bytes() <= DIRTY_MAX
             };
             if little {
                 break;

@@ -4,12 +4,16 @@ use super::dirty::RECORD_RANGES_MAX;
 use super::payload::{Carry, Carrying};
 use super::view::{Foreign, owner_view};
 use super::{Container, State};
+use bytes::Bytes;
 use perigee_meta::past::is_kept_file;
 use perigee_meta::{Attr, Context, Op, Refusal, Reply};
 use perigee_replica::Role;
 use perigee_store::StoreError;
 use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, Seq, Tick, Version};
 use tracing::{debug, error};
+
+/// A record carries no more pieces than this for its own sake: each is put in place by itself.
+const CARRIED_RANGES_MAX: usize = 32;
 
 impl Container {
     /// Runs an operation that only this owner itself asks for.
@@ -83,8 +87,9 @@ impl Container {
         now: Tick,
         inode: InodeId,
     ) -> Option<Seq> {
-        let bytes = st.dirty.get(inode)?.bytes();
-        let carrying = match st.data.may_carry(inode, bytes) {
+        let written = st.dirty.get(inode)?;
+        let few = written.ranges.len() <= CARRIED_RANGES_MAX;
+        let carrying = match few && st.data.may_carry(inode, written.bytes()) {
             true => Carrying::All,
             false => Carrying::WhatItMust,
         };
@@ -102,13 +107,14 @@ impl Container {
             return None;
         }
         let written = st.dirty.take(inode)?;
-        let mut left = written.ranges.len().div_ceil(RECORD_RANGES_MAX);
+        let records = st.data.divide(inode, &written.ranges, RECORD_RANGES_MAX);
+        let mut left = records.len();
         let mut last = None;
-        for ranges in written.ranges.chunks(RECORD_RANGES_MAX) {
+        for ranges in records {
             left -= 1;
             let op = Op::Wrote {
                 inode,
-                ranges: ranges.to_vec(),
+                ranges,
                 size_at_least: Some(written.size_at_least),
                 mtime: written.mtime,
                 kill_privileges: written.kill_privileges,
@@ -166,16 +172,16 @@ impl Container {
                 Carrying::All => vec![*range],
             };
             for range in parts {
+                let len = range.len() as usize;
                 let read = self
                     .file(*inode)
-                    .and_then(|file| file.object.read_bytes(range.start, range.len() as usize));
+                    .and_then(|file| file.object.read_bytes(range.start, len));
                 match read {
-                    Ok(bytes) if bytes.len() as u64 == range.len() => carries.push(Carry {
+                    Ok(bytes) => carries.push(Carry {
                         inode: *inode,
                         range,
-                        bytes,
+                        bytes: padded(bytes, len),
                     }),
-                    Ok(_) => {}
                     Err(error) => {
                         debug!(container = %self.id, %inode, %range, %error, "a record goes without its bytes");
                     }
@@ -223,4 +229,14 @@ impl Container {
         }
         Ok(())
     }
+}
+
+/// With the zeros of a file that was cut since.
+fn padded(bytes: Bytes, len: usize) -> Bytes {
+    if bytes.len() >= len {
+        return bytes;
+    }
+    let mut padded = Vec::from(bytes);
+    padded.resize(len, 0);
+    padded.into()
 }

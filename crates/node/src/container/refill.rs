@@ -30,7 +30,7 @@ const REQUEST_BYTES: u64 = 2 << 20;
 const SLOW: Duration = Duration::from_millis(100);
 /// Before what failed is asked for again; the second where this node's disk is full.
 const PAUSE: Duration = Duration::from_millis(20);
-const PAUSE_FULL: Duration = Duration::from_millis(200);
+pub(super) const PAUSE_FULL: Duration = Duration::from_millis(200);
 /// For so long after bytes found no room there is none: while there are any to put, they are tried more often.
 const FULL_FOR: Span = Span::from_millis(1_000);
 /// What nobody has is asked for again so often: somebody may come back with it.

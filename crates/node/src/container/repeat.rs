@@ -1,7 +1,7 @@
 //! Writes of other hosts that come again, since their answer did not.
 //!
-//! The record of such a write holds its answer, and is on every member before its bytes are. If the owner dies in
-//! between, its successor finds the answer, and bytes that nobody has: the repeat brings them again.
+//! The record of such a write holds its answer, and is on every member before its bytes are, unless it carries them. If the owner
+//! dies in between, its successor finds the answer, and bytes that nobody has: the repeat brings them again.
 
 use super::dirty::{Effect, Pending, Taken};
 use super::drive::decode_batch;
@@ -144,7 +144,7 @@ impl Container {
         let seq = if parts.is_empty() {
             st.chain.last().seq
         } else {
-            self.record_writes(st, now, request.inode)
+            self.record_awaited_writes(st, now, request.inode)
                 .ok_or(Errno::ESTALE)?
         };
         self.hurry(st);

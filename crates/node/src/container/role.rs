@@ -148,11 +148,12 @@ impl Container {
             warn!(container = %self.id, "stopping before the owner has what was written here");
         }
         let inodes = {
-            let mut st = self.state.lock();
+            let st = self.state.lock();
             if Self::reign(&st, self.env.clock.now()).is_err() {
                 return;
             }
-            std::mem::take(&mut st.unsettled)
+            // They stay there as well: nothing counts as stored before one or the other has stored it.
+            st.unsettled.clone()
         };
         let sent = tokio::time::timeout(QUIESCE, self.all_everywhere()).await;
         if !matches!(sent, Ok(Ok(()))) {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use perigee_meta::Kind;
 use perigee_proto::message::data::SyncData;
 use perigee_store::StoreError;
-use perigee_types::{Errno, InodeId, InodeIndex, NodeId, Seq};
+use perigee_types::{ByteRange, Errno, InodeId, InodeIndex, NodeId, Seq};
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
@@ -107,15 +107,16 @@ impl Container {
     }
 
     async fn file_everywhere(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
-        match self.lacks_data(inode) {
+        let lacks = {
+            let st = self.state.lock();
+            // Who owns no more knows nothing of that.
+            Self::reign(&st, self.env.clock.now())?;
+            st.data.lacking(inode).is_some()
+        };
+        match lacks {
             true => self.files_everywhere(&[(inode, seq)]).await,
             false => Ok(()),
         }
-    }
-
-    /// Whether the members' logs do not have all of a file's data, so that they have to fetch, or do, something.
-    pub(super) fn lacks_data(&self, inode: InodeId) -> bool {
-        self.state.lock().data.lacking(inode).is_some()
     }
 
     /// Waits until all content that has a record, or can have one now, is on every disk.
@@ -161,6 +162,7 @@ impl Container {
         let inodes = files.iter().map(|(inode, _)| *inode).collect();
         let there = self.sync_members(&inodes, through);
         let here = async {
+            self.bytes_here(&inodes, through).await?;
             self.settle_all(&inodes)
                 .await
                 .map_err(|unsynced| unsynced.why)
@@ -171,6 +173,27 @@ impl Container {
             self.settled(*inode, *seq);
         }
         Ok(())
+    }
+
+    /// Waits until this owner has the bytes of some files up to `through` itself, but for those that nobody has: they may be on
+    /// their way from others, or from its log.
+    async fn bytes_here(&self, inodes: &BTreeSet<InodeId>, through: Seq) -> Result<(), Failed> {
+        loop {
+            let progress = self.progress.notified();
+            {
+                let mut st = self.state.lock();
+                Self::reign(&st, self.env.clock.now())?;
+                let pull = &st.pull;
+                let lacking = |inode: &&InodeId| !pull.has_through(**inode, through);
+                let Some(lacking) = inodes.iter().find(lacking).copied() else {
+                    return Ok(());
+                };
+                st.pull.want(lacking, ByteRange::ALL);
+            }
+            self.refill.notify_one();
+            // This only bounds a missed word.
+            _ = tokio::time::timeout(ANNOUNCED_EACH, progress).await;
+        }
     }
 
     /// A file's bytes up to `seq` are on every disk.
@@ -205,10 +228,10 @@ impl Container {
         self.recorded(inode).await?;
         let (last, is_file, lacks, kept) = {
             let st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
             let is_file = self.attr(&st, inode)?.kind == Kind::File;
             // What its records carry is in the log, here and there.
-            let others = !self.others(&st).is_empty();
-            let lacks = !others || st.data.lacking(inode).is_some();
+            let lacks = st.data.lacking(inode).is_some();
             (st.chain.last(), is_file, lacks, st.kept_beside(inode))
         };
         let kept = async {
@@ -219,6 +242,7 @@ impl Container {
         };
         let here = async {
             if is_file && lacks {
+                self.bytes_here(&BTreeSet::from([inode]), last.seq).await?;
                 self.sync_here(inode).await
             } else {
                 Ok(())

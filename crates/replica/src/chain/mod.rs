@@ -70,7 +70,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            retain_bytes: 16 << 20,
+            retain_bytes: 32 << 20,
             retain_for_joiners_bytes: 64 << 20,
             append_bytes: 1 << 20,
             window_bytes: 8 << 20,

@@ -64,7 +64,8 @@ impl Pull {
     }
 
     /// The parts to write now, and nothing else of it; then call [`Pull::on_carried_installed`], or
-    /// [`Pull::on_carried_failed`]. What a later record has changed, or this owner itself since, is not among them.
+    /// [`Pull::on_carried_failed`]. What a later record has changed, or this owner itself since, is not among them. What is there by
+    /// other means needs to get to the disk as well before records up to it may go.
     pub fn carried_parts(&mut self, carried: &Carried) -> Vec<ByteRange> {
         let Carried {
             inode,
@@ -103,6 +104,7 @@ impl Pull {
                 object.carried.drop_range(valid);
             }
         }
+        self.forget_if_valid(inode);
         if keeps_older {
             return missing.iter().map(|(part, _)| part).collect();
         }

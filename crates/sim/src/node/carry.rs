@@ -11,7 +11,7 @@ use perigee_types::{ByteRange, InodeId, Seq};
 
 /// Whether records carry bytes in a seed's history: in a third of them none does, and other things happen more often.
 pub(crate) const fn carries(seed: u64) -> bool {
-    seed % 3 != 0
+    !seed.is_multiple_of(3)
 }
 
 impl World {

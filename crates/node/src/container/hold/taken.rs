@@ -134,7 +134,7 @@ impl Container {
             };
             st.take_write(inode, &taken);
         }
-        let seq = self.record_writes(&mut st, now, inode);
+        let seq = self.record_awaited_writes(&mut st, now, inode);
         let seq = seq.ok_or(Elsewhere::NotReady)?;
         *st.away.stays.entry(sent.chunk).or_default() += sent.writes;
         self.hurry(&mut st);
