@@ -13,7 +13,7 @@ use perigee_meta::{Attr, Kind, Op, Reply, Touched};
 use perigee_proto::message::file::CopyAt;
 use perigee_proto::message::session::{CONTENT_MAX, Executed, NAMES_MAX};
 use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Span, Tick};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -61,11 +61,46 @@ pub(crate) struct Sessions {
     refused: Mutex<BTreeMap<(SessionId, InodeId), Tick>>,
     /// Counts revocations, so that a lease that crossed one on its way is not believed.
     revision: AtomicU64,
+    /// The same of what programs of this host change.
+    own_changes: Mutex<OwnChanges>,
     near: Mutex<Near>,
     /// What is being asked for before programs do.
     hints: Mutex<BTreeSet<Hint>>,
     /// Calls of which one follows the other go as one.
     compounds: bool,
+}
+
+/// When a lease to read was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AskedToRead {
+    revision: u64,
+    changes: u64,
+}
+
+/// Counts this host's changes of files that other nodes own. A member that a session reads may carry one out after it was
+/// answered.
+#[derive(Debug, Default)]
+struct OwnChanges {
+    count: u64,
+    /// The last one of each file.
+    last: HashMap<InodeId, u64>,
+    /// That of files which are not among these.
+    others: u64,
+}
+
+impl OwnChanges {
+    fn note(&mut self, inode: InodeId) {
+        if self.last.len() >= READS_MAX {
+            self.last.clear();
+            self.others = self.count;
+        }
+        self.count += 1;
+        self.last.insert(inode, self.count);
+    }
+
+    fn of(&self, inode: InodeId) -> u64 {
+        self.last.get(&inode).copied().unwrap_or(self.others)
+    }
 }
 
 /// What is asked for before a program does: the attributes of an inode, or where a name in it leads.
@@ -116,6 +151,7 @@ impl Sessions {
             shunned: Mutex::default(),
             refused: Mutex::default(),
             revision: AtomicU64::new(0),
+            own_changes: Mutex::default(),
             near: Mutex::default(),
             hints: Mutex::default(),
             compounds,
@@ -335,6 +371,7 @@ impl Sessions {
         let open: Vec<SessionId> = self.open.read().keys().copied().collect();
         let mut near = self.near.lock();
         let mut reads = self.reads.write();
+        self.own_changes.lock().note(inode);
         for session in open {
             near.changed(session, inode);
             // What this host changes takes no lease of its own back; a member may carry it out after it is answered.
@@ -438,12 +475,21 @@ impl Sessions {
         self.revision.load(Ordering::SeqCst)
     }
 
-    /// The owner lets a session read a copy until a moment, as of `revision`.
+    /// A session is about to ask for a lease to read a copy of a file: for [`Self::lease_reads`].
+    pub(crate) fn asked_to_read(&self, inode: InodeId) -> AskedToRead {
+        AskedToRead {
+            revision: self.revision(),
+            changes: self.own_changes.lock().of(inode),
+        }
+    }
+
+    /// The owner lets a session read a copy until a moment. It counts if nothing was called back since it was asked for, and
+    /// this host has changed nothing of the file.
     pub(crate) fn lease_reads(
         &self,
         (id, inode, copy): (SessionId, InodeId, CopyAt),
         (now, until): (Tick, Tick),
-        revision: u64,
+        asked: AskedToRead,
     ) {
         if let CopyAt::Member { node, .. } = copy
             && self.is_shunned(node, now)
@@ -451,7 +497,7 @@ impl Sessions {
             return;
         }
         let mut reads = self.reads.write();
-        if self.revision() == revision {
+        if self.asked_to_read(inode) == asked {
             if reads.len() >= READS_MAX {
                 reads.clear();
             }
@@ -672,8 +718,8 @@ mod tests {
         let (sessions, id, inode) = reader();
         let near = of(2);
         let lease = |copy, now: u64, until: u64| {
-            let revision = sessions.revision();
-            sessions.lease_reads((id, inode, copy), (Tick(now), Tick(until)), revision);
+            let asked = sessions.asked_to_read(inode);
+            sessions.lease_reads((id, inode, copy), (Tick(now), Tick(until)), asked);
             sessions.read_lease(id, inode)
         };
         let first = lease(near, 10, 100).expect("it is given");
@@ -702,9 +748,14 @@ mod tests {
             "another chain"
         );
         // A word that crossed a revocation on its way.
-        let revision = sessions.revision();
+        let asked = sessions.asked_to_read(inode);
         sessions.end_reads(id, &[Touched::Data(inode)]);
-        sessions.lease_reads((id, inode, near), (Tick(250), Tick(300)), revision);
+        sessions.lease_reads((id, inode, near), (Tick(250), Tick(300)), asked);
+        assert_eq!(sessions.read_lease(id, inode), None);
+        // And one that crossed an own change, which that copy may not have yet.
+        let asked = sessions.asked_to_read(inode);
+        sessions.changed(inode);
+        sessions.lease_reads((id, inode, near), (Tick(250), Tick(300)), asked);
         assert_eq!(sessions.read_lease(id, inode), None);
         lease(CopyAt::Own, 250, 300);
         assert!(sessions.may_read(id, inode, Tick(260)));
@@ -717,8 +768,8 @@ mod tests {
         let (sessions, id, inode) = reader();
         let near = of(2);
         let lease = |now: u64| {
-            let revision = sessions.revision();
-            sessions.lease_reads((id, inode, near), (Tick(now), Tick(now + 100)), revision);
+            let asked = sessions.asked_to_read(inode);
+            sessions.lease_reads((id, inode, near), (Tick(now), Tick(now + 100)), asked);
             sessions.read_lease(id, inode).is_some()
         };
         assert!(lease(10));

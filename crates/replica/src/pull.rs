@@ -304,7 +304,10 @@ impl Pull {
     /// What is invalid of one object: for the disk.
     #[must_use]
     pub fn invalid(&self, inode: InodeId) -> Option<&RegionMap> {
-        self.objects.get(&inode).map(|object| &object.invalid)
+        let object = self.objects.get(&inode);
+        object
+            .map(|object| &object.invalid)
+            .filter(|invalid| !invalid.is_empty())
     }
 
     /// Every invalid region, with the version that it needs.

@@ -110,6 +110,10 @@ impl Unsettled {
         let mut records = vec![Vec::new()];
         let mut carried = 0;
         for range in ranges {
+            if records.last().is_some_and(|record| record.len() >= most) {
+                records.push(Vec::new());
+                carried = 0;
+            }
             let mut rest = *range;
             for open in self.to_carry(inode, *range) {
                 let mut from = open.start;
@@ -118,18 +122,14 @@ impl Unsettled {
                     carried += end - from;
                     from = end;
                     if carried == OPEN_MAX {
-                        add(&mut records, ByteRange::new(rest.start, end), most);
+                        add(&mut records, ByteRange::new(rest.start, end));
                         rest.start = end;
                         records.push(Vec::new());
                         carried = 0;
                     }
                 }
             }
-            if records.last().is_some_and(|record| record.len() >= most) {
-                records.push(Vec::new());
-                carried = 0;
-            }
-            add(&mut records, rest, most);
+            add(&mut records, rest);
         }
         records.retain(|record| !record.is_empty());
         records
@@ -228,14 +228,12 @@ impl Unsettled {
     }
 }
 
-fn add(records: &mut Vec<Vec<ByteRange>>, range: ByteRange, most: usize) {
+/// Adds a range to the last of some records.
+fn add(records: &mut [Vec<ByteRange>], range: ByteRange) {
     if let Some(last) = records.last_mut()
-        && last.len() < most
         && !range.is_empty()
     {
         last.push(range);
-    } else if !range.is_empty() {
-        records.push(vec![range]);
     }
 }
 

@@ -279,7 +279,7 @@ mod tests {
         let error = parse_format(Path::new("/x"), text).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "`/x` has format 9, this binary knows up to 4"
+            format!("`/x` has format 9, this binary knows up to {FORMAT}")
         );
     }
 

@@ -258,7 +258,8 @@ fn older_content_does_not_pass_for_a_block_that_nobody_has() {
     let others = leave_alone(&mut cluster, owner);
     let mount = cluster.mount(owner).unwrap();
     let file = File::options().write(true).open(mount.join("f0")).unwrap();
-    file.write_all_at(&[7; 4_096], 4_096).unwrap();
+    // So much that its record does not carry it, which the others get.
+    file.write_all_at(&[7; 20_480], 4_096).unwrap();
     file.sync_all().unwrap();
     drop(file);
     let files = backing(&cluster, owner);

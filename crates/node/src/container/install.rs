@@ -7,15 +7,16 @@
 
 use super::in_place::{Asked, put_together};
 use super::refill::{PAUSE_FULL, PIECE, piece};
-use super::{Container, File, State, payload};
+use super::{After, Container, File, State, payload};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use perigee_proto::message::data::{Fetched as Got, Region};
-use perigee_replica::{Carried, Fetch, FetchId, Fetched, Role};
+use perigee_replica::{Carried, Fetch, FetchId, Fetched, Input, Role};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, Span, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tracing::{debug, error, warn};
 
 /// For how long a disk may refuse bytes for want of room while it says that it has plenty.
@@ -72,6 +73,9 @@ impl Arrived {
 
 /// Bytes that wait for their record are copied up to this length, so that they do not keep a whole answer.
 const HELD_COPY_MAX: usize = 64 << 10;
+
+/// So many bytes of log behind a record whose bytes cannot be put in place are too many: all nodes keep more than that.
+const STUCK_BYTES: u64 = 24 << 20;
 
 /// What does not travel.
 static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
@@ -315,7 +319,7 @@ impl Container {
         // What is there by other means, too, goes to the disk before its record may be trimmed.
         st.unsettled.insert(inode);
         if parts.is_empty() {
-            return;
+            return self.note_healed(&mut st, inode);
         }
         let record = st.chain.entries(version.seq, version.seq).next();
         let record = record.filter(|entry| entry.version == version);
@@ -345,11 +349,26 @@ impl Container {
                 self.note_healed(&mut st, inode);
             }
             Err(NotInstalled) => {
-                drop(st);
+                self.leave_if_stuck(st, version);
                 let part = |range| Carried { range, ..carried };
                 self.install_later(parts.into_iter().map(part).collect());
             }
         }
+    }
+
+    /// Bytes of a record that find no place here for so long hold up its log, and soon the next owner's would not have it any
+    /// more: this node is no member to rely on then.
+    fn leave_if_stuck(self: &Arc<Self>, mut st: MutexGuard<'_, State>, version: Version) {
+        if st.chain.bytes_from(version.seq) <= STUCK_BYTES || matches!(st.role, Role::Outside) {
+            return;
+        }
+        error!(container = %self.id, %version, "the bytes of a record found no place for long: this node leaves the container");
+        // It comes back when there is room.
+        self.lost_records.store(true, Ordering::Relaxed);
+        let mut after = After::default();
+        self.step_locked(&mut st, Input::PersistFailed, &mut after);
+        drop(st);
+        after.run();
     }
 
     /// Tries again in a while.

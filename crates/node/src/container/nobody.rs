@@ -171,9 +171,11 @@ impl Container {
         };
         let mut batch = Batch::default();
         let mut whole = true;
-        if parts.iter().any(|part| part.end > len) {
+        // What records carry, and is not in place yet, is its content.
+        let size = len.max(st.pull.carried_end(inode));
+        if parts.iter().any(|part| part.end > size) {
             // Nothing is in place there: what another member has behind this end is cut off.
-            batch.data.push(DataCommand::Resized { inode, size: len });
+            batch.data.push(DataCommand::Resized { inode, size });
         }
         for part in parts {
             info!(container = %self.id, %inode, %part, "no member has these bytes: older ones stay");

@@ -10,7 +10,7 @@ use super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use perigee_proto::message::data::{Fetch as Ask, SyncData};
+use perigee_proto::message::data::{Fetch as Ask, SyncData, Until};
 use perigee_replica::{Entry, Fetch, Input, NotGiven, Origin, Role};
 use perigee_store::StoreError;
 use perigee_types::{ByteRange, DataCommand, Errno, InodeId, NodeId, Seq, Span, Tick, Version};
@@ -561,7 +561,7 @@ impl Container {
         Ok(first)
     }
 
-    /// Puts everything of some files up to `through` on this member's disk.
+    /// Puts everything of some files up to `through` in place at this member, or on its disk, too.
     pub(crate) async fn sync_data(self: &Arc<Self>, request: &SyncData) -> Result<(), Failed> {
         if request.files.len() > SyncData::FILES_MAX {
             return Err(Errno::EINVAL.into());
@@ -579,6 +579,9 @@ impl Container {
                 None if from > 0 => from = 0,
                 None => break,
             }
+        }
+        if request.until == Until::InPlace {
+            return Ok(());
         }
         let files = request.files.iter();
         let files = files.map(|file| InodeId::new(self.id, *file)).collect();

@@ -3,9 +3,9 @@
 use super::{Container, Elsewhere, Failed, File};
 use bytes::Bytes;
 use perigee_meta::Kind;
-use perigee_proto::message::data::SyncData;
+use perigee_proto::message::data::{SyncData, Until};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, Errno, InodeId, InodeIndex, NodeId, Seq};
+use perigee_types::{ByteRange, Errno, InodeId, InodeIndex, NodeId, Seq, Span};
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,6 +14,9 @@ use tracing::{debug, error, warn};
 
 /// What becomes of putting a file on this node's disk.
 pub(super) type Syncing = tokio::sync::oneshot::Receiver<Result<(), StoreError>>;
+
+/// For so long the members are waited for to say that they have the data of records that are gone from the log.
+const EARLIER_WAIT: Span = Span::from_millis(10_000);
 
 /// How a file's data is to be on every disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +75,7 @@ impl Container {
         self.recorded(inode).await?;
         let waits = {
             let st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
             let last = st.data.last(inode);
             last.map(|seq| st.chain.version_at(seq))
         };
@@ -140,6 +144,7 @@ impl Container {
     /// Waits for the data of records that were ordered before this reign, and that its log has no more: the members say, and
     /// this node's disk, when they have all of it.
     async fn earlier_everywhere(&self) -> Result<(), Failed> {
+        let until = self.env.clock.now() + EARLIER_WAIT;
         loop {
             {
                 let mut st = self.state.lock();
@@ -148,6 +153,9 @@ impl Container {
                 if st.data.before().is_none() {
                     return Ok(());
                 }
+            }
+            if self.env.clock.now() >= until {
+                return Err(Elsewhere::NotReady.into());
             }
             tokio::time::sleep(ANNOUNCED_EACH).await;
         }
@@ -167,8 +175,7 @@ impl Container {
                 .await
                 .map_err(|unsynced| unsynced.why)
         };
-        let (here, there) = tokio::join!(here, there);
-        here.and(there)?;
+        tokio::try_join!(here, there)?;
         for (inode, seq) in files {
             self.settled(*inode, *seq);
         }
@@ -188,6 +195,9 @@ impl Container {
                 let Some(lacking) = inodes.iter().find(lacking).copied() else {
                     return Ok(());
                 };
+                if st.is_full(self.env.clock.now()) {
+                    return Err(Errno::ENOSPC.into());
+                }
                 st.pull.want(lacking, ByteRange::ALL);
             }
             self.refill.notify_one();
@@ -257,8 +267,7 @@ impl Container {
                 Ok(())
             }
         };
-        let (here, there, kept) = tokio::join!(here, there, kept);
-        here.and(there).and(kept)?;
+        tokio::try_join!(here, there, kept)?;
         if lacks {
             self.settled(inode, last.seq);
         }
@@ -279,7 +288,12 @@ impl Container {
             self.take_in_unseen(*inode).await?;
             self.recorded(*inode).await?;
         }
-        let last = self.state.lock().chain.last();
+        let last = {
+            let st = self.state.lock();
+            Self::reign(&st, self.env.clock.now())?;
+            st.chain.last()
+        };
+        self.bytes_here(inodes, last.seq).await?;
         let files: Result<Vec<_>, Failed> = inodes
             .iter()
             .map(|inode| self.file_to_sync(*inode))
@@ -377,12 +391,41 @@ impl Container {
         }
     }
 
-    /// Has the other members put theirs on their disks. A member that does not answer is waited for
-    /// until it does, or is no member any more.
+    /// Waits until a file's bytes up to `seq` are in place at the writer's own node, if that is a member: its programs, and its
+    /// kernel, may read its copy as soon as they are answered.
+    pub(super) async fn in_place_at(
+        self: &Arc<Self>,
+        writer: NodeId,
+        inode: InodeId,
+        seq: Seq,
+    ) -> Result<(), Failed> {
+        let settled = self.state.lock().data.last(inode).is_none();
+        if settled {
+            return Ok(());
+        }
+        self.announce();
+        let whom = |node: &NodeId| *node == writer;
+        self.ask_members(whom, &BTreeSet::from([inode]), seq, Until::InPlace)
+            .await
+    }
+
+    /// Has the other members put theirs on their disks.
     async fn sync_members(
         self: &Arc<Self>,
         inodes: &BTreeSet<InodeId>,
         through: Seq,
+    ) -> Result<(), Failed> {
+        self.ask_members(|_| true, inodes, through, Until::OnDisk)
+            .await
+    }
+
+    /// Asks other members for data of some files. One that does not answer is waited for until it does, or is no member any more.
+    async fn ask_members(
+        self: &Arc<Self>,
+        whom: impl Fn(&NodeId) -> bool,
+        inodes: &BTreeSet<InodeId>,
+        through: Seq,
+        until: Until,
     ) -> Result<(), Failed> {
         let files: Vec<InodeIndex> = inodes.iter().map(|inode| inode.index()).collect();
         let mut done: Vec<NodeId> = Vec::new();
@@ -393,7 +436,7 @@ impl Container {
                 let left = self
                     .others(&st)
                     .into_iter()
-                    .filter(|node| !done.contains(node))
+                    .filter(|node| whom(node) && !done.contains(node))
                     .collect();
                 (epoch, left)
             };
@@ -404,6 +447,7 @@ impl Container {
                 container: self.id,
                 files: files.clone(),
                 through,
+                until,
                 epoch,
             };
             let request = &request;

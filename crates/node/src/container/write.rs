@@ -188,11 +188,15 @@ impl Container {
                                 recorded?;
                             }
                         }
-                        me.data_everywhere(request.inode, seq).await
+                        me.data_everywhere(request.inode, seq).await?;
+                        me.in_place_at(session.node(), request.inode, seq).await
                     };
                     let done = async { tokio::join!(me.pay(owed), everywhere) };
                     let (paid, everywhere) = me.told_meanwhile(name, done).await;
                     drop(under_way);
+                    if request.behind.is_none() && everywhere.is_ok() {
+                        me.tell_of_row(session, request.inode, range, seq).await;
+                    }
                     let done = paid.map_err(Failed::from).and(everywhere);
                     answer(done.map(|()| range));
                 });

@@ -424,13 +424,13 @@ impl Router {
             let request = &request;
             async move {
                 let sent = env.clock.now();
-                let revision = env.sessions.revision();
+                let asked = env.sessions.asked_to_read(inode);
                 let (answer, payload) = env.ask(node, request, Bytes::new(), CALL).await?;
                 if answer.result.is_ok() && answer.read_ttl_us > 0 {
                     let until = sent + Span(answer.read_ttl_us);
                     let reads = (session, inode, answer.copy);
                     let term = (env.clock.now(), until);
-                    env.sessions.lease_reads(reads, term, revision);
+                    env.sessions.lease_reads(reads, term, asked);
                 }
                 Ok(answer.result.map(|()| payload))
             }

@@ -85,7 +85,16 @@ pub struct Fetched {
     pub regions: Vec<(Region, Version)>,
 }
 
-/// The owner asks a member to have everything of some files up to `through`, on disk. Harmless to repeat.
+/// What the owner asks of a member's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Until {
+    /// It can be read there.
+    InPlace,
+    /// And it is on the disk.
+    OnDisk,
+}
+
+/// The owner asks a member to have everything of some files up to `through`. Harmless to repeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncData {
     /// The files' container.
@@ -94,6 +103,8 @@ pub struct SyncData {
     pub files: Vec<InodeIndex>,
     /// The log place whose data must be there.
     pub through: Seq,
+    /// How.
+    pub until: Until,
     /// The owner's reign: a member of another one must not answer, since a new owner may have
     /// fallen back from what this one asks for.
     pub epoch: Epoch,
@@ -104,7 +115,7 @@ impl SyncData {
     pub const FILES_MAX: usize = 1_024;
 }
 
-/// The member has it on its disk, or says why it cannot have it: ENOSPC, or how its disk failed.
+/// The member has it so, or says why it cannot have it: ENOSPC, or how its disk failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataSynced {
     /// The outcome.

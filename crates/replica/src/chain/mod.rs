@@ -401,6 +401,13 @@ impl Chain {
         self.log.bytes()
     }
 
+    /// How many bytes the log takes from a record on.
+    #[must_use]
+    pub fn bytes_from(&self, seq: Seq) -> u64 {
+        let entries = self.log.range(seq, self.log.last().seq);
+        entries.map(crate::log::cost).sum()
+    }
+
     /// Whether `version` is in the committed log here. Bytes as of a version may be installed when it is (F2).
     #[must_use]
     pub fn holds(&self, version: Version) -> Holds {

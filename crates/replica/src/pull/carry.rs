@@ -114,7 +114,31 @@ impl Pull {
     /// The parts of [`Pull::carried_parts`] are in place: they are valid, except where a later write has made them invalid in
     /// the meantime.
     pub fn on_carried_installed(&mut self, inode: InodeId, parts: Vec<ByteRange>, as_of: Version) {
+        let mut left = RegionMap::new();
+        for part in &parts {
+            left.invalidate(*part, as_of);
+        }
         self.fill(inode, parts, as_of);
+        if let Some(object) = self.objects.get(&inode) {
+            for (part, _) in left.iter() {
+                // What needs more than that by now has its turn later.
+                for (range, version) in object.carried.overlapping(part) {
+                    self.to_install.push_back(Carried {
+                        inode,
+                        range,
+                        version,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Where carried bytes of an object end, that are not in place; 0 without any.
+    #[must_use]
+    pub fn carried_end(&self, inode: InodeId) -> u64 {
+        let object = self.objects.get(&inode).into_iter();
+        let carried = object.flat_map(|object| object.carried.iter());
+        carried.map(|(part, _)| part.end).max().unwrap_or(0)
     }
 
     /// Where there may be bytes in place of records that are found in the log, and not known to be committed: of all that is
@@ -143,8 +167,13 @@ impl Pull {
     /// What its record should have had is not there: it is asked for as other bytes are.
     pub fn on_carried_lost(&mut self, carried: &Carried) {
         if let Some(object) = self.objects.get_mut(&carried.inode) {
-            object.carried.drop_range(carried.range);
+            let lost = object.carried.overlapping(carried.range);
+            let lost = lost.filter(|(_, version)| *version == carried.version);
+            let lost: Vec<ByteRange> = lost.map(|(part, _)| part).collect();
+            lost.into_iter()
+                .for_each(|part| object.carried.drop_range(part));
         }
+        self.forget_if_valid(carried.inode);
     }
 
     /// The first record that has bytes which are not in place: it has to stay in the log, and so all after it.

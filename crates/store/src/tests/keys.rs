@@ -214,10 +214,10 @@ fn wrong_directories_are_refused_by_name() {
         text(Store::open(&path, None)),
         format!("`{name}/FORMAT` is damaged: it does not match its checksum")
     );
-    std::fs::write(path.join("FORMAT"), "perigee store\nformat 5\n").unwrap();
+    std::fs::write(path.join("FORMAT"), "perigee store\nformat 9\n").unwrap();
     assert_eq!(
         text(Store::open(&path, None)),
-        format!("`{name}` has format 5, this binary knows up to 4")
+        format!("`{name}` has format 9, this binary knows up to 5")
     );
 }
 

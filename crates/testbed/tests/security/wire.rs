@@ -292,7 +292,11 @@ pub fn frame(kind: u8, method: u16, id: u64, body: &[u8], payload: &[u8]) -> Vec
 
 /// The first frame of a connection.
 pub fn hello(cluster: ClusterId, lane: u8, incarnation: u64) -> Vec<u8> {
-    let mut body = vec![1, 0, 1, 0, lane];
+    // From the first to the last version that it speaks.
+    let mut body = Vec::new();
+    body.extend(perigee_net::PROTOCOL.start().to_le_bytes());
+    body.extend(perigee_net::PROTOCOL.end().to_le_bytes());
+    body.push(lane);
     body.extend(cluster.0.to_le_bytes());
     body.extend(incarnation.to_le_bytes());
     frame(1, 0, 0, &body, &[])

@@ -11,9 +11,10 @@ use perigee_meta::{Kind, Touched};
 use perigee_replica::chunk::{Habit, Holds, Manner};
 use perigee_replica::{Chunk, Hold};
 use perigee_types::limits::{CHUNK_LEN, FILE_LEN_MAX};
-use perigee_types::{Batch, ByteRange, Errno, InodeId, Migration, SessionId, Tick, Version};
+use perigee_types::{Batch, ByteRange, Errno, InodeId, Migration, Seq, SessionId, Tick, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
 use tracing::{debug, error, info};
 
@@ -56,6 +57,9 @@ enum Why {
     /// A host that keeps no copy has asked for it.
     Wanted,
 }
+
+/// A write is answered after so long, whether its host has heard that its chunk moves there or not.
+const TELL_WAIT: Duration = Duration::from_millis(100);
 
 /// A chunk that is about to be given away, until that has come to its end, whatever that is.
 struct Giving {
@@ -231,17 +235,8 @@ impl Container {
             // In a task of its own, since who asked may not wait for the end.
             given.await.map_err(|_| Errno::EIO)?;
         }
-        loop {
-            // It may be on its way since an earlier question, or since what was written before.
-            let progress = self.progress.notified();
-            tokio::pin!(progress);
-            progress.as_mut().enable();
-            let going = self.state.lock().away.giving.contains(&chunk);
-            if !going {
-                break;
-            }
-            progress.await;
-        }
+        // It may be on its way since an earlier question, or since what was written before.
+        self.pass_giving(chunk).await;
         let hold = {
             let st = self.state.lock();
             let holder = st.away.holds.holder(chunk);
@@ -253,6 +248,49 @@ impl Container {
         // Its record left before this may have become another owner.
         self.committed(hold.token).await?;
         Ok(self.grant_right(chunk, hold, 0)?.ok().map(|()| hold))
+    }
+
+    /// Waits for the end of a move that has begun.
+    async fn pass_giving(&self, chunk: Chunk) {
+        loop {
+            let progress = self.progress.notified();
+            tokio::pin!(progress);
+            progress.as_mut().enable();
+            let going = self.state.lock().away.giving.contains(&chunk);
+            if !going {
+                return;
+            }
+            progress.await;
+        }
+    }
+
+    /// A write of a session, whose record is `written`, is about to be answered. If it was the one with which its chunk moves to
+    /// its host, that is to hear of its row first: its program's next write would take the chunk back.
+    pub(in super::super) async fn tell_of_row(
+        self: &Arc<Self>,
+        by: SessionId,
+        inode: InodeId,
+        range: ByteRange,
+        written: Seq,
+    ) {
+        let Some(chunk) = Chunk::around(inode, range) else {
+            return;
+        };
+        let told = async {
+            self.pass_giving(chunk).await;
+            let hold = self.state.lock().away.holds.holder(chunk);
+            let new = |hold: &Hold| {
+                let in_place = hold.manner == Manner::InPlace;
+                hold.holder == by && in_place && hold.token.seq > written
+            };
+            if let Some(hold) = hold.filter(new)
+                && self.committed(hold.token).await.is_ok()
+            {
+                self.announce();
+            }
+        };
+        // It has been written all the same.
+        _ = tokio::time::timeout(TELL_WAIT, told).await;
     }
 
     /// Gives a chunk to who writes to it, if nobody else keeps something of the file: each of its writes has taken that back
