@@ -399,8 +399,11 @@ impl Container {
         inode: InodeId,
         seq: Seq,
     ) -> Result<(), Failed> {
-        let settled = self.state.lock().data.last(inode).is_none();
-        if settled {
+        let waits = {
+            let st = self.state.lock();
+            st.data.last(inode).is_some() && self.others(&st).contains(&writer)
+        };
+        if !waits {
             return Ok(());
         }
         self.announce();
