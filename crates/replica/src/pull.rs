@@ -14,9 +14,10 @@
 //!
 //! A command of another node's write is applied to the map when it is committed, like the rest of the log. Its bytes may be
 //! asked for as soon as it is in the log ([`Pull::next_ahead`]): by F2 they are held until then, and nobody waits for them
-//! from there on. A small write's bytes may come in its record ([`Pull::on_carrying`]): they are as durable as that is, and put
+//! from there on. A small write's bytes may come in its record ([`Pull::on_command`]): they are as durable as that is, and put
 //! in place once it is committed ([`Pull::take_carried`]).
 
+use crate::chain::planted;
 use crate::chunk::Holding;
 use crate::message::Holds;
 use crate::region::RegionMap;
@@ -333,8 +334,24 @@ impl Pull {
     ///
     /// An owner's own bytes are valid from now on. The map changes only when the record is committed: what a
     /// restart finds must not speak of a record that is lost.
-    pub fn on_command(&mut self, version: Version, command: &DataCommand, origin: Origin) {
-        self.on_carrying(version, command, origin, Vec::new());
+    ///
+    /// `carried` are the parts of what it writes whose bytes are in the record.
+    pub fn on_command(
+        &mut self,
+        version: Version,
+        command: &DataCommand,
+        origin: Origin,
+        carried: Vec<ByteRange>,
+    ) {
+        self.unsynced += usize::from(origin == Origin::Unsynced);
+        self.own += usize::from(origin == Origin::Own);
+        let forgets = origin == Origin::Unsynced && planted!(self, CarriedNotRedone);
+        self.pending.push_back(Pending {
+            version,
+            command: command.clone(),
+            origin,
+            carried: if forgets { Vec::new() } else { carried },
+        });
     }
 
     /// This owner has ordered a record, the last one, of whose bytes nobody has any: they are lost before they were there.
@@ -701,6 +718,18 @@ impl Pull {
             self.has_lost && objects.any(|object| object.invalid.lost(all).next().is_some());
         self.looks_again = self.has_lost;
         self.looks_again
+    }
+
+    /// Content as of `as_of` is in place of these parts.
+    fn fill(&mut self, inode: InodeId, parts: Vec<ByteRange>, as_of: Version) {
+        if let Some(object) = self.objects.get_mut(&inode) {
+            for part in parts {
+                for filled in object.invalid.fill(part, as_of) {
+                    object.carried.drop_range(filled);
+                }
+            }
+        }
+        self.forget_if_valid(inode);
     }
 
     /// A fetch came to nothing: its range will be fetched again.

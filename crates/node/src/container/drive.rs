@@ -396,7 +396,7 @@ impl Container {
                 st.removals.insert(*inode, version.seq);
             }
             st.intents.on_recorded(version.seq, command.inode());
-            st.pull.on_carrying(version, command, Origin::Own, carried);
+            st.pull.on_command(version, command, Origin::Own, carried);
         }
         for mutation in &batch.mutations {
             if let (Some(tables), Some(index)) =

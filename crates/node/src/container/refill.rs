@@ -148,7 +148,7 @@ impl Container {
                     }
                     for command in &batch.data {
                         let carried = carried.by(command);
-                        st.pull.on_carrying(entry.version, command, origin, carried);
+                        st.pull.on_command(entry.version, command, origin, carried);
                     }
                     st.logged.push(entry.version, batch);
                 }

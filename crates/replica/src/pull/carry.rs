@@ -26,25 +26,6 @@ pub struct Carried {
 }
 
 impl Pull {
-    /// The same as [`Pull::on_command`], of a write with the bytes of these parts in its record.
-    pub fn on_carrying(
-        &mut self,
-        version: Version,
-        command: &DataCommand,
-        origin: Origin,
-        carried: Vec<ByteRange>,
-    ) {
-        self.unsynced += usize::from(origin == Origin::Unsynced);
-        self.own += usize::from(origin == Origin::Own);
-        let forgets = origin == Origin::Unsynced && planted!(self, CarriedNotRedone);
-        self.pending.push_back(Pending {
-            version,
-            command: command.clone(),
-            origin,
-            carried: if forgets { Vec::new() } else { carried },
-        });
-    }
-
     /// With a deliberate fault.
     #[cfg(feature = "plant")]
     #[must_use]
@@ -200,18 +181,6 @@ impl Pull {
             );
         }
         here
-    }
-
-    /// Content as of `as_of` is in place of these parts.
-    pub(super) fn fill(&mut self, inode: InodeId, parts: Vec<ByteRange>, as_of: Version) {
-        if let Some(object) = self.objects.get_mut(&inode) {
-            for part in parts {
-                for filled in object.invalid.fill(part, as_of) {
-                    object.carried.drop_range(filled);
-                }
-            }
-        }
-        self.forget_if_valid(inode);
     }
 
     /// A record that changes `range` is committed: earlier ones have its content no more. What a restart does not know to have

@@ -331,8 +331,7 @@ impl World {
         for command in record.commands() {
             let carried = record.carried_by(&command);
             run.unsettled.note(version.seq, &command, &carried);
-            run.pull
-                .on_carrying(version, &command, Origin::Own, carried);
+            run.pull.on_command(version, &command, Origin::Own, carried);
         }
         run.fed = version.seq;
         crate::disk::apply(&mut run.newest, &record);

@@ -160,7 +160,7 @@ impl World {
             for command in record.commands() {
                 let carried = record.carried_by(&command);
                 run.pull
-                    .on_carrying(entry.version, &command, remote, carried);
+                    .on_command(entry.version, &command, remote, carried);
             }
             if early {
                 uncommitted.push(record);

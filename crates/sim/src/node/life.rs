@@ -128,7 +128,7 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         if entry.version.seq > disk.objects.through && !trusted {
             for command in record.commands() {
                 let carried = record.carried_by(&command);
-                pull.on_carrying(entry.version, &command, Origin::Unsynced, carried);
+                pull.on_command(entry.version, &command, Origin::Unsynced, carried);
             }
         }
     }
