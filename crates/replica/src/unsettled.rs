@@ -21,8 +21,10 @@ struct File {
     last: Seq,
     /// The last one of which members have to do more than store it.
     lacking: Option<Seq>,
-    /// Carried bytes, with their records.
+    /// Carried bytes, with their records,
     open: RegionMap,
+    /// and how many they are: an append after the other would count them for ever.
+    open_bytes: u64,
 }
 
 /// The files of one container with data that may not be in place on every disk.
@@ -31,8 +33,8 @@ pub struct Unsettled {
     files: BTreeMap<InodeId, File>,
     /// Of any file, records up to here may be lacking: this owner has not ordered them, and its log has them no more.
     before: Option<Seq>,
-    /// Not of these, since all nodes were asked meanwhile.
-    after: BTreeSet<InodeId>,
+    /// Not of these: all nodes have been asked since.
+    asked: BTreeSet<InodeId>,
     #[cfg(feature = "plant")]
     plant: Option<crate::Plant>,
 }
@@ -65,6 +67,7 @@ impl Unsettled {
             last: seq,
             lacking: None,
             open: RegionMap::new(),
+            open_bytes: 0,
         });
         file.last = seq;
         let lacks = match command {
@@ -73,7 +76,7 @@ impl Unsettled {
                 rest.invalidate(*range, Version::default());
                 for part in carried {
                     rest.drop_range(*part);
-                    file.open.invalidate(*part, at(seq));
+                    file.carry(*part, seq);
                 }
                 !rest.is_empty()
             }
@@ -138,9 +141,7 @@ impl Unsettled {
     /// Whether a record may carry so many bytes of a file because somebody waits for them.
     #[must_use]
     pub fn may_carry(&self, inode: InodeId, bytes: u64) -> bool {
-        let file = self.files.get(&inode).into_iter();
-        let open = file.flat_map(|file| file.open.iter());
-        let open: u64 = open.map(|(part, _)| part.len()).sum();
+        let open = self.files.get(&inode).map_or(0, |file| file.open_bytes);
         bytes <= CARRIED_MAX && open.saturating_add(bytes) <= OPEN_MAX
     }
 
@@ -163,7 +164,7 @@ impl Unsettled {
     }
 
     fn before_of(&self, inode: InodeId) -> Option<Seq> {
-        self.before.filter(|_| !self.after.contains(&inode))
+        self.before.filter(|_| !self.asked.contains(&inode))
     }
 
     /// The files with their last records.
@@ -198,7 +199,7 @@ impl Unsettled {
     /// All nodes have a file's data up to `through` in place, and on their disks.
     pub fn on_settled(&mut self, inode: InodeId, through: Seq) {
         if self.before.is_some_and(|before| before <= through) {
-            self.after.insert(inode);
+            self.asked.insert(inode);
         }
         if let Some(file) = self.files.get_mut(&inode) {
             file.settle(through);
@@ -212,7 +213,7 @@ impl Unsettled {
     pub fn on_all_settled(&mut self, through: Seq) {
         self.before = self.before.filter(|before| *before > through);
         if self.before.is_none() {
-            self.after.clear();
+            self.asked.clear();
         }
         self.files.retain(|_, file| {
             file.settle(through);
@@ -224,7 +225,7 @@ impl Unsettled {
     pub fn clear(&mut self) {
         self.files.clear();
         self.before = None;
-        self.after.clear();
+        self.asked.clear();
     }
 }
 
@@ -238,6 +239,12 @@ fn add(records: &mut [Vec<ByteRange>], range: ByteRange) {
 }
 
 impl File {
+    fn carry(&mut self, part: ByteRange, seq: Seq) {
+        let known = self.open.overlapping(part).map(|(known, _)| known.len());
+        self.open_bytes += part.len() - known.sum::<u64>();
+        self.open.invalidate(part, at(seq));
+    }
+
     fn settle(&mut self, through: Seq) {
         self.lacking = self.lacking.filter(|seq| *seq > through);
         if self.open.oldest().is_none_or(|oldest| oldest.seq > through) {
@@ -249,6 +256,7 @@ impl File {
             .filter_map(|(part, of)| (of.seq <= through).then_some(part))
             .collect();
         for part in settled {
+            self.open_bytes -= part.len();
             self.open.drop_range(part);
         }
     }
@@ -372,7 +380,13 @@ mod tests {
             unsettled.note(Seq(seq), &written(start, end), &[r(start, end)]);
         }
         assert_eq!(seq * CARRIED_MAX, OPEN_MAX);
-        unsettled.on_all_settled(Seq(1));
+        // What is written again is no more.
+        unsettled.note(Seq(seq + 1), &written(0, 10), &[r(0, 10)]);
+        unsettled.on_all_settled(Seq(2));
         assert!(unsettled.may_carry(FILE, CARRIED_MAX));
+        assert!(!unsettled.may_carry(FILE, CARRIED_MAX + 1));
+        unsettled.on_settled(FILE, Seq(seq - 1));
+        let open = unsettled.files[&FILE].open_bytes;
+        assert_eq!(open, CARRIED_MAX + 10, "of the last records");
     }
 }

@@ -57,9 +57,10 @@ impl Pull {
         fetches
     }
 
-    /// What to ask the owner for ahead: what was written by records that are in the log and not committed here, once of each (what
-    /// is left of the last one for want of room, not at all), but for what this node has as a [holder](crate::chunk). An answer that does not come is no failure: what is missing once
-    /// the record is committed is asked for then.
+    /// What to ask the owner for ahead: what was written by records that are in the log and not committed here, once of each, but
+    /// for what they carry, and for what this node has as a [holder](crate::chunk). What is left of the last one for want of room
+    /// is not asked for ahead. An answer that does not come is no failure: what is missing once the record is committed is asked
+    /// for then.
     pub fn next_ahead(&mut self, holding: &Holding) -> Vec<Fetch> {
         let ahead = self.outstanding.values();
         let ahead = ahead.filter(|fetch| fetch.when == When::Ahead);
