@@ -1,7 +1,7 @@
 //! Performs what the chain protocol decides, and keeps its time.
 
 use super::gather::{Due, Weight};
-use super::payload::{self, Carried, Carrying, Payload};
+use super::payload::{self, CarriedParts, Carrying, Payload};
 use super::view::{len_of, stored_len};
 use super::{After, Container, Elsewhere, State, Unapplied, Waiter};
 use perigee_meta::{Key, key};
@@ -380,7 +380,7 @@ impl Container {
         let batch = self.with_past_kept(st, now, &batch)?.unwrap_or(batch);
         let carries = self.to_carry(st, &batch, carrying);
         let payload = payload::encode(&batch, &carries);
-        let carried = Carried::of(&carries);
+        let carried = CarriedParts::of(&carries);
         let weight = Weight::of(payload.len(), &batch.data);
         let version = st
             .chain

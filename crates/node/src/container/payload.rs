@@ -30,9 +30,9 @@ pub(super) enum Carrying {
 
 /// Which parts of files a record carries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Carried(Vec<(InodeId, ByteRange)>);
+pub(super) struct CarriedParts(Vec<(InodeId, ByteRange)>);
 
-impl Carried {
+impl CarriedParts {
     pub(super) fn of(carries: &[Carry]) -> Self {
         let parts = carries.iter().map(|carry| (carry.inode, carry.range));
         Self(parts.collect())
@@ -54,7 +54,7 @@ impl Carried {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Payload {
     pub(super) batch: Batch,
-    pub(super) carried: Carried,
+    pub(super) carried: CarriedParts,
 }
 
 impl Payload {
@@ -72,7 +72,7 @@ pub(super) fn encode(batch: &Batch, carries: &[Carry]) -> Bytes {
         return payload;
     }
     let mut payload = Vec::from(payload);
-    payload.extend(perigee_proto::encode(&Carried::of(carries).0));
+    payload.extend(perigee_proto::encode(&CarriedParts::of(carries).0));
     for carry in carries {
         payload.extend_from_slice(&carry.bytes);
     }
@@ -113,7 +113,7 @@ fn read(payload: &[u8]) -> Result<(Payload, &[u8]), Malformed> {
     }
     let (batch, rest) = decode_front(payload)?;
     if rest.is_empty() {
-        let carried = Carried::default();
+        let carried = CarriedParts::default();
         return Ok((Payload { batch, carried }, rest));
     }
     let (parts, bytes) = decode_front::<Vec<(InodeId, ByteRange)>>(rest)?;
@@ -123,7 +123,7 @@ fn read(payload: &[u8]) -> Result<(Payload, &[u8]), Malformed> {
     if said != Some(bytes.len() as u64) {
         return Err(Malformed::of::<Payload>());
     }
-    let carried = Carried(parts);
+    let carried = CarriedParts(parts);
     Ok((Payload { batch, carried }, bytes))
 }
 
@@ -131,7 +131,8 @@ fn read(payload: &[u8]) -> Result<(Payload, &[u8]), Malformed> {
 #[expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
     use super::*;
-    use perigee_types::{ContainerId, InodeIndex, Mutation, Rng};
+    use perigee_fuzz::{Verdict, assault};
+    use perigee_types::{ContainerId, InodeIndex, Mutation};
 
     const FILE: InodeId = InodeId::new(ContainerId::ROOT, InodeIndex(7));
 
@@ -186,20 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn damaged_payloads_are_errors_or_other_payloads() {
-        let payload = encode(&batch(), &carries());
-        let mut rng = Rng::new(7);
-        for _ in 0..20_000 {
-            let mut bytes = payload.to_vec();
-            let at = rng.below(bytes.len() as u64) as usize;
-            match rng.below(3) {
-                0 => bytes.truncate(at),
-                1 => bytes[at] = rng.below(256) as u8,
-                _ => bytes.insert(at, rng.below(256) as u8),
-            }
-            if Payload::decode(&bytes).is_ok() {
-                _ = content(&bytes, FILE, r(10, 14)).unwrap();
-            }
-        }
+    fn fuzz_records() {
+        let examples = [encode(&batch(), &carries()), encode(&batch(), &[])];
+        let examples = examples.map(|payload| payload.to_vec());
+        assault("a record's payload", &examples, |bytes| {
+            let read = Payload::decode(bytes);
+            let content = content(bytes, FILE, r(10, 14));
+            assert_eq!(read.is_ok(), content.is_ok());
+            Verdict::from(read)
+        });
     }
 }

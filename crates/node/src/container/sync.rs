@@ -236,13 +236,13 @@ impl Container {
     pub(crate) async fn sync(self: &Arc<Self>, inode: InodeId) -> Result<(), Failed> {
         self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
-        let (last, is_file, lacks, kept) = {
+        let (last, lacks, kept) = {
             let st = self.state.lock();
             Self::reign(&st, self.env.clock.now())?;
             let is_file = self.attr(&st, inode)?.kind == Kind::File;
             // What its records carry is in the log, here and there.
-            let lacks = st.data.lacking(inode).is_some();
-            (st.chain.last(), is_file, lacks, st.kept_beside(inode))
+            let lacks = is_file && st.data.lacking(inode).is_some();
+            (st.chain.last(), lacks, st.kept_beside(inode))
         };
         let kept = async {
             match kept {
@@ -251,7 +251,7 @@ impl Container {
             }
         };
         let here = async {
-            if is_file && lacks {
+            if lacks {
                 self.bytes_here(&BTreeSet::from([inode]), last.seq).await?;
                 self.sync_here(inode).await
             } else {
@@ -260,7 +260,7 @@ impl Container {
         };
         let there = async {
             self.committed(last).await?;
-            if is_file && lacks {
+            if lacks {
                 self.announce();
                 self.sync_members(&BTreeSet::from([inode]), last.seq).await
             } else {

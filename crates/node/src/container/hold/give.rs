@@ -276,14 +276,23 @@ impl Container {
         let Some(chunk) = Chunk::around(inode, range) else {
             return;
         };
+        let given = |st: &State| {
+            let hold = st.away.holds.holder(chunk)?;
+            let in_place = hold.manner == Manner::InPlace;
+            let new = hold.token.seq > written;
+            (hold.holder == by && in_place && new).then_some(hold)
+        };
+        let moves = {
+            let st = self.state.lock();
+            st.away.giving.contains(&chunk) || given(&st).is_some()
+        };
+        if !moves {
+            return;
+        }
         let told = async {
             self.pass_giving(chunk).await;
-            let hold = self.state.lock().away.holds.holder(chunk);
-            let new = |hold: &Hold| {
-                let in_place = hold.manner == Manner::InPlace;
-                hold.holder == by && in_place && hold.token.seq > written
-            };
-            if let Some(hold) = hold.filter(new)
+            let hold = given(&self.state.lock());
+            if let Some(hold) = hold
                 && self.committed(hold.token).await.is_ok()
             {
                 self.announce();
