@@ -1,7 +1,7 @@
 //! One mount's session: whose it is, what it has open, and what its kernel must forget.
 
 use crate::backend::{Backend, Found, Local, Purpose};
-use crate::fs::{Caller, Done, Entry, KernelCache, OpenFlags, OpenMode, Opened, SetAttr};
+use crate::fs::{Caller, Done, Entry, KernelCache, OpenFlags, OpenMode, Opened, SetAttr, Stale};
 use crate::handles::{Handle, Handles};
 use crate::kept_locks::KeptLocks;
 use crate::locks::Locks;
@@ -41,6 +41,14 @@ pub(crate) fn credential(caller: Caller) -> Credential {
 }
 
 /// An operation whose reply is of a kind that it never has: a defect, or a peer of another mind.
+const fn stale(touched: &Touched) -> Stale {
+    match touched {
+        Touched::Attr(inode) => Stale::Attributes(*inode),
+        Touched::Data(inode) | Touched::Listing(inode) => Stale::Content(*inode),
+        Touched::Name { dir, .. } => Stale::Names(*dir),
+    }
+}
+
 pub(crate) fn unexpected<T>() -> Result<T, Errno> {
     Err(Errno::EPROTO)
 }
@@ -114,9 +122,21 @@ impl Session {
                 Touched::Name { .. } => names = true,
             }
         }
+        // It forgets all names at once.
         if names {
             kernel.forget_names();
         }
+    }
+
+    /// What of all that has changed the kernel may keep: that it is to forget, by [`Session::revoke`]. Whatever it asked for before,
+    /// it does not keep of the rest either. Waits for nothing.
+    #[must_use]
+    pub fn kept_of(&self, touched: &[Touched]) -> Vec<Touched> {
+        let Some(kernel) = self.kernel.get() else {
+            return Vec::new();
+        };
+        let kept = |change: &&Touched| kernel.keeps(stale(change));
+        touched.iter().filter(kept).cloned().collect()
     }
 
     /// Makes the kernel drop content that has changed. Waits for reads and writes of it that this mount has under way.

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How long a kernel is waited for that may wait for a write of its own mount.
 const WRITING: Duration = Duration::from_millis(3);
 
-/// Makes mounts of this node forget what has changed. Their kernels may wait for reads that only the runtime's threads, and
+/// Makes mounts of this node forget what has changed, as far as their kernels may have it. These may wait for reads that only the runtime's threads, and
 /// those of the mounts, can answer: none of these waits for them.
 ///
 /// A kernel that has a page locked for a write of its own mount is not waited for either: the write may wait for another
@@ -22,7 +22,11 @@ pub(crate) async fn revoke(
     whom: Whom,
     touched: Vec<Touched>,
 ) -> Result<(), Failed> {
-    let touched = Arc::new(env.stripes.shown(&touched));
+    let shown = env.stripes.shown(&touched);
+    let touched = Arc::new(env.sessions.changed_for(whom, &shown));
+    if touched.is_empty() {
+        return Ok(());
+    }
     let (here, changed) = (env.clone(), touched.clone());
     let asks_again = env
         .runtime

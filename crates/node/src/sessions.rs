@@ -611,15 +611,32 @@ impl Sessions {
         }
     }
 
+    /// Something has changed for mounts. What of that their kernels may keep, and are to be told of by
+    /// [`Self::revoke_attributes`] and [`Self::revoke_pages`].
+    pub(crate) fn changed_for(&self, whom: Whom, touched: &[Touched]) -> Vec<Touched> {
+        self.note_revoked(whom, touched);
+        let sessions = self.who(whom);
+        let kept = sessions.iter().flat_map(|session| session.kept_of(touched));
+        let kept: BTreeSet<Touched> = kept.collect();
+        kept.into_iter().collect()
+    }
+
+    fn note_revoked(&self, whom: Whom, touched: &[Touched]) {
+        match whom {
+            Whom::One(id) => self.end_reads(id, touched),
+            Whom::AllBut(_) => {
+                let sessions = self.who(whom);
+                let mut near = self.near.lock();
+                for session in sessions {
+                    near.revoked(session.id(), touched);
+                }
+            }
+        }
+    }
+
     /// Makes mounts ask again for attributes and names. May take some time, and waits for nobody.
     pub(crate) fn revoke_attributes(&self, whom: Whom, touched: &[Touched]) {
-        if let Whom::One(id) = whom {
-            self.end_reads(id, touched);
-        }
         for session in self.who(whom) {
-            if matches!(whom, Whom::AllBut(_)) {
-                self.near.lock().revoked(session.id(), touched);
-            }
             session.revoke_attributes(touched);
         }
     }
@@ -635,6 +652,7 @@ impl Sessions {
     /// Makes every mount of this node forget. Blocks as [`Sessions::revoke_pages`].
     pub(crate) fn revoke_all(&self, touched: &[Touched]) {
         let all = Whom::AllBut(self.own());
+        self.note_revoked(all, touched);
         self.revoke_attributes(all, touched);
         self.revoke_pages(all, touched);
     }

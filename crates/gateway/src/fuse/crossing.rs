@@ -20,8 +20,10 @@
 //! for before names were to be forgotten are given for no time, and names are to be forgotten once more when a listing
 //! has been taken in.
 
+use super::directories::Directories;
 use super::short_reads::ShortReads;
 use parking_lot::Mutex;
+use perigee_client::fs::Kind;
 use perigee_types::InodeId;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +57,7 @@ pub(super) struct Crossing {
     /// When the kernel was told a length last.
     told: Places,
     pub(super) short_reads: ShortReads,
+    pub(super) directories: Directories,
     /// Inodes that the kernel was given and has not forgotten.
     named: [Mutex<HashMap<InodeId, Named>>; SHARDS],
     begun: Instant,
@@ -148,6 +151,7 @@ impl Default for Crossing {
             lately: Places::default(),
             told: Places::default(),
             short_reads: ShortReads::default(),
+            directories: Directories::default(),
             named: Default::default(),
             begun: Instant::now(),
             listings: Mutex::default(),
@@ -162,7 +166,7 @@ impl Crossing {
     }
 
     /// An answer that names an inode, and so gives the kernel one more reference to it, is about to be given at `now`.
-    pub(super) fn names(&self, inode: InodeId, now: Instant) {
+    pub(super) fn names(&self, inode: InodeId, kind: Kind, now: Instant) {
         let last = self.millis(now);
         let one = Named {
             references: 1,
@@ -181,6 +185,14 @@ impl Crossing {
                 named.last = last;
             })
             .or_insert(one);
+        if kind == Kind::Directory {
+            self.directories.named(inode);
+        }
+    }
+
+    /// Whether the kernel may know an inode.
+    pub(super) fn knows(&self, inode: InodeId) -> bool {
+        inode == InodeId::ROOT || self.shard(inode).lock().contains_key(&inode)
     }
 
     /// Whether a notice of a change of an inode has begun since the kernel asked.
@@ -199,16 +211,26 @@ impl Crossing {
         if let Some(named) = shard.get_mut(&inode) {
             let left = u64::from(named.references).saturating_sub(references);
             match u32::try_from(left) {
-                Ok(0) => _ = shard.remove(&inode),
+                Ok(0) => {
+                    shard.remove(&inode);
+                    // If it is named again before this, it counts as no directory: it is told of every change.
+                    drop(shard);
+                    self.directories.forgotten(inode);
+                }
                 Ok(left) => named.references = left,
                 Err(_) => {}
             }
         }
     }
 
+    /// Something of an inode is another from now on. A notice may follow.
+    pub(super) fn changed(&self, inode: InodeId) {
+        self.noticed.raise(inode, self.next());
+    }
+
     /// A notice of a change of an inode is about to be given.
     pub(super) fn notice(&self, inode: InodeId) {
-        self.noticed.raise(inode, self.next());
+        self.changed(inode);
         self.delivered(inode);
     }
 
@@ -439,7 +461,7 @@ mod tests {
     fn a_file_grows_from_a_length_that_the_kernel_was_told() {
         let crossing = Crossing::default();
         let now = Instant::now();
-        crossing.names(FILE, now);
+        crossing.names(FILE, Kind::File, now);
         assert!(!crossing.grows_to(FILE, 10), "it was told none");
         let give = |len, took| {
             crossing.answers_len(FILE, crossing.asked(), len);
@@ -461,7 +483,7 @@ mod tests {
     #[test]
     fn a_length_that_a_newer_answer_has_cut_is_not_given_again() {
         let crossing = Crossing::default();
-        crossing.names(FILE, Instant::now());
+        crossing.names(FILE, Kind::File, Instant::now());
         let give = |len, took| {
             crossing.answers_len(FILE, crossing.asked(), len);
             crossing.gave_len(FILE, len, took);
@@ -482,7 +504,7 @@ mod tests {
     #[test]
     fn a_write_of_the_kernels_own_may_cross_what_it_asks() {
         let crossing = Crossing::default();
-        crossing.names(FILE, Instant::now());
+        crossing.names(FILE, Kind::File, Instant::now());
         crossing.answers_len(FILE, crossing.asked(), 50);
         crossing.gave_len(FILE, 50, Took::Yes);
         crossing.grows(FILE, 20);
@@ -498,7 +520,7 @@ mod tests {
     #[test]
     fn only_who_sets_a_length_cuts_what_the_kernel_was_told() {
         let crossing = Crossing::default();
-        crossing.names(FILE, Instant::now());
+        crossing.names(FILE, Kind::File, Instant::now());
         crossing.answers_len(FILE, crossing.asked(), 100);
         crossing.tells_len(FILE, 10, Word::OfOthers);
         assert_eq!(crossing.told_len(FILE), 100, "told since");
@@ -511,7 +533,7 @@ mod tests {
     fn a_read_that_ends_early_may_cut_the_file_for_the_kernel() {
         let crossing = Crossing::default();
         let now = Instant::now();
-        crossing.names(FILE, now);
+        crossing.names(FILE, Kind::File, now);
         crossing.answers_len(FILE, crossing.asked(), 100);
         crossing.gave_len(FILE, 100, Took::Yes);
         crossing.reads_short(FILE, 1, 100, now);
@@ -523,7 +545,7 @@ mod tests {
     #[test]
     fn a_file_gets_no_shorter_by_an_answer_that_a_newer_one_has_overtaken() {
         let crossing = Crossing::default();
-        crossing.names(FILE, Instant::now());
+        crossing.names(FILE, Kind::File, Instant::now());
         let (first, second) = (crossing.asked(), crossing.asked());
         crossing.answers_len(FILE, second, 150);
         crossing.answers_len(FILE, first, 100);
@@ -559,7 +581,7 @@ mod tests {
         let crossing = Crossing::default();
         let now = Instant::now();
         assert!(!crossing.is_on_its_way(FILE, now));
-        crossing.names(FILE, now);
+        crossing.names(FILE, Kind::File, now);
         assert!(crossing.is_on_its_way(FILE, now));
         assert!(!crossing.is_on_its_way(InodeId(8), now));
         let later = now + TAKEN_IN;
@@ -570,7 +592,7 @@ mod tests {
     fn what_the_kernel_forgot_as_often_as_it_was_named_is_not_on_its_way() {
         let crossing = Crossing::default();
         let now = Instant::now();
-        let name = || crossing.names(FILE, now);
+        let name = || crossing.names(FILE, Kind::File, now);
         name();
         name();
         crossing.forgets(FILE, 1);

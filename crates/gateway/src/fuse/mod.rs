@@ -5,6 +5,7 @@
 
 mod crossing;
 mod device;
+mod directories;
 mod errno;
 mod latency;
 mod lock_owners;

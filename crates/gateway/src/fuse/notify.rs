@@ -2,13 +2,14 @@
 
 use super::crossing::{Asked, AskedNames, Crossing, Took, Word};
 use super::device::{Delivery, Device};
+use super::directories::Drops;
 use super::pages::{Pages, Request, Way};
 use super::session::Session;
 use super::short_reads::Awaited;
 use super::threads::{Doing, doing, this_thread};
 use super::wire::{self, Body, notice};
 use parking_lot::Mutex;
-use perigee_client::fs::{Attr, KernelCache, Kind};
+use perigee_client::fs::{Attr, KernelCache, Kind, Stale};
 use perigee_types::{ByteRange, InodeId};
 use std::io;
 use std::sync::Arc;
@@ -278,13 +279,16 @@ impl Kernel {
     /// How long the kernel may keep attributes that the file system would give for `ttl`, in an answer to what it
     /// `asked` that names the inode. The answer is the next thing that it is given; when it is not taken,
     /// [`Self::forgets`].
-    pub(super) fn attr_ttl(&self, inode: InodeId, asked: Asked, ttl: Duration) -> Duration {
-        self.crossing.names(inode, Instant::now());
-        self.uncrossed_ttl(inode, asked, ttl)
+    pub(super) fn attr_ttl(&self, attr: &Attr, asked: Asked, ttl: Duration) -> Duration {
+        self.crossing.names(attr.inode, attr.kind, Instant::now());
+        self.uncrossed_ttl(attr.inode, asked, ttl)
     }
 
     /// The same of an inode that was named before.
     pub(super) fn uncrossed_ttl(&self, inode: InodeId, asked: Asked, ttl: Duration) -> Duration {
+        if !ttl.is_zero() {
+            self.crossing.directories.gives_attr(inode);
+        }
         match self.crossing.has_crossed(inode, asked) {
             true => Duration::ZERO,
             false => ttl,
@@ -357,8 +361,21 @@ impl Kernel {
     }
 
     /// The kernel asks for a listing now.
-    pub(super) fn asked_names(&self) -> AskedNames {
+    pub(super) fn asked_names(&self, directory: InodeId) -> AskedNames {
+        self.crossing.directories.lists(directory);
+        self.names_in(directory);
         self.crossing.asked_names()
+    }
+
+    /// The kernel is about to be given a listing.
+    pub(super) fn lists(&self, directory: InodeId) {
+        self.crossing.directories.lists(directory);
+    }
+
+    /// The kernel asks for a name in a directory, or to make one (what it moves there it has asked for before); or it is about to be
+    /// given a listing with names that it may keep by what [`Self::listing_ttl_max`] said.
+    pub(super) fn names_in(&self, directory: InodeId) {
+        self.crossing.directories.names(directory);
     }
 
     /// How long the kernel may keep the names of a listing that it `asked` for at most. The listing is the next thing
@@ -532,7 +549,11 @@ impl Kernel {
         };
         let parts = self.pages.lock().drop_now(inode, range, answering);
         for part in parts {
-            self.invalidate(inode, &inval(inode, part), "data", growth);
+            let drops = match part == ByteRange::ALL {
+                true => Drops::Content,
+                false => Drops::Part,
+            };
+            self.invalidate(inode, &inval(inode, part), drops, growth);
         }
     }
 
@@ -554,21 +575,28 @@ impl Kernel {
         }
     }
 
-    fn invalidate(&self, inode: InodeId, body: &Body, what: &'static str, growth: Growth) {
+    fn invalidate(&self, inode: InodeId, body: &Body, drops: Drops, growth: Growth) {
         self.crossing.notice(inode);
+        let had = self.crossing.directories.had(inode);
         if growth == Growth::Kept {
             self.keep_growth(inode);
         }
         let mut pause = AGAIN.0;
         loop {
             match self.device.notify(notice::INVAL_INODE, body.bytes()) {
-                Ok(Delivery::Taken) => return self.crossing.delivered(inode),
+                Ok(Delivery::Taken) => {
+                    self.crossing.delivered(inode);
+                    if let Some(had) = had {
+                        self.crossing.directories.dropped(inode, had, drops);
+                    }
+                    return;
+                }
                 Ok(Delivery::Gone) if self.crossing.is_on_its_way(inode, Instant::now()) => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(AGAIN.1);
                 }
                 Ok(Delivery::Gone) => return,
-                Err(error) => return warn!(%error, what, "kernel refused a notice"),
+                Err(error) => return warn!(%error, ?drops, "kernel refused a notice"),
             }
         }
     }
@@ -601,10 +629,28 @@ pub(crate) fn inode_of(node: u64) -> InodeId {
 }
 
 impl KernelCache for Kernel {
+    fn keeps(&self, stale: Stale) -> bool {
+        let directories = &self.crossing.directories;
+        match stale {
+            Stale::Attributes(inode) => {
+                self.crossing.changed(inode);
+                self.crossing.knows(inode) && directories.keeps_attr(inode)
+            }
+            Stale::Content(inode) => {
+                self.crossing.changed(inode);
+                self.crossing.knows(inode) && directories.keeps_content(inode)
+            }
+            Stale::Names(inode) => {
+                let given = !self.names_are_asked.load(Ordering::Relaxed);
+                given && self.crossing.knows(inode) && directories.keeps_names(inode)
+            }
+        }
+    }
+
     fn forget_attr(&self, inode: InodeId) {
         // A negative offset leaves the pages alone; the last one goes where the file grew lately.
         let body = Body::inval_inode(node_of(inode), -1, 0);
-        self.invalidate(inode, &body, "attributes", Growth::Kept);
+        self.invalidate(inode, &body, Drops::Attributes, Growth::Kept);
         self.forget_tail(inode);
     }
 
@@ -622,12 +668,14 @@ impl KernelCache for Kernel {
             self.names_are_asked.store(true, Ordering::Relaxed);
             return;
         }
+        let epoch = self.crossing.directories.begin_epoch();
         let once_more = self.crossing.forget_names(Instant::now());
         self.next_epoch();
         if let Some(at) = once_more {
             std::thread::sleep(at.saturating_duration_since(Instant::now()));
             self.next_epoch();
         }
+        self.crossing.directories.end_epoch(epoch);
     }
 
     fn is_writing(&self, inode: InodeId) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::memory::Rung;
 use crate::rig::{Map, Rig, errno, in_time, until};
-use perigee_client::fs::{Caller, KernelCache, NewNode, SetAttr};
+use perigee_client::fs::{Caller, KernelCache, NewNode, SetAttr, Stale};
 use perigee_meta::SetTime;
 use perigee_types::{ByteRange, InodeId, WallTime};
 use std::fs::{self, File};
@@ -30,6 +30,19 @@ const WHOLE: ByteRange = ByteRange {
 
 fn cache(rig: &Rig) -> Arc<dyn KernelCache> {
     rig.mounted().kernel_cache()
+}
+
+/// What another host has changed: the kernel is told where it may keep that.
+fn changed(rig: &Rig, stale: Stale) {
+    let kernel = cache(rig);
+    if !kernel.keeps(stale) {
+        return;
+    }
+    match stale {
+        Stale::Attributes(inode) => kernel.forget_attr(inode),
+        Stale::Content(inode) => kernel.forget_data(inode, WHOLE),
+        Stale::Names(_) => kernel.forget_names(),
+    }
 }
 
 /// What one read of three pages finds.
@@ -76,7 +89,7 @@ fn attributes_are_kept_until_they_are_forgotten() {
     assert_eq!(root_mode(), 0o755);
     chmod_elsewhere(&rig, InodeId::ROOT, 0o711);
     assert_eq!(root_mode(), 0o755);
-    cache(&rig).forget_attr(InodeId::ROOT);
+    changed(&rig, Stale::Attributes(InodeId::ROOT));
     assert_eq!(root_mode(), 0o711);
 }
 
@@ -408,8 +421,53 @@ fn a_listing_is_kept_until_it_is_forgotten() {
         asked,
         "listed by the kernel"
     );
-    cache(&rig).forget_data(InodeId::ROOT, WHOLE);
+    changed(&rig, Stale::Content(InodeId::ROOT));
     assert_eq!(count(), 2);
+}
+
+/// Of what it has not asked for since, the kernel is not told again.
+#[test]
+fn what_the_kernel_does_not_keep_it_need_not_be_told() {
+    let Some(rig) = Rig::new() else { return };
+    for dir in ["d", "other"] {
+        fs::create_dir(rig.path(dir)).unwrap();
+    }
+    let (dir, other) = (rig.fs.inode("d"), rig.fs.inode("other"));
+    let kernel = cache(&rig);
+    let look = || _ = rustix::fs::stat(rig.path("d")).unwrap();
+    let list = || fs::read_dir(rig.path("d")).unwrap().count();
+    let find = || _ = rustix::fs::stat(rig.path("d/missing")).unwrap_err();
+    let asks: [(Stale, &dyn Fn()); 3] = [
+        (Stale::Attributes(dir), &look),
+        (Stale::Content(dir), &|| _ = list()),
+        (Stale::Names(dir), &find),
+    ];
+    for (stale, ask) in asks {
+        ask();
+        assert!(kernel.keeps(stale), "{stale:?}");
+        changed(&rig, stale);
+        if matches!(stale, Stale::Names(_)) && !rig.mounted().facts().names_can_be_forgotten {
+            continue;
+        }
+        assert!(!kernel.keeps(stale), "{stale:?} after it was told");
+        // A notice about pages takes the attributes along.
+        look();
+        ask();
+        assert!(kernel.keeps(stale), "{stale:?} asked for again");
+        changed(&rig, stale);
+    }
+    assert!(
+        !kernel.keeps(Stale::Names(other)),
+        "it asked for no name there"
+    );
+    fs::write(rig.path("d/f"), "").unwrap();
+    fs::rename(rig.path("d/f"), rig.path("other/f")).unwrap();
+    assert!(kernel.keeps(Stale::Names(other)));
+    let unknown = create_elsewhere(&rig, "unknown");
+    assert!(!kernel.keeps(Stale::Attributes(unknown)));
+    assert!(!kernel.keeps(Stale::Content(unknown)));
+    let file = rig.fs.inode("other/f");
+    assert!(kernel.keeps(Stale::Content(file)), "of files it always is");
 }
 
 #[test]
@@ -464,7 +522,7 @@ fn attributes_that_were_taken_back_before_the_inode_was_known_are_not_kept() {
         let asker = thread::spawn(move || way(&path));
         until(what, || rig.fs.held() == 1);
         chmod_elsewhere(&rig, inode, 0o640);
-        cache(&rig).forget_attr(inode);
+        changed(&rig, Stale::Attributes(inode));
         rig.fs.let_go();
         asker.join().unwrap();
         let mode = mode_of(&rig.path(what));
@@ -479,6 +537,7 @@ fn names_that_were_taken_back_before_they_came_are_not_kept() {
         create_elsewhere(&rig, what);
         create_elsewhere(&rig, "other");
         let path = rig.path(what);
+        cache(&rig).forget_names();
         rig.fs.hold(what);
         let asker = thread::spawn(move || way(&path));
         until(what, || rig.fs.held() == 1);
@@ -487,7 +546,7 @@ fn names_that_were_taken_back_before_they_came_are_not_kept() {
                 .change_elsewhere(|tree| tree.unlink(InodeId::ROOT, name.as_bytes(), LATER))
                 .unwrap();
         }
-        cache(&rig).forget_names();
+        changed(&rig, Stale::Names(InodeId::ROOT));
         rig.fs.let_go();
         asker.join().unwrap();
         let asked = rustix::fs::stat(rig.path(what));
@@ -509,7 +568,7 @@ fn attributes_that_are_taken_back_while_the_inode_becomes_known_are_not_kept() {
             std::hint::spin_loop();
         }
         chmod_elsewhere(&rig, inode, 0o640);
-        cache(&rig).forget_attr(inode);
+        changed(&rig, Stale::Attributes(inode));
         let mode = mode_of(&rig.path(&name));
         assert_eq!(mode, 0o640, "{name}");
         asker.join().unwrap();
@@ -532,11 +591,11 @@ fn names_that_are_taken_back_while_a_listing_becomes_known_are_not_kept() {
         rig.fs
             .change_elsewhere(|tree| tree.unlink(InodeId::ROOT, name.as_bytes(), LATER))
             .unwrap();
-        cache(&rig).forget_names();
+        changed(&rig, Stale::Names(InodeId::ROOT));
         let found = rustix::fs::stat(rig.path(&name));
         assert_eq!(found.err(), Some(rustix::io::Errno::NOENT), "{name}");
         asker.join().unwrap();
-        cache(&rig).forget_data(InodeId::ROOT, WHOLE);
+        changed(&rig, Stale::Content(InodeId::ROOT));
     }
 }
 

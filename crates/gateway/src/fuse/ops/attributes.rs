@@ -38,9 +38,12 @@ impl Call<'_> {
         let (reply, session) = (self.reply, Arc::clone(self.session));
         let answer = move |result: Result<Entry, Errno>| match result {
             Ok(entry) => {
-                let body = body(entry.ttl, &node_attr(&entry.attr));
                 let about = session.told_about(about, &entry.attr);
-                session.tell_attr(about, move || _ = reply.body(&body));
+                let kernel = Arc::clone(&session.kernel);
+                session.tell_attr(about, move || {
+                    let ttl = kernel.uncrossed_ttl(inode, about.asked, entry.ttl);
+                    _ = reply.body(&body(ttl, &node_attr(&entry.attr)));
+                });
             }
             Err(error) => reply.error(error),
         };

@@ -68,6 +68,7 @@ impl Call<'_> {
             0 => Word::OfOthers,
             _ => Word::OfLength,
         };
+        session.kernel.names_in(self.inode);
         self.session.fs.create(
             self.caller,
             self.inode,
@@ -293,7 +294,7 @@ impl Session {
             Err(error) => return reply.error(error),
         };
         let name_ttl = self.kernel.name_ttl(entry.ttl);
-        let ttl = self.kernel.attr_ttl(inode, asked, entry.ttl);
+        let ttl = self.kernel.attr_ttl(&entry.attr, asked, entry.ttl);
         let attr = self.told(&entry.attr, word);
         let body = Body::create(node_of(inode), ttl, name_ttl, &attr, open);
         if reply.body(&body) == Delivery::Gone {

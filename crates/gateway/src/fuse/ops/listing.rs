@@ -61,7 +61,7 @@ impl Call<'_> {
             len,
             plus: false,
             asked: self.asked,
-            asked_names: self.session.kernel.asked_names(),
+            asked_names: self.session.kernel.asked_names(self.inode),
         };
         self.list(handle, part);
     }
@@ -73,7 +73,7 @@ impl Call<'_> {
             len,
             plus: true,
             asked: self.asked,
-            asked_names: self.session.kernel.asked_names(),
+            asked_names: self.session.kernel.asked_names(self.inode),
         };
         self.list(handle, part);
     }
@@ -121,6 +121,10 @@ impl Session {
             true => self.kernel.listing_ttl_max(part.asked_names),
             false => Duration::ZERO,
         };
+        self.kernel.lists(part.inode);
+        if !most.is_zero() {
+            self.kernel.names_in(part.inode);
+        }
         if push_dots(&mut listing, part) {
             for entry in entries {
                 match self.push(&mut listing, entry, part, most) {
@@ -158,7 +162,7 @@ impl Session {
         };
         let inode = found.attr.inode;
         let name_ttl = self.kernel.name_ttl(found.ttl.min(most));
-        let ttl = self.kernel.attr_ttl(inode, part.asked, found.ttl);
+        let ttl = self.kernel.attr_ttl(&found.attr, part.asked, found.ttl);
         let attr = node_attr(&found.attr);
         if !listing.push_plus((node_of(inode), name_ttl, ttl, &attr), named) {
             self.kernel.forgets(inode, 1);

@@ -201,7 +201,7 @@ impl Session {
     /// Gives the kernel a name, and a reference to its inode.
     fn give(self: &Arc<Self>, reply: Reply, about: About, entry: Entry) {
         let inode = entry.attr.inode;
-        let ttl = self.kernel.attr_ttl(inode, about.asked, entry.ttl);
+        let ttl = self.kernel.attr_ttl(&entry.attr, about.asked, entry.ttl);
         let about = self.told_about(About { inode, ..about }, &entry.attr);
         let me = Arc::clone(self);
         self.tell_attr(about, move || {

@@ -24,6 +24,7 @@ impl Call<'_> {
         let session = Arc::clone(self.session);
         let (fs, inode, about) = (&self.session.fs, self.inode, self.about());
         let reply = self.reply;
+        session.kernel.names_in(inode);
         fs.lookup(
             inode,
             name,
@@ -58,6 +59,7 @@ impl Call<'_> {
 
     fn make(self, name: &[u8], node: NewNode, mode: u32, umask: u32) {
         let (fs, caller, parent) = (&self.session.fs, self.caller, self.inode);
+        self.session.kernel.names_in(parent);
         fs.make(caller, parent, name, node, mode, umask, self.when_entry());
     }
 
@@ -102,6 +104,7 @@ impl Call<'_> {
     /// The request's node is the directory that gets the name.
     pub(super) fn link(self, inode: InodeId, new_name: &[u8]) {
         let (fs, caller, new_parent) = (&self.session.fs, self.caller, self.inode);
+        self.session.kernel.names_in(new_parent);
         fs.link(caller, inode, new_parent, new_name, self.when_entry());
     }
 }
