@@ -22,7 +22,7 @@ use perigee_replica::{ChainView, Input};
 use perigee_store::{Adopt, OpenError, Store, StoreError, StoreIdentity};
 use perigee_types::{ContainerId, NodeId, SessionId};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -31,6 +31,9 @@ use tracing::{debug, error, info, warn};
 
 /// How long the control store may take to answer while a node starts.
 const CONTROL_PATIENCE: Duration = Duration::from_secs(20);
+/// How long the threads of a process that has ended may keep its store locked, and how often it is looked at meanwhile.
+const LETS_GO: Duration = Duration::from_secs(10);
+const LOOKS_AGAIN: Duration = Duration::from_millis(10);
 /// How often a node looks after its containers.
 const DUTIES: Duration = Duration::from_millis(250);
 /// How often it looks whether those who hold locks are still there.
@@ -128,7 +131,7 @@ impl Node {
         let cluster = config.identity.cluster().0;
         let store_dir = config.data_dir.join("store");
         let usage = Usage::new(store_dir.clone());
-        let store = open_store(store_dir, StoreIdentity { cluster, node: me })?;
+        let store = open_store(&store_dir, StoreIdentity { cluster, node: me }).await?;
         let found = store.identity().node;
         if found != me {
             return Err(StartError::OtherNode { found, me });
@@ -309,10 +312,21 @@ impl Node {
     }
 }
 
-fn open_store(dir: PathBuf, identity: StoreIdentity) -> Result<Arc<Store>, OpenError> {
-    match Store::open(&dir, Some(identity.cluster)) {
-        Err(OpenError::NotAStore { .. }) => Store::create(&dir, identity),
-        opened => opened,
+/// Opens the store, or makes a new one. A process that has ended keeps its store locked until the last of its threads is gone,
+/// which may wait for the disk: that is waited for.
+async fn open_store(dir: &Path, identity: StoreIdentity) -> Result<Arc<Store>, OpenError> {
+    let deadline = tokio::time::Instant::now() + LETS_GO;
+    loop {
+        let opened = match Store::open(dir, Some(identity.cluster)) {
+            Err(OpenError::NotAStore { .. }) => Store::create(dir, identity),
+            opened => opened,
+        };
+        match opened {
+            Err(OpenError::Busy { .. }) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(LOOKS_AGAIN).await;
+            }
+            opened => return opened,
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 
 use perigee_testbed::cluster::{Cluster, run};
 use perigee_testbed::leftover::Workspace;
-use perigee_testbed::program;
-use std::fs;
+use perigee_testbed::{program, wait};
+use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -86,4 +86,28 @@ fn a_node_whose_port_was_taken_gets_another_one() {
     fs::write(here.join("file"), "after").unwrap();
     assert_eq!(fs::read_to_string(there.join("file")).unwrap(), "after");
     cluster.settle().unwrap();
+}
+
+/// The threads of a process that has ended may be in the kernel for a while yet, with the store's lock.
+#[test]
+fn a_node_waits_for_a_store_that_its_last_process_has_not_let_go() {
+    let mut cluster = Cluster::start(1).unwrap();
+    let node = cluster.dir().join("node-1");
+    cluster.down().unwrap();
+    let store = File::open(node.join("store")).unwrap();
+    store.lock().unwrap();
+    let pid = node.join("pid");
+    let letting_go = std::thread::spawn(move || {
+        wait::until("a process has begun to serve", LIMIT, || {
+            let named = fs::metadata(&pid).is_ok_and(|file| file.len() > 0);
+            Ok(named.then_some(()))
+        })
+        .unwrap();
+        // A moment, in which it looks for its store.
+        std::thread::sleep(Duration::from_millis(200));
+        drop(store);
+    });
+    let up = cluster.up();
+    letting_go.join().unwrap();
+    up.unwrap();
 }
