@@ -5,6 +5,7 @@ use super::{Answer, Container, Elsewhere, Failed};
 use bytes::Bytes;
 use perigee_cluster::nearness::nearer_than_owner;
 use perigee_meta::stripe::{Cuts, UNIT, admit_read, admit_unspread};
+use perigee_net::begun::spawn_begun;
 use perigee_proto::message::file::{CopyAt, Whence};
 use perigee_replica::Role;
 use perigee_replica::chunk::Access;
@@ -74,10 +75,11 @@ impl Container {
             }
         }
         let me = self.clone();
-        self.env.runtime.spawn(async move {
+        let read = async move {
             let result = me.read_for_other(session, inode, offset, len, grant).await;
             answer(me.or_elsewhere(result));
-        });
+        };
+        spawn_begun(&self.env.runtime, read);
     }
 
     /// What another host is shown is on every member first (law 3).
@@ -175,6 +177,9 @@ impl Container {
         offset: u64,
         len: u32,
     ) -> Result<Bytes, Failed> {
+        if let Some(read) = self.read_at_hand(inode, offset, len) {
+            return read;
+        }
         let me = self.clone();
         let range = ByteRange::with_len(offset, u64::from(len));
         let read = move || {
@@ -189,6 +194,24 @@ impl Container {
             })
         };
         self.look_past_changes(inode, read).await
+    }
+
+    /// The same of bytes for which no file is read, and that no write has met: of a small file. Waits for the key-value store at most,
+    /// as operations on names do.
+    fn read_at_hand(
+        self: &Arc<Self>,
+        inode: InodeId,
+        offset: u64,
+        len: u32,
+    ) -> Option<Result<Bytes, Failed>> {
+        let file = self.file(inode).ok()?;
+        if self.unseen.has(inode) || !file.object.is_at_hand() {
+            return None;
+        }
+        let read = self.read_object(inode, offset, len);
+        // Asked after the read: a write that it may have met had begun before.
+        let met = self.unseen.has(inode) || self.state.lock().leases.has_changes(inode);
+        (!met).then_some(read)
     }
 
     /// What is seen of a file, after every write that the look may have met has failed, or waits for its record.

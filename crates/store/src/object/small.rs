@@ -141,6 +141,13 @@ pub(crate) fn blocks_for(len: u64) -> u64 {
 }
 
 impl Object {
+    /// Whether the object's bytes are read without its file, and nobody is at it now. It may get one at any moment.
+    #[must_use]
+    pub fn is_at_hand(&self) -> bool {
+        let body = self.body.try_read();
+        body.is_some_and(|body| matches!(body.backing, Backing::None | Backing::Small))
+    }
+
     /// The bytes of a small object: those in memory, or as they are stored.
     pub(super) fn open_small(&self, body: &Body) -> Result<Arc<SmallFile>, StoreError> {
         if let Some(Open::Small(file)) = &*self.file.lock() {
