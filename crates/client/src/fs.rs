@@ -311,13 +311,15 @@ pub enum Stale {
     Content(InodeId),
     /// Names in a directory, or that they are not there.
     Names(InodeId),
+    /// All names.
+    AllNames,
 }
 
 /// What the file system asks of a mounted kernel cache. None of these needs the kernel's directory locks.
 pub trait KernelCache: Send + Sync {
-    /// Something is stale from now on: answers that do not know it yet are given for no time. Whether the kernel may have what is
-    /// stale: then it is to forget that. Where it may not, it need not be told. Waits for nothing.
-    fn keeps(&self, stale: Stale) -> bool;
+    /// Something is stale from now on. Whether the kernel may have that, or may be about to have it: then it is to forget it.
+    /// Where it may not, it need not be told. Waits for nothing.
+    fn changed(&self, stale: Stale) -> bool;
     /// Forget attributes (and ACLs) of this inode. Waits for nothing.
     fn forget_attr(&self, inode: InodeId);
     /// Forget attributes and the cached content in `range` (of a directory: its cached listing). Waits for reads of it that

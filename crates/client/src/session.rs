@@ -40,15 +40,17 @@ pub(crate) fn credential(caller: Caller) -> Credential {
     }
 }
 
-/// An operation whose reply is of a kind that it never has: a defect, or a peer of another mind.
+/// A change, as a kernel may keep what was before.
 const fn stale(touched: &Touched) -> Stale {
     match touched {
         Touched::Attr(inode) => Stale::Attributes(*inode),
         Touched::Data(inode) | Touched::Listing(inode) => Stale::Content(*inode),
+        Touched::Name { name, .. } if name.is_empty() => Stale::AllNames,
         Touched::Name { dir, .. } => Stale::Names(*dir),
     }
 }
 
+/// An operation whose reply is of a kind that it never has: a defect, or a peer of another mind.
 pub(crate) fn unexpected<T>() -> Result<T, Errno> {
     Err(Errno::EPROTO)
 }
@@ -128,14 +130,14 @@ impl Session {
         }
     }
 
-    /// What of all that has changed the kernel may keep: that it is to forget, by [`Session::revoke`]. Whatever it asked for before,
-    /// it does not keep of the rest either. Waits for nothing.
+    /// What of all that has changed the kernel may keep: that it is to forget, by [`Session::revoke`]. Nor does it keep of the rest
+    /// what it has asked for before. Waits for nothing.
     #[must_use]
     pub fn kept_of(&self, touched: &[Touched]) -> Vec<Touched> {
         let Some(kernel) = self.kernel.get() else {
             return Vec::new();
         };
-        let kept = |change: &&Touched| kernel.keeps(stale(change));
+        let kept = |change: &&Touched| kernel.changed(stale(change));
         touched.iter().filter(kept).cloned().collect()
     }
 
@@ -345,5 +347,18 @@ const fn purpose(flags: OpenFlags) -> Purpose {
             ..
         } => Purpose::WriteAlone,
         OpenFlags { .. } => Purpose::Write,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_named_stands_for_all() {
+        let dir = InodeId::ROOT;
+        let name = b"f".to_vec();
+        assert_eq!(stale(&Touched::Name { dir, name }), Stale::Names(dir));
+        assert_eq!(stale(&Touched::names(dir)), Stale::AllNames);
     }
 }

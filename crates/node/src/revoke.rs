@@ -11,8 +11,11 @@ use std::time::Duration;
 /// How long a kernel is waited for that may wait for a write of its own mount.
 const WRITING: Duration = Duration::from_millis(3);
 
-/// Makes mounts of this node forget what has changed, as far as their kernels may have it. These may wait for reads that only the runtime's threads, and
-/// those of the mounts, can answer: none of these waits for them.
+/// What is about more than so much is looked through beside the runtime's threads.
+const AT_ONCE: usize = 64;
+
+/// Makes mounts of this node forget what has changed, as far as their kernels may have it. These may wait for reads that only the
+/// runtime's threads, and those of the mounts, can answer: none of these waits for them.
 ///
 /// A kernel that has a page locked for a write of its own mount is not waited for either: the write may wait for another
 /// kernel, which waits for the change that this one is told of. It has forgotten the attributes, and so asks before it shows
@@ -23,10 +26,19 @@ pub(crate) async fn revoke(
     touched: Vec<Touched>,
 ) -> Result<(), Failed> {
     let shown = env.stripes.shown(&touched);
-    let touched = Arc::new(env.sessions.changed_for(whom, &shown));
-    if touched.is_empty() {
+    let kept = if shown.len() <= AT_ONCE {
+        env.sessions.changed_for(whom, &shown)
+    } else {
+        let here = env.clone();
+        let looked = env
+            .runtime
+            .spawn_blocking(move || here.sessions.changed_for(whom, &shown));
+        looked.await.map_err(|_| Errno::EIO)?
+    };
+    if kept.is_empty() {
         return Ok(());
     }
+    let touched = Arc::new(kept);
     let (here, changed) = (env.clone(), touched.clone());
     let asks_again = env
         .runtime

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How soon after it was given an answer is taken in: the program that waits for it has to run.
-const TAKEN_IN: Duration = Duration::from_secs(1);
+pub(super) const TAKEN_IN: Duration = Duration::from_secs(1);
 /// The same of a listing. Who changes a name that another host has just listed waits for so long.
 const LISTING_TAKEN_IN: Duration = Duration::from_millis(20);
 /// The same of an answer by which a file has grown.

@@ -156,6 +156,15 @@ impl Session {
     }
 }
 
+/// What a listing has of each name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ListedNames {
+    /// Only its inode's number.
+    Plain,
+    /// Attributes, and so an entry that the kernel may keep.
+    WithEntries,
+}
+
 /// Whether the kernel is to have a length again that it was given lately, before a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Growth {
@@ -281,15 +290,15 @@ impl Kernel {
     /// [`Self::forgets`].
     pub(super) fn attr_ttl(&self, attr: &Attr, asked: Asked, ttl: Duration) -> Duration {
         self.crossing.names(attr.inode, attr.kind, Instant::now());
-        self.uncrossed_ttl(attr.inode, asked, ttl)
+        self.uncrossed_ttl(attr, asked, ttl)
     }
 
     /// The same of an inode that was named before.
-    pub(super) fn uncrossed_ttl(&self, inode: InodeId, asked: Asked, ttl: Duration) -> Duration {
-        if !ttl.is_zero() {
-            self.crossing.directories.gives_attr(inode);
+    pub(super) fn uncrossed_ttl(&self, attr: &Attr, asked: Asked, ttl: Duration) -> Duration {
+        if attr.kind == Kind::Directory && !ttl.is_zero() {
+            self.crossing.directories.gives_attr(attr.inode);
         }
-        match self.crossing.has_crossed(inode, asked) {
+        match self.crossing.has_crossed(attr.inode, asked) {
             true => Duration::ZERO,
             false => ttl,
         }
@@ -367,24 +376,33 @@ impl Kernel {
         self.crossing.asked_names()
     }
 
-    /// The kernel is about to be given a listing.
-    pub(super) fn lists(&self, directory: InodeId) {
-        self.crossing.directories.lists(directory);
-    }
-
-    /// The kernel asks for a name in a directory, or to make one (what it moves there it has asked for before); or it is about to be
-    /// given a listing with names that it may keep by what [`Self::listing_ttl_max`] said.
+    /// The kernel asks for a name in a directory, or to make one. What it moves there it has asked for before.
     pub(super) fn names_in(&self, directory: InodeId) {
         self.crossing.directories.names(directory);
     }
 
-    /// How long the kernel may keep the names of a listing that it `asked` for at most. The listing is the next thing
-    /// that it is given.
-    pub(super) fn listing_ttl_max(&self, asked: AskedNames) -> Duration {
-        if self.crossing.lists(asked, Instant::now()) {
-            Duration::MAX
-        } else {
-            Duration::ZERO
+    /// The kernel asks for an ACL, which it keeps as long as the attributes.
+    pub(super) fn asks_acl(&self, inode: InodeId) {
+        self.crossing.directories.gives_attr(inode);
+    }
+
+    /// The kernel is about to be given a part of a listing that it `asked` for: how long it may keep the names of that at most.
+    pub(super) fn gives_listing(
+        &self,
+        directory: InodeId,
+        asked: AskedNames,
+        names: ListedNames,
+    ) -> Duration {
+        self.crossing.directories.lists(directory);
+        if names == ListedNames::Plain {
+            return Duration::ZERO;
+        }
+        let now = Instant::now();
+        // First: who has forgotten names before that has been counted, below.
+        self.crossing.directories.lists_names(directory, now);
+        match self.crossing.lists(asked, now) {
+            true => Duration::MAX,
+            false => Duration::ZERO,
         }
     }
 
@@ -561,18 +579,18 @@ impl Kernel {
     /// this may be kept, which was given for the directory that it leaves. No listing of either directory is under way.
     pub(super) fn forget_moved(&self) {
         if self.has_epochs {
-            self.next_epoch();
+            // Where it fails, that is said, and names are given for no time.
+            _ = self.next_epoch();
         }
     }
 
-    fn next_epoch(&self) {
-        match self.device.notify(notice::INC_EPOCH, &[]) {
-            Ok(Delivery::Taken | Delivery::Gone) => {}
-            Err(error) => {
-                self.names_are_asked.store(true, Ordering::Relaxed);
-                report_epoch(&error);
-            }
+    fn next_epoch(&self) -> io::Result<()> {
+        let told = self.device.notify(notice::INC_EPOCH, &[]);
+        if let Err(error) = &told {
+            self.names_are_asked.store(true, Ordering::Relaxed);
+            report_epoch(error);
         }
+        told.map(drop)
     }
 
     fn invalidate(&self, inode: InodeId, body: &Body, drops: Drops, growth: Growth) {
@@ -629,21 +647,27 @@ pub(crate) fn inode_of(node: u64) -> InodeId {
 }
 
 impl KernelCache for Kernel {
-    fn keeps(&self, stale: Stale) -> bool {
-        let directories = &self.crossing.directories;
+    fn changed(&self, stale: Stale) -> bool {
+        let crossing = &self.crossing;
+        let directories = &crossing.directories;
         match stale {
-            Stale::Attributes(inode) => {
-                self.crossing.changed(inode);
-                self.crossing.knows(inode) && directories.keeps_attr(inode)
-            }
-            Stale::Content(inode) => {
-                self.crossing.changed(inode);
-                self.crossing.knows(inode) && directories.keeps_content(inode)
+            Stale::Attributes(inode) | Stale::Content(inode) => {
+                if crossing.knows(inode) && !directories.has(inode) {
+                    // The notice will say so.
+                    return true;
+                }
+                crossing.changed(inode);
+                let kept = match stale {
+                    Stale::Content(_) => directories.keeps_content(inode),
+                    _ => directories.keeps_attr(inode),
+                };
+                crossing.knows(inode) && kept
             }
             Stale::Names(inode) => {
-                let given = !self.names_are_asked.load(Ordering::Relaxed);
-                given && self.crossing.knows(inode) && directories.keeps_names(inode)
+                let asked = !self.has_epochs && self.names_are_asked.load(Ordering::Relaxed);
+                !asked && crossing.knows(inode) && directories.keeps_names(inode)
             }
+            Stale::AllNames => true,
         }
     }
 
@@ -668,14 +692,17 @@ impl KernelCache for Kernel {
             self.names_are_asked.store(true, Ordering::Relaxed);
             return;
         }
-        let epoch = self.crossing.directories.begin_epoch();
-        let once_more = self.crossing.forget_names(Instant::now());
-        self.next_epoch();
+        let now = Instant::now();
+        let epoch = self.crossing.directories.begin_epoch(now);
+        let once_more = self.crossing.forget_names(now);
+        let mut told = self.next_epoch();
         if let Some(at) = once_more {
             std::thread::sleep(at.saturating_duration_since(Instant::now()));
-            self.next_epoch();
+            told = told.and(self.next_epoch());
         }
-        self.crossing.directories.end_epoch(epoch);
+        if told.is_ok() {
+            self.crossing.directories.end_epoch(epoch);
+        }
     }
 
     fn is_writing(&self, inode: InodeId) -> bool {

@@ -512,7 +512,7 @@ pub enum Touched {
     Name {
         /// The directory.
         dir: InodeId,
-        /// The name in it; empty: every name.
+        /// The name in it; empty: every name, and a mount forgets those of all directories.
         name: Vec<u8>,
     },
     /// The list of entries of a directory.
@@ -520,8 +520,9 @@ pub enum Touched {
 }
 
 impl Touched {
-    /// All names in a directory. They have one lease with its attributes: who forgets these has no lease on the names.
-    pub(crate) const fn names(dir: InodeId) -> Self {
+    /// All names, those in a directory among them. They have one lease with its attributes: who forgets these has no lease on the names.
+    #[must_use]
+    pub const fn names(dir: InodeId) -> Self {
         let name = Vec::new();
         Self::Name { dir, name }
     }

@@ -554,8 +554,8 @@ impl Container {
         holders.any(|session| session.node() != self.env.me)
     }
 
-    /// Finds whose leases must end before a change is acknowledged. The other mounts of this node
-    /// are told then, whatever they hold.
+    /// Finds whose leases must end before a change is acknowledged. The other mounts of this node are told then, also what they
+    /// have no lease on.
     pub(super) fn owe_leases(
         &self,
         st: &mut State,

@@ -349,11 +349,7 @@ impl Container {
     /// Ends all leases of one session, if it says so in time.
     async fn take_back_all(self: &Arc<Self>, kept: Holder, until: Tick) -> bool {
         let mut touched: Vec<Touched> = kept.inodes().map(Touched::Attr).collect();
-        // Whatever their names are, where they are directories: a mount forgets all names at once.
-        touched.extend(kept.inodes().map(|dir| {
-            let name = Vec::new();
-            Touched::Name { dir, name }
-        }));
+        touched.extend(kept.inodes().next().map(Touched::names));
         let told = self.call_back(kept.session, touched, until).await;
         let now = self.env.clock.now();
         let mut st = self.state.lock();

@@ -239,8 +239,7 @@ impl Container {
             return;
         }
         let mut touched: Vec<Touched> = held.iter().copied().map(Touched::Attr).collect();
-        let name = Vec::new();
-        touched.extend(held.first().map(|dir| Touched::Name { dir: *dir, name }));
+        touched.extend(held.first().copied().map(Touched::names));
         let env = self.env.clone();
         after.push(move || {
             let runtime = env.runtime.clone();

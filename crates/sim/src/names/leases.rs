@@ -50,10 +50,19 @@ impl Cache {
 
     fn forget(&mut self, touched: &[Touched]) {
         self.revision += 1;
-        // One lease covers all names of a directory; a mount forgets every name that it keeps.
-        if touched.iter().any(|t| matches!(t, Touched::Name { .. })) {
+        // One lease covers all names of a directory; a mount that keeps one there forgets every name that it keeps.
+        if touched.iter().any(|change| self.keeps(change)) {
             self.names.clear();
         }
+    }
+
+    fn keeps(&self, change: &Touched) -> bool {
+        let Touched::Name { dir, name } = change else {
+            return false;
+        };
+        let first = (*dir, Vec::new());
+        let mut from = self.names.range(first..).map(|((of, _), _)| of);
+        name.is_empty() || from.next() == Some(dir)
     }
 }
 

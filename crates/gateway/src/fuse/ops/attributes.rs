@@ -24,6 +24,9 @@ mod valid {
     pub(super) const KILL_PRIVILEGES: u32 = 1 << 11;
 }
 
+/// What the names of ACLs begin with, as extended attributes.
+const ACLS: &[u8] = b"system.posix_acl_";
+
 impl Call<'_> {
     pub(super) fn getattr(self) {
         self.attributes(Body::attr);
@@ -41,7 +44,7 @@ impl Call<'_> {
                 let about = session.told_about(about, &entry.attr);
                 let kernel = Arc::clone(&session.kernel);
                 session.tell_attr(about, move || {
-                    let ttl = kernel.uncrossed_ttl(inode, about.asked, entry.ttl);
+                    let ttl = kernel.uncrossed_ttl(&entry.attr, about.asked, entry.ttl);
                     _ = reply.body(&body(ttl, &node_attr(&entry.attr)));
                 });
             }
@@ -107,6 +110,9 @@ impl Call<'_> {
 
     pub(super) fn getxattr(self, name: &[u8], len: u32) {
         let reply = self.reply;
+        if name.starts_with(ACLS) {
+            self.session.kernel.asks_acl(self.inode);
+        }
         self.session.fs.getxattr(
             self.inode,
             name,

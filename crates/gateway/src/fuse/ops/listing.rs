@@ -3,6 +3,7 @@
 use super::{Call, file_type, node_attr};
 use crate::fuse::crossing::{Asked, AskedNames};
 use crate::fuse::device::Delivery;
+use crate::fuse::notify::ListedNames;
 use crate::fuse::notify::node_of;
 use crate::fuse::open_files::directory_flags;
 use crate::fuse::reply::Reply;
@@ -117,14 +118,12 @@ impl Session {
     fn give_listing(&self, reply: Reply, part: &Part, entries: &[DirEntry]) {
         let mut listing = Listing::new(part.len);
         let (mut given, mut named) = (0, Vec::new());
-        let most = match part.plus {
-            true => self.kernel.listing_ttl_max(part.asked_names),
-            false => Duration::ZERO,
+        let names = match part.plus {
+            true => ListedNames::WithEntries,
+            false => ListedNames::Plain,
         };
-        self.kernel.lists(part.inode);
-        if !most.is_zero() {
-            self.kernel.names_in(part.inode);
-        }
+        let asked = part.asked_names;
+        let most = self.kernel.gives_listing(part.inode, asked, names);
         if push_dots(&mut listing, part) {
             for entry in entries {
                 match self.push(&mut listing, entry, part, most) {

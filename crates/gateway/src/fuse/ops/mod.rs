@@ -206,7 +206,7 @@ impl Session {
         let me = Arc::clone(self);
         self.tell_attr(about, move || {
             let name_ttl = me.kernel.name_ttl(entry.ttl);
-            let ttl = me.kernel.uncrossed_ttl(inode, about.asked, ttl);
+            let ttl = me.kernel.uncrossed_ttl(&entry.attr, about.asked, ttl);
             let attr = node_attr(&entry.attr);
             let body = Body::entry(node_of(inode), name_ttl, ttl, &attr);
             if reply.body(&body) == Delivery::Gone {
