@@ -12,13 +12,14 @@ use perigee_meta::near::{Asked, Near, Step, Word, directory_of};
 use perigee_meta::{Attr, Kind, Op, Reply, Touched};
 use perigee_proto::message::file::CopyAt;
 use perigee_proto::message::session::{CONTENT_MAX, Executed, NAMES_MAX};
+use perigee_replica::reads::{self, AskedToRead, Reads};
 use perigee_types::{ByteRange, ContainerId, InodeId, NodeId, SessionId, Span, Tick};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Leases to read that a node remembers; each is asked for again when it is forgotten.
-const READS_MAX: usize = 65_536;
+/// Files of which a node remembers that it got no lease to read them; each is asked for again when it is forgotten.
+const REFUSED_MAX: usize = 65_536;
 
 /// So much is asked for beforehand at a time.
 const HINTS_MAX: usize = 64;
@@ -33,17 +34,7 @@ pub(crate) enum Whom {
 }
 
 /// The owner's word that a session may read another copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ReadLease {
-    /// Not from here on.
-    pub(crate) until: Tick,
-    /// Which copy.
-    pub(crate) copy: CopyAt,
-    /// No other lease has it, but those that went on from this one before it ended.
-    number: u64,
-    /// It is being asked for anew.
-    renewing: bool,
-}
+pub(crate) type ReadLease = reads::ReadLease<CopyAt>;
 
 /// All sessions of one node.
 pub(crate) struct Sessions {
@@ -52,55 +43,16 @@ pub(crate) struct Sessions {
     next: AtomicU32,
     open: RwLock<BTreeMap<SessionId, Arc<Session>>>,
     /// What copies sessions may read of files that other nodes own.
-    reads: RwLock<BTreeMap<(SessionId, InodeId), ReadLease>>,
-    /// Numbers them.
-    leases: AtomicU64,
+    reads: RwLock<Reads<CopyAt>>,
     /// Members whose copies are not read for a while.
     shunned: Mutex<BTreeMap<NodeId, Tick>>,
     /// Until when a lease is not asked for before the bytes.
     refused: Mutex<BTreeMap<(SessionId, InodeId), Tick>>,
-    /// Counts revocations, so that a lease that crossed one on its way is not believed.
-    revision: AtomicU64,
-    /// The same of what programs of this host change.
-    own_changes: Mutex<OwnChanges>,
     near: Mutex<Near>,
     /// What is being asked for before programs do.
     hints: Mutex<BTreeSet<Hint>>,
     /// Calls of which one follows the other go as one.
     compounds: bool,
-}
-
-/// When a lease to read was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AskedToRead {
-    revision: u64,
-    changes: u64,
-}
-
-/// Counts this host's changes of files that other nodes own. A member that a session reads may carry one out after it was
-/// answered.
-#[derive(Debug, Default)]
-struct OwnChanges {
-    count: u64,
-    /// The last one of each file.
-    last: HashMap<InodeId, u64>,
-    /// That of files which are not among these.
-    others: u64,
-}
-
-impl OwnChanges {
-    fn note(&mut self, inode: InodeId) {
-        if self.last.len() >= READS_MAX {
-            self.last.clear();
-            self.others = self.count;
-        }
-        self.count += 1;
-        self.last.insert(inode, self.count);
-    }
-
-    fn of(&self, inode: InodeId) -> u64 {
-        self.last.get(&inode).copied().unwrap_or(self.others)
-    }
 }
 
 /// What is asked for before a program does: the attributes of an inode, or where a name in it leads.
@@ -147,11 +99,8 @@ impl Sessions {
             next: AtomicU32::new(start.wrapping_add(1)),
             open: RwLock::default(),
             reads: RwLock::default(),
-            leases: AtomicU64::new(0),
             shunned: Mutex::default(),
             refused: Mutex::default(),
-            revision: AtomicU64::new(0),
-            own_changes: Mutex::default(),
             near: Mutex::default(),
             hints: Mutex::default(),
             compounds,
@@ -370,16 +319,12 @@ impl Sessions {
     pub(crate) fn changed(&self, inode: InodeId) {
         let open: Vec<SessionId> = self.open.read().keys().copied().collect();
         let mut near = self.near.lock();
-        let mut reads = self.reads.write();
-        self.own_changes.lock().note(inode);
-        for session in open {
-            near.changed(session, inode);
-            // What this host changes takes no lease of its own back; a member may carry it out after it is answered.
-            let of_member = |lease: &ReadLease| lease.copy != CopyAt::Own;
-            if reads.get(&(session, inode)).is_some_and(of_member) {
-                reads.remove(&(session, inode));
-            }
+        for session in &open {
+            near.changed(*session, inode);
         }
+        // A member may carry it out after it is answered.
+        let lags = |copy: &CopyAt| *copy != CopyAt::Own;
+        self.reads.write().own_change(inode, open, lags);
     }
 
     /// It has not, or refused: what became of an operation may not be known.
@@ -470,17 +415,9 @@ impl Sessions {
             .collect()
     }
 
-    /// How many revocations there were.
-    pub(crate) fn revision(&self) -> u64 {
-        self.revision.load(Ordering::SeqCst)
-    }
-
     /// A session is about to ask for a lease to read a copy of a file: for [`Self::lease_reads`].
     pub(crate) fn asked_to_read(&self, inode: InodeId) -> AskedToRead {
-        AskedToRead {
-            revision: self.revision(),
-            changes: self.own_changes.lock().of(inode),
-        }
+        self.reads.read().asks(inode)
     }
 
     /// The owner lets a session read a copy until a moment. It counts if nothing was called back since it was asked for, and
@@ -497,24 +434,7 @@ impl Sessions {
             return;
         }
         let mut reads = self.reads.write();
-        if self.asked_to_read(inode) == asked {
-            if reads.len() >= READS_MAX {
-                reads.clear();
-            }
-            let before = reads.get(&(id, inode));
-            let same = before.filter(|before| before.copy == copy && now < before.until);
-            let number = match same {
-                Some(before) => before.number,
-                None => self.leases.fetch_add(1, Ordering::Relaxed),
-            };
-            let lease = ReadLease {
-                until,
-                copy,
-                number,
-                renewing: false,
-            };
-            reads.insert((id, inode), lease);
-        }
+        reads.given((id, inode, copy), (now, until), asked);
     }
 
     /// Whether a session may read this node's own copy now.
@@ -525,31 +445,22 @@ impl Sessions {
 
     /// What copy a session may read, or might until the lease ended.
     pub(crate) fn read_lease(&self, id: SessionId, inode: InodeId) -> Option<ReadLease> {
-        self.reads.read().get(&(id, inode)).copied()
+        self.reads.read().lease(id, inode)
     }
 
     /// The same after the owner was asked to renew it; where it did not, the lease is forgotten.
     pub(crate) fn renewed(&self, id: SessionId, inode: InodeId, now: Tick) -> Option<ReadLease> {
-        let mut reads = self.reads.write();
-        let lease = *reads.get(&(id, inode))?;
-        if now < lease.until {
-            return Some(lease);
-        }
-        reads.remove(&(id, inode));
-        None
+        self.reads.write().renewed(id, inode, now)
     }
 
     /// Whether the caller is to ask for a lease anew: nobody else does so already.
     pub(crate) fn renews(&self, id: SessionId, inode: InodeId, copy: CopyAt) -> bool {
-        let mut reads = self.reads.write();
-        let lease = reads.get_mut(&(id, inode));
-        let lease = lease.filter(|lease| lease.copy == copy && !lease.renewing);
-        lease.map(|lease| lease.renewing = true).is_some()
+        self.reads.write().renews(id, inode, copy)
     }
 
     /// A copy was not as the lease had said.
     pub(crate) fn forget_lease(&self, id: SessionId, inode: InodeId) {
-        self.reads.write().remove(&(id, inode));
+        self.reads.write().forget(id, inode);
     }
 
     /// Whether a lease has stood without a break since it was looked at.
@@ -560,23 +471,20 @@ impl Sessions {
         lease: ReadLease,
         now: Tick,
     ) -> bool {
-        let current = self.read_lease(id, inode);
-        current.is_some_and(|current| current.number == lease.number && now < current.until)
+        self.reads.read().stands(id, inode, lease, now)
     }
 
     /// A member's copy is not read until a moment.
     pub(crate) fn shun(&self, node: NodeId, until: Tick) {
         self.shunned.lock().insert(node, until);
-        let mut reads = self.reads.write();
-        reads.retain(
-            |_, lease| !matches!(lease.copy, CopyAt::Member { node: at, .. } if at == node),
-        );
+        let of_it = |copy: &CopyAt| matches!(copy, CopyAt::Member { node: at, .. } if *at == node);
+        self.reads.write().forget_copies(of_it);
     }
 
     /// No lease to read was given, or it was of no use.
     pub(crate) fn note_refused(&self, id: SessionId, inode: InodeId, until: Tick) {
         let mut refused = self.refused.lock();
-        if refused.len() >= READS_MAX {
+        if refused.len() >= REFUSED_MAX {
             refused.clear();
         }
         refused.insert((id, inode), until);
@@ -602,13 +510,11 @@ impl Sessions {
 
     fn end_reads(&self, id: SessionId, touched: &[Touched]) {
         self.near.lock().revoked(id, touched);
-        let mut reads = self.reads.write();
-        self.revision.fetch_add(1, Ordering::SeqCst);
-        for change in touched {
-            if let Touched::Data(inode) | Touched::Attr(inode) = change {
-                reads.remove(&(id, *inode));
-            }
-        }
+        let read = touched.iter().filter_map(|change| match change {
+            Touched::Data(inode) | Touched::Attr(inode) => Some(*inode),
+            Touched::Listing(_) | Touched::Name { .. } => None,
+        });
+        self.reads.write().revoked(id, read);
     }
 
     /// Something has changed for mounts. What of that their kernels may keep, and are to be told of by
@@ -678,11 +584,7 @@ impl Sessions {
     pub(crate) fn forget_content(&self, container: ContainerId) {
         let sessions: Vec<_> = self.open.read().values().cloned().collect();
         self.near.lock().owner_changed(container);
-        {
-            let mut reads = self.reads.write();
-            self.revision.fetch_add(1, Ordering::SeqCst);
-            reads.retain(|(_, inode), _| inode.container() != container);
-        }
+        self.reads.write().owner_changed(container);
         for session in sessions {
             session.forget_content(container);
         }
@@ -729,56 +631,6 @@ mod tests {
     fn reader() -> (Sessions, SessionId, InodeId) {
         let inode = InodeId::new(ContainerId(5), InodeIndex(7));
         (Sessions::new(ME, true), SessionId::new(ME, 9), inode)
-    }
-
-    #[test]
-    fn an_answer_counts_only_under_the_lease_that_it_was_asked_for_under() {
-        let (sessions, id, inode) = reader();
-        let near = of(2);
-        let lease = |copy, now: u64, until: u64| {
-            let asked = sessions.asked_to_read(inode);
-            sessions.lease_reads((id, inode, copy), (Tick(now), Tick(until)), asked);
-            sessions.read_lease(id, inode)
-        };
-        let first = lease(near, 10, 100).expect("it is given");
-        assert!(sessions.stands(id, inode, first, Tick(99)));
-        assert!(
-            !sessions.stands(id, inode, first, Tick(100)),
-            "it has ended"
-        );
-        assert!(!sessions.may_read(id, inode, Tick(20)), "its own copy");
-        lease(near, 90, 200);
-        assert!(sessions.stands(id, inode, first, Tick(150)), "it went on");
-        // Something may have changed between the two.
-        let second = lease(near, 200, 300).expect("it is given");
-        assert!(!sessions.stands(id, inode, first, Tick(210)));
-        sessions.end_reads(id, &[Touched::Data(inode)]);
-        assert!(!sessions.stands(id, inode, second, Tick(210)));
-        lease(near, 220, 300);
-        assert!(
-            !sessions.stands(id, inode, second, Tick(230)),
-            "another one"
-        );
-        let third = lease(near, 230, 300).expect("it is given");
-        lease(of(3), 240, 300);
-        assert!(
-            !sessions.stands(id, inode, third, Tick(250)),
-            "another chain"
-        );
-        // A word that crossed a revocation on its way.
-        let asked = sessions.asked_to_read(inode);
-        sessions.end_reads(id, &[Touched::Data(inode)]);
-        sessions.lease_reads((id, inode, near), (Tick(250), Tick(300)), asked);
-        assert_eq!(sessions.read_lease(id, inode), None);
-        // And one that crossed an own change, which that copy may not have yet.
-        let asked = sessions.asked_to_read(inode);
-        sessions.changed(inode);
-        sessions.lease_reads((id, inode, near), (Tick(250), Tick(300)), asked);
-        assert_eq!(sessions.read_lease(id, inode), None);
-        lease(CopyAt::Own, 250, 300);
-        assert!(sessions.may_read(id, inode, Tick(260)));
-        assert_eq!(sessions.renewed(id, inode, Tick(301)), None);
-        assert_eq!(sessions.read_lease(id, inode), None, "it is asked for anew");
     }
 
     #[test]

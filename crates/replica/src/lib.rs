@@ -35,6 +35,7 @@ pub mod notes;
 #[cfg(feature = "plant")]
 pub mod plant;
 pub mod pull;
+pub mod reads;
 pub mod rebuild;
 pub mod region;
 pub mod timing;

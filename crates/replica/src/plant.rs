@@ -83,5 +83,12 @@ perigee_types::plants! {
     CarriedOverUncertain = "carried bytes are put over those of a later record of the log, which may be committed";
     CarriedIsAll = "an fsync waits for no bytes of a file of which some were carried";
     CarriedUncommitted = "carried bytes are put in place before their record is committed";
+    ReadsCrossRevocation = "a host takes the word that it may read a copy, which has crossed a revocation";
+    ReadsBesideOwnChange = "a host reads a member's copy on while it changes the file itself";
+    ReadsBeforeInPlace = "an owner answers a member's change before that has it in place, and reads its own copy";
+    ReadsNotCalledBack = "an owner changes what others may read under its word";
+    ReadsOfUnsettled = "an owner lets others read copies that may lack something";
+    ReadsOutliveCession = "an owner cedes while others may read copies under its word";
+    ReadsOutliveRestart = "a node that starts again changes at once what it may have let others read";
     FsyncLocalOnly = "fsync does not wait for the data of the members";
 }

@@ -55,6 +55,7 @@ impl World {
         let life = self.nodes[node].incarnation;
         if let Some(run) = &mut self.nodes[node].run {
             run.leaves_until = until;
+            self.call_all_back(node);
             self.after(1, Event::Cede { node, life, heir });
         }
     }
@@ -63,12 +64,14 @@ impl World {
     pub(crate) fn cede(&mut self, node: usize, heir: usize) {
         let run = self.running_ref(node);
         if run.reign.is_none() || self.now >= run.leaves_until {
-            return;
+            return self.running(node).leases.open();
         }
         self.record_writes(node, None);
         self.step(node, Input::Announce);
         self.sync_everywhere(node);
-        if !self.running_ref(node).unrecorded.is_empty() {
+        let early = self.now < self.running_ref(node).changes_from;
+        let recorded = self.running_ref(node).unrecorded.is_empty();
+        if early || !recorded || !self.has_no_readers(node) {
             return self.cede_later(node, heir);
         }
         let (heir_id, data) = (id_of(heir), self.running_ref(node).chain.last().seq);
@@ -81,6 +84,7 @@ impl World {
         if run.ceded_in.is_some() {
             // It takes changes again, if it goes on.
             run.leaves_until = 0;
+            run.leases.open();
         } else {
             self.cede_later(node, heir);
         }

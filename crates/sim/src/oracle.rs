@@ -127,6 +127,10 @@ marks! {
     TwoLeases = "two nodes believed in their leases, of clocks beyond their bound";
     Crash = "a node crashed";
     Trim = "a log was trimmed";
+    WordGiven = "an owner let a session read another copy";
+    OwnCopyRead = "a host read its own copy by the owner's word";
+    MembersCopyRead = "a host read a member's copy by the owner's word";
+    CalledBack = "an owner called its word back";
     HomeOk = "an operation at home was done";
     RemoteOk = "an operation of another host was done";
     FsyncOk = "an fsync was acknowledged";

@@ -149,6 +149,11 @@ pub(crate) enum Event {
         node: usize,
         life: u32,
     },
+    RecallDue {
+        node: usize,
+        life: u32,
+        id: u64,
+    },
     Give {
         node: usize,
         life: u32,
@@ -253,6 +258,8 @@ pub struct World {
     has_checkpoint: bool,
     /// Records carry bytes, also where they need not.
     pub(crate) carries: bool,
+    /// Hosts read other copies than the owner's.
+    pub(crate) reads_copies: bool,
     /// What was ceded to each host last, and by whom: it may come late.
     pub(crate) cessions: BTreeMap<usize, (usize, Packet)>,
     hash: u64,
@@ -350,6 +357,10 @@ impl World {
             chaos.aim = chaos.aim.min(200);
             chaos.bare_fsync = false;
         }
+        let reads_copies = crate::node::copies::reads_copies(options.seed, options.scenario);
+        if reads_copies {
+            chaos.think_us = chaos.think_us.min(200_000);
+        }
         let mut net = Network::healthy(count);
         if options.scenario != Scenario::StoreAway {
             chaos.spoil(&mut net, &mut rng, &mut numbered);
@@ -392,6 +403,7 @@ impl World {
             moves,
             has_checkpoint: crate::node::past::has_checkpoint(options.seed, options.scenario),
             carries: crate::node::carry::carries(options.seed),
+            reads_copies,
             cessions: BTreeMap::new(),
             hash: options.seed,
             events: 0,
@@ -542,6 +554,9 @@ impl World {
             Event::CallTimeout { node, life, id } => {
                 self.if_alive(node, life, |w, n| w.call_timed_out(n, id));
             }
+            Event::RecallDue { node, life, id } => {
+                self.if_alive(node, life, |w, n| w.revoked(n, id));
+            }
             Event::Give {
                 node,
                 life,
@@ -655,6 +670,15 @@ impl World {
     /// Where chunks move, each file has one host that mostly writes to it, for a while; the others look at it now and then.
     pub(crate) fn favour(&mut self, node: usize, op: Op, rng: &mut Rng) -> Op {
         use crate::model::{BLOCKS_PER_FILE, FILES, blocks_of_file};
+        if self.price == u32::MAX && self.reads_copies && rng.chance(2, 3) {
+            // Everybody looks at one file, which is written now and then.
+            let (token, block) = (self.fresh_token(), rng.below(BLOCKS_PER_FILE as u64) as u8);
+            return match rng.below(8) {
+                0..=4 => Op::Read { block },
+                5 | 6 => Op::Write { block, token },
+                _ => Op::Fsync { file: 0 },
+            };
+        }
         if self.price == u32::MAX || rng.chance(1, 12) {
             return op;
         }
@@ -703,6 +727,7 @@ impl Event {
             | Self::RecordDue { node, .. }
             | Self::CallTimeout { node, .. }
             | Self::FlushDue { node, .. }
+            | Self::RecallDue { node, .. }
             | Self::Give { node, .. }
             | Self::FlushTimeout { node, .. }
             | Self::Step { node } => Some(*node),

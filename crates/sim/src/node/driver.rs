@@ -541,7 +541,18 @@ impl World {
                 numbered,
             } => self.request(to, from, id, op, (session, numbered)),
             Packet::Hold(packet) => self.hold_packet(to, from, packet),
-            Packet::Reply { id, outcome } => self.finish(to, id, outcome),
+            Packet::Reply { id, outcome, word } => {
+                self.take_word(to, id, word);
+                self.finish(to, id, outcome);
+            }
+            Packet::ReadCopy { id, block, epoch } => self.serve_copy(to, from, id, block, epoch),
+            Packet::CopyIs { id, value } => self.copy_is(to, id, value),
+            Packet::Revoke {
+                id,
+                session,
+                inodes,
+            } => self.revoke(to, from, id, session, &inodes),
+            Packet::Revoked { id } => self.revoked(to, id),
         }
     }
 

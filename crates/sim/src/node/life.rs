@@ -7,10 +7,12 @@ use crate::law;
 use crate::model::{ALL_BLOCKS, Committed, FILES, Outcome, Record};
 use crate::oracle::Mark;
 use crate::world::{Event, World, id_of};
+use perigee_meta::lease::Leases;
 use perigee_meta::past::Keeping;
 use perigee_replica::chunk::{Habit, Holds};
+use perigee_replica::reads::Reads;
 use perigee_replica::{Chain, Config, Holding, Input, Notes, Origin, Plant, Pull, Unsettled};
-use perigee_types::{Seq, Version};
+use perigee_types::{NodeId, Seq, Version};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How long after a start the driver first looks after its duties.
@@ -22,6 +24,7 @@ impl World {
         self.log(10, node, || "start".into());
         let (limits, timing, plant) = (self.limits, self.timing, self.plant);
         let local = self.local(node);
+        let changes_from = self.changes_from(node);
         let host = &mut self.nodes[node];
         let config = Config {
             me: id_of(node),
@@ -36,7 +39,7 @@ impl World {
         // Of each block that is not what its checksum says nobody knows whether it is old, new, or of no record.
         let differing = host.disk.settle();
         let gave_up = give_up(&mut host.disk, &differing, plant);
-        let run = restart(&host.disk, chain, plant);
+        let run = restart((id_of(node), changes_from), &host.disk, chain, plant);
         if plant == Some(Plant::HolesMadeAgain) {
             let (from, to) = (host.disk.objects.through.next(), run.applied);
             let again = run.chain.entries(from, to);
@@ -71,6 +74,7 @@ impl World {
         let tears = torn.iter().zip(host.disk.files);
         let tears = tears.filter(|(torn, left)| **torn == Some(*left)).count();
         host.session.witness.held.clear();
+        host.session.asked.clear();
         if let Some(id) = host.session.waiting_for {
             self.finish(node, id, Outcome::Unknown);
         }
@@ -106,7 +110,12 @@ impl World {
 }
 
 /// The process's memory, made of what the disk holds.
-fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
+fn restart(
+    (me, changes_from): (NodeId, u64),
+    disk: &Disk,
+    chain: Chain,
+    plant: Option<Plant>,
+) -> Running {
     let mut state = disk.state;
     let mut pull = Pull::new().with_plant(plant);
     pull.note_committed(chain.committed_version());
@@ -175,6 +184,10 @@ fn restart(disk: &Disk, chain: Chain, plant: Option<Plant>) -> Running {
         lost_held: std::collections::BTreeSet::new(),
         asked_at: BTreeMap::new(),
         leaves_until: 0,
+        changes_from,
+        leases: Leases::new(me),
+        recalls: Vec::new(),
+        reads: Reads::default().with_plant(plant),
         ceded_in: None,
         lost_unsynced: std::collections::BTreeSet::new(),
     }

@@ -2,6 +2,7 @@
 //! beside them.
 
 pub mod carry;
+pub mod copies;
 pub mod data;
 pub mod dirty;
 pub mod driver;
@@ -11,12 +12,15 @@ pub mod past;
 pub mod service;
 pub mod store;
 
+use self::copies::{Asked, At, Recall, Under, Word};
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskOp, ObjectMap};
 use crate::law::explained::Witness;
 use crate::model::{Blocks, FILES, Op, Outcome, Record, State, file_of, range_of};
+use perigee_meta::lease::Leases;
 use perigee_meta::past::Keeping;
 use perigee_replica::chunk::{Call, Flush, FlushNumber, Habit, Holds, Report, Turn};
+use perigee_replica::reads::Reads;
 use perigee_replica::{
     Chain, ChainView, Chunk, FetchId, Hold, Holding, Message, Note, Notes, Pull, Unsettled,
 };
@@ -96,6 +100,38 @@ pub enum Packet {
         id: u64,
         /// The end.
         outcome: Outcome,
+        /// Of a read: that the session may read another copy next.
+        word: Option<Word>,
+    },
+    /// Ask a member for its copy of a block, by the word of its owner.
+    ReadCopy {
+        /// Names the request.
+        id: u64,
+        /// Which block.
+        block: u8,
+        /// The epoch of that owner.
+        epoch: Epoch,
+    },
+    /// The answer.
+    CopyIs {
+        /// Names the request.
+        id: u64,
+        /// What is there, if it may be read.
+        value: Option<u64>,
+    },
+    /// The owner calls its word back.
+    Revoke {
+        /// Names the call.
+        id: u64,
+        /// Of which session.
+        session: SessionId,
+        /// About which files.
+        inodes: Vec<InodeId>,
+    },
+    /// It is not relied on any more.
+    Revoked {
+        /// Names the call.
+        id: u64,
     },
 }
 
@@ -226,6 +262,8 @@ pub struct Waiter {
     pub(crate) version: Version,
     /// The files whose bytes must be on every member's disk.
     pub(crate) files: Vec<InodeId>,
+    /// The member whose session changes a file, and that: its own copy has the change before it is answered.
+    pub(crate) at_writer: Option<(usize, InodeId)>,
     /// What those bytes were.
     pub(crate) content: Vec<(usize, u64)>,
     pub(crate) synced: BTreeSet<(usize, InodeId)>,
@@ -337,6 +375,14 @@ pub struct Running {
     pub(crate) asked_at: BTreeMap<(Chunk, u64), Tick>,
     /// This node is to leave the chain: until then it takes no changes and tries to hand over.
     pub(crate) leaves_until: u64,
+    /// It takes none before this either: a process before may have let others read copies.
+    pub(crate) changes_from: u64,
+    /// Who may read copies by this owner's word.
+    pub(crate) leases: Leases,
+    /// What waits until some do not any more.
+    pub(crate) recalls: Vec<Recall>,
+    /// What the sessions of this host may read.
+    pub(crate) reads: Reads<At>,
     /// This node ceded in this epoch, and does not know yet how that went.
     pub(crate) ceded_in: Option<Epoch>,
     /// Files of which blocks were lost: the next fsync says so.
@@ -422,6 +468,12 @@ pub struct Session {
     pub(crate) as_holder: bool,
     /// Whether it has waited for a holder, or for the right to be one.
     pub(crate) waited: bool,
+    /// The reads that owners were asked for, by their requests.
+    pub(crate) asked: BTreeMap<u64, Asked>,
+    /// The read of a member's copy that is under way.
+    pub(crate) under: Option<Under>,
+    /// The file that the owner was asked to change.
+    pub(crate) changes: Option<InodeId>,
     /// What the law of overlapping calls knows of it.
     pub(crate) witness: Witness,
 }
@@ -438,6 +490,9 @@ impl Session {
             at_home: false,
             as_holder: false,
             waited: false,
+            asked: BTreeMap::new(),
+            under: None,
+            changes: None,
             witness: Witness::default(),
         }
     }

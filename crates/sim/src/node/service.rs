@@ -63,22 +63,26 @@ impl World {
             self.execute(node, id, Waiting::Home, op, asks);
         } else if self.begin_as_holder(node, id, op) {
             // Done, or it waits for the right or until all was sent.
-        } else if let Some(owner) = self
-            .running_ref(node)
-            .owner()
-            .filter(|owner| *owner != node)
-        {
-            let session = self.session_of(node);
-            let packet = Packet::Request {
-                id,
-                op,
-                session,
-                numbered: None,
-            };
-            self.send(node, owner, packet);
-        } else {
-            self.finish(node, id, Outcome::Refused);
+        } else if !self.read_copy(node, id, op) {
+            self.ask_owner(node, id, op);
         }
+    }
+
+    /// The session of a host asks another one, which owns.
+    pub(crate) fn ask_owner(&mut self, node: usize, id: u64, op: Op) {
+        let owner = self.running_ref(node).owner();
+        let Some(owner) = owner.filter(|owner| *owner != node) else {
+            return self.finish(node, id, Outcome::Refused);
+        };
+        self.note_asked(node, id, op);
+        let session = self.session_of(node);
+        let packet = Packet::Request {
+            id,
+            op,
+            session,
+            numbered: None,
+        };
+        self.send(node, owner, packet);
     }
 
     /// An operation of another host's session arrives.
@@ -113,7 +117,7 @@ impl World {
         let waits = matches!(
             op,
             Op::Put { .. } | Op::Write { .. } | Op::Punch { .. } | Op::Checkpoint
-        ) && self.now < run.leaves_until;
+        ) && self.now < run.leaves_until.max(run.changes_from);
         let served = run.chain.lease_until(local).is_some() && self.is_servable(node, op) && !waits;
         if !served {
             return self.answer(node, who, id, Outcome::Refused);
@@ -137,7 +141,9 @@ impl World {
         if !self.takes_number(node, op, &mut asks) {
             return self.answer(node, who, id, Outcome::Refused);
         }
-        if !self.passes_holders(node, (id, who, op), &asks) {
+        if !self.passes_holders(node, (id, who, op), &asks)
+            || !self.passes_readers(node, (id, who, op), &asks)
+        {
             return self.step(node, Input::Flush);
         }
         law::coherent::check(self, node);
@@ -262,6 +268,7 @@ impl World {
         // What is told to be safe is what was written, whatever has become of this copy, but for what nobody has.
         let blocks = blocks.filter(|block| !self.is_lost(node, *block));
         let content = blocks.map(|b| (b, self.written(node, b))).collect();
+        let at_writer = self.at_writer(node, who, op);
         self.running(node).waiters.push(Waiter {
             id,
             who,
@@ -269,6 +276,7 @@ impl World {
             value,
             version,
             files,
+            at_writer,
             content,
             synced: BTreeSet::new(),
             asked: BTreeSet::new(),
@@ -316,7 +324,8 @@ impl World {
                 let inode = *inode;
                 needed.iter().map(move |member| (*member, inode))
             };
-            let needed: Vec<(usize, InodeId)> = files.flat_map(of_each).collect();
+            let needed = files.flat_map(of_each).chain(waiter.at_writer);
+            let needed: BTreeSet<(usize, InodeId)> = needed.collect();
             let ask: Vec<(usize, InodeId)> = needed
                 .iter()
                 .filter(|n| !waiter.synced.contains(n) && !waiter.asked.contains(n))
@@ -347,7 +356,13 @@ impl World {
                     Op::Checkpoint => law::checkpoint::on_settled(self),
                     _ => {}
                 }
-                self.answer(node, waiter.who, waiter.id, Outcome::Ok(waiter.value));
+                let outcome = Outcome::Ok(waiter.value);
+                match waiter.who {
+                    Waiting::Remote { node: to, id } => {
+                        self.answer_with_word(node, (to, id), outcome, waiter.op);
+                    }
+                    who => self.answer(node, who, waiter.id, outcome),
+                }
             } else {
                 index += 1;
             }
@@ -378,7 +393,8 @@ impl World {
                 self.finish(node, id, outcome);
             }
             Waiting::Remote { node: to, id } => {
-                self.send(node, to, Packet::Reply { id, outcome });
+                let word = None;
+                self.send(node, to, Packet::Reply { id, outcome, word });
             }
             Waiting::Holder {
                 node: to,
@@ -406,6 +422,10 @@ impl World {
             return;
         }
         session.waiting_for = None;
+        session.under = None;
+        if let Some(inode) = session.changes.take() {
+            self.note_own_change(node, inode);
+        }
         let outcome = self.tell_of_loss(node, outcome);
         law::home::check(self, node);
         law::explained::on_ended(self, node, outcome);

@@ -50,10 +50,12 @@ impl World {
             self.after(1_000, Event::RecordDue { node, life });
         }
         self.lose(node, lost);
+        self.drop_words(node);
     }
 
     /// It ends.
     pub(crate) fn drop_rows(&mut self, node: usize) {
+        self.drop_words(node);
         let run = self.running(node);
         run.holds = Holds::default();
         for gathering in std::mem::take(&mut run.gatherings) {
@@ -161,7 +163,9 @@ impl World {
         let inode = inode(file);
         let run = self.running(node);
         let member = run.chain.view().is_some_and(|view| view.lists(by.node()));
-        if run.reign.is_none() || !member || run.holds.holder(chunk(file)).is_some() {
+        let early = self.now < self.running_ref(node).changes_from;
+        let run = self.running_ref(node);
+        if run.reign.is_none() || early || !member || run.holds.holder(chunk(file)).is_some() {
             return;
         }
         // A program of this host may write at the last moment.
@@ -169,6 +173,9 @@ impl World {
             let token = LAST_MOMENT_TOKENS + self.next_request;
             let block = blocks_of_file(file).start as u8;
             self.begin_op(node, Op::Write { block, token });
+        }
+        if !self.may_move(node, by, file) {
+            return;
         }
         let unkept = !self.has_kept(node, inode) && !self.planted(Plant::GivenUnkept);
         if unkept {
@@ -289,7 +296,8 @@ impl World {
         let any = self.planted(Plant::FlushUnfenced);
         let run = self.running(node);
         let owns = run.chain.lease_until(local).is_some();
-        let waits = self.now < self.running_ref(node).leaves_until;
+        let run = self.running_ref(node);
+        let waits = self.now < run.leaves_until.max(run.changes_from);
         let run = self.running(node);
         let (chunk, hold, number) = (flush.chunk, flush.hold, flush.number);
         let counts = owns
@@ -355,6 +363,7 @@ impl World {
             value: 0,
             version,
             files,
+            at_writer: None,
             content,
             synced: BTreeSet::new(),
             asked: BTreeSet::new(),
