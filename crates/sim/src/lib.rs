@@ -1,6 +1,6 @@
 //! A deterministic simulator. Five worlds: one replicated container with its bytes ([`world`]), where the real chain and
 //! pull run on simulated hosts with lossy networks, drifting clocks, crashes, lost disks and a control store that is
-//! often away; a namespace over several containers ([`names`]), where the real operations and transactions do; the lock
+//! often away, and hosts read their own copies under leases; a namespace over several containers ([`names`]), where the real operations and transactions do; the lock
 //! service of a container ([`locks`]); a striped file ([`stripes`]); and hosts that write behind ([`behind`]).
 //!
 //! One seed is one history. Safety is checked after every event (see [`law`]); then everything heals, and all must be
