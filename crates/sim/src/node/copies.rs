@@ -4,13 +4,14 @@
 //! calls it back before it changes the file, gives it to a holder, or cedes (`meta::lease`). What a host makes of the word is
 //! [`Reads`], in both.
 
-use super::hold::Asks;
+use super::hold::{Asks, wanted};
 use super::{Packet, Waiting};
 use crate::model::{Op, Outcome, chunk, file_of, inode, number_of, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, Scenario, World, host_of, id_of};
 use perigee_meta::Touched;
 use perigee_meta::lease::{Holder, TERM};
+use perigee_replica::chunk::Access;
 use perigee_replica::reads::{AskedToRead, ReadLease};
 use perigee_replica::{Input, Plant, Role};
 use perigee_types::{Epoch, InodeId, SessionId, Span, Tick};
@@ -89,7 +90,7 @@ impl World {
         let Some(lease) = lease.filter(|lease| local < lease.until) else {
             return false;
         };
-        self.renew(node, lease, op);
+        self.renew(node, lease, (inode, op));
         let run = self.running_ref(node);
         match lease.copy {
             At::Own => {
@@ -111,25 +112,18 @@ impl World {
     }
 
     /// A lease that a session reads under is about to end: it is asked for anew, while the session goes on.
-    fn renew(&mut self, node: usize, lease: ReadLease<At>, op: Op) {
+    fn renew(&mut self, node: usize, lease: ReadLease<At>, (inode, op): (InodeId, Op)) {
         let (local, session) = (self.local(node), self.session_of(node));
-        let Some(inode) = read(op) else { return };
         let run = self.running(node);
         let soon = lease.until.since(local) < RENEWED;
-        let Some(owner) = run.owner().filter(|owner| *owner != node) else {
-            return;
-        };
-        if soon && run.reads.renews(session, inode, lease.copy) {
+        let owner = run.owner().filter(|owner| *owner != node);
+        if let Some(owner) = owner
+            && soon
+            && run.reads.renews(session, inode, lease.copy)
+        {
             self.next_request += 1;
             let id = self.next_request;
-            self.note_asked(node, id, op);
-            let packet = Packet::Request {
-                id,
-                op,
-                session,
-                numbered: None,
-            };
-            self.send(node, owner, packet);
+            self.request_of(node, owner, id, op);
         }
     }
 
@@ -447,20 +441,8 @@ impl At {
     }
 }
 
-/// The file that an operation reads.
-fn read(op: Op) -> Option<InodeId> {
-    match op {
-        Op::Read { block } => Some(file_of(usize::from(block))),
-        _ => None,
-    }
-}
-
 /// The file that an operation changes.
 fn changed(op: Op) -> Option<InodeId> {
-    match op {
-        Op::Write { block, .. } | Op::Punch { block, .. } => Some(file_of(usize::from(block))),
-        Op::Put { .. } | Op::Get { .. } | Op::Read { .. } | Op::Fsync { .. } | Op::Checkpoint => {
-            None
-        }
-    }
+    let (block, access) = wanted(op)?;
+    (access == Access::Change).then(|| file_of(block))
 }

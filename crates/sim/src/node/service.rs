@@ -74,6 +74,11 @@ impl World {
         let Some(owner) = owner.filter(|owner| *owner != node) else {
             return self.finish(node, id, Outcome::Refused);
         };
+        self.request_of(node, owner, id, op);
+    }
+
+    /// Sends what a session asks.
+    pub(crate) fn request_of(&mut self, node: usize, owner: usize, id: u64, op: Op) {
         self.note_asked(node, id, op);
         let session = self.session_of(node);
         let packet = Packet::Request {

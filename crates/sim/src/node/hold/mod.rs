@@ -13,7 +13,7 @@ use perigee_replica::{Chunk, Hold, Input};
 use perigee_types::{InodeId, SessionId};
 
 /// What an operation on one file wants of its chunk.
-fn wanted(op: Op) -> Option<(usize, Access)> {
+pub(super) fn wanted(op: Op) -> Option<(usize, Access)> {
     match op {
         Op::Read { block } => Some((usize::from(block), Access::Read)),
         Op::Write { block, .. } | Op::Punch { block, .. } => {
