@@ -146,8 +146,10 @@ impl Directories {
 
     /// It is about to be given names with a listing, at `now`.
     pub(super) fn lists_names(&self, inode: InodeId, now: Instant) {
-        self.with(inode, |known| known.listed = Some(now));
-        self.names(inode);
+        self.with(inode, |known| {
+            known.names = Some(self.begun.load(Ordering::SeqCst));
+            known.listed = Some(now);
+        });
     }
 
     /// Whether the kernel may keep attributes of an inode that it knows.

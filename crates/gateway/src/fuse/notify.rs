@@ -661,7 +661,7 @@ impl KernelCache for Kernel {
                     Stale::Content(_) => directories.keeps_content(inode),
                     _ => directories.keeps_attr(inode),
                 };
-                crossing.knows(inode) && kept
+                kept && crossing.knows(inode)
             }
             Stale::Names(inode) => {
                 let asked = !self.has_epochs && self.names_are_asked.load(Ordering::Relaxed);
