@@ -24,6 +24,9 @@
 //! - Bytes that a record carries are put in place once it is committed. No [`Input::Synced`] reaches [`Pull::carried_from`], and a start
 //!   takes up again what the records of its log carry. Those that replace carried bytes carry what [`Unsettled::to_carry`] says. An fsync
 //!   waits for no bytes of a file of which [`Unsettled::lacking`] says nothing, once its records are committed.
+//! - An owner gives its word that other copies may be read ([`reads`]) only once all of these have in place what there is of a file. It calls
+//!   that back before it changes the file, and before it cedes; a node that starts again changes nothing before any word is over that it
+//!   may have given. A member's own change is in place there before it is answered.
 //! - A fetched state is installed only while [`Chain::accepts_state`] says so, when its turn among the writes comes.
 #![forbid(unsafe_code)]
 
