@@ -318,13 +318,14 @@ fn a_file_that_is_made_elsewhere_takes_no_round_trip_to_learn_that_its_name_is_n
         }),
     ];
     for (name, others_make) in others {
-        for number in 0..3 {
+        // The owner lends nothing of a directory for half a second after another host has worked in it: three round trips at most.
+        for number in 0..5 {
             File::create_new(ours.join(format!("{name}{number}"))).unwrap();
         }
         let began = Instant::now();
         assert!(!ours.join(name).exists());
         let took = began.elapsed();
-        assert!(took < FAR, "{took:?}: names are not known");
+        assert!(took < FAR, "{took:?}: names are not known before {name}");
         others_make(&theirs.join(name));
         assert!(ours.join(name).exists(), "{name}");
         let refused = File::create_new(ours.join(name)).unwrap_err();
