@@ -40,11 +40,6 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Whether its first write was taken now.
-    pub(crate) fn is_new(&self, now: Tick) -> bool {
-        self.since == now
-    }
-
     /// How many bytes are new.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes

@@ -1,6 +1,6 @@
 //! Performs what the chain protocol decides, and keeps its time.
 
-use super::gather::{Due, Weight};
+use super::gather::Weight;
 use super::payload::{self, CarriedParts, Carrying, Payload};
 use super::view::{len_of, stored_len};
 use super::{After, Container, Elsewhere, State, Unapplied, Waiter};
@@ -84,9 +84,11 @@ pub(super) struct Unsubmitted {
 }
 
 impl State {
-    /// When committed effects are to go to the disk, if there are any.
+    /// When committed effects are to go to the disk, if any may.
     fn applies_at(&self) -> Option<Tick> {
-        let waiting = self.unsubmitted?;
+        let waiting = self
+            .unsubmitted
+            .filter(|_| !matches!(self.role, Role::Outside))?;
         let records = self.extracted.0.saturating_sub(self.applied.seq.0);
         let is_much = records >= APPLY_MAX || waiting.bytes >= APPLY_BYTES;
         Some(if is_much {
@@ -94,6 +96,28 @@ impl State {
         } else {
             waiting.since + APPLY_AFTER
         })
+    }
+
+    /// When there is something to do without a new event, besides writes that wait for their record; a time that has passed: now.
+    fn next_look(&self) -> Tick {
+        let mut next = self.chain.next_wakeup();
+        // While the log is being written nothing leaves; its end is an event.
+        if self.persisting == 0 {
+            let effects = self.applies_at().map(|at| self.behind_group(at));
+            for due in [self.gathering.due(), effects].into_iter().flatten() {
+                next = next.min(due);
+            }
+        }
+        next
+    }
+
+    /// Effects that are due then follow the next write of the log, if there is to be one soon.
+    fn behind_group(&self, at: Tick) -> Tick {
+        if self.gathering.is_empty() {
+            at
+        } else {
+            at + APPLY_AFTER
+        }
     }
 
     /// How long a file is by the newest committed row of it, in bytes; 0 where there is no such file.
@@ -156,7 +180,7 @@ impl Container {
             }
         }
         self.release_held(st);
-        self.wake.notify_one();
+        self.look_in_time(st);
     }
 
     fn send(&self, to: NodeId, message: &Message) {
@@ -207,7 +231,7 @@ impl Container {
 
     /// Committed effects go to the disk, if any wait for that.
     pub(super) fn apply_now(self: &Arc<Self>, st: &mut State) {
-        if st.unsubmitted.is_some() && !matches!(st.role, Role::Outside) {
+        if st.applies_at().is_some() {
             let mut batch = WriteBatch::default();
             apply(st, self.id, &mut batch);
             self.submit(st, batch, None);
@@ -279,9 +303,9 @@ impl Container {
                     }
                 }
             }
+            self.look_in_time(&mut st);
         }
         after.run();
-        self.wake.notify_one();
     }
 
     /// Everything up to `through` may go into the key-value state, and be shown to other hosts.
@@ -414,19 +438,38 @@ impl Container {
             }
         }
         st.logged.push(version, batch);
-        if st.gathering.add(now, weight) == Due::Changed {
-            self.wake.notify_one();
-        }
+        st.gathering.add(now, weight);
         if urgent {
-            self.hurry(st);
+            st.gathering.hurry();
         }
+        self.look_in_time(st);
         Ok(version.seq)
     }
 
-    /// Somebody waits for what is not sent yet.
+    /// Somebody waits for what is not sent yet, if anything is not.
     pub(super) fn hurry(&self, st: &mut State) {
-        if !st.urgent {
-            st.urgent = true;
+        st.gathering.hurry();
+        self.look_in_time(st);
+    }
+
+    /// Wakes [`Self::pump`] where it would look too late: most of what happens changes nothing for it.
+    pub(super) fn look_in_time(&self, st: &mut State) {
+        let next = match self.is_to_leave(st) {
+            true => Tick::default(),
+            false => st.next_look(),
+        };
+        self.look_by(st, next);
+    }
+
+    /// Whether this node counts for the container although its disk fails.
+    fn is_to_leave(&self, st: &State) -> bool {
+        self.failing.load(Ordering::Relaxed) && !matches!(st.role, Role::Outside)
+    }
+
+    /// The same, for what is due at `due`.
+    pub(super) fn look_by(&self, st: &mut State, due: Tick) {
+        if due < st.looks_at {
+            st.looks_at = due;
             self.wake.notify_one();
         }
     }
@@ -496,52 +539,42 @@ impl Container {
         let now = self.env.clock.now();
         let next = {
             let mut st = self.state.lock();
-            if self.failing.load(Ordering::Relaxed) && !matches!(st.role, Role::Outside) {
+            if self.is_to_leave(&st) {
                 self.step_locked(&mut st, Input::PersistFailed, &mut after);
             }
             if st.chain.next_wakeup() <= now {
                 self.step_locked(&mut st, Input::Tick, &mut after);
             }
-            let mut next = st.chain.next_wakeup();
-            if let Some(due) = st.gathering.due() {
-                let is_due = st.urgent || due <= now;
-                if is_due && st.persisting == 0 {
-                    self.record_due_writes(&mut st, now);
-                    st.gathering.clear();
-                    st.urgent = false;
-                    self.step_locked(&mut st, Input::Flush, &mut after);
-                } else if !is_due {
-                    next = next.min(due);
-                }
-            } else if st.urgent {
-                // All is sent; the answers are on their way.
-                st.urgent = false;
+            if st.gathering.due().is_some_and(|due| due <= now) && st.persisting == 0 {
+                self.record_due_writes(&mut st, now);
+                st.gathering.clear();
+                self.step_locked(&mut st, Input::Flush, &mut after);
             }
+            let mut written = Tick(u64::MAX);
             if st.gathering.is_empty()
                 && let Some(due) = st.dirty.next_due()
             {
                 // Writes wait for their record: at that time they are unsent.
                 if due <= now {
-                    _ = st.gathering.begin(now);
+                    st.gathering.begin(now);
+                } else {
+                    written = due;
                 }
-                next = next.min(due);
             }
-            if let Some(at) = st.applies_at()
-                && st.persisting == 0
+            if st.persisting == 0
+                && let Some(at) = st.applies_at()
+                && st.behind_group(at) <= now
             {
-                if at > now {
-                    next = next.min(at);
-                } else if st.gathering.is_empty() || at + APPLY_AFTER <= now {
-                    self.apply_now(&mut st);
-                }
-                // Otherwise they follow the next write of the log.
+                self.apply_now(&mut st);
             }
             if now.since(st.swept) > SWEEP {
                 st.swept = now;
                 st.leases.sweep(now);
                 self.forget_settled(&mut st);
             }
-            next.max(now + Span::from_millis(1))
+            let soon = now + Span::from_millis(1);
+            st.looks_at = st.next_look().min(written).max(soon);
+            st.looks_at
         };
         after.run();
         next

@@ -19,6 +19,8 @@ pub(super) struct Gathering {
     since: Option<Tick>,
     /// What waits no longer than until then.
     until: Option<Tick>,
+    /// Somebody waits.
+    urgent: bool,
     records: usize,
     bytes: usize,
     content: u64,
@@ -46,47 +48,29 @@ impl Weight {
     }
 }
 
-/// Whether the time at which the group is due has changed: who waits for that must be woken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub(super) enum Due {
-    Changed,
-    AsBefore,
-}
-
 impl Gathering {
     /// Something has to be sent.
-    pub(super) fn begin(&mut self, now: Tick) -> Due {
-        match self.since {
-            Some(_) => Due::AsBefore,
-            None => {
-                self.since = Some(now);
-                Due::Changed
-            }
-        }
+    pub(super) fn begin(&mut self, now: Tick) {
+        self.since.get_or_insert(now);
     }
 
     /// Something has to be sent, at `until` at the latest.
-    pub(super) fn begin_until(&mut self, now: Tick, until: Tick) -> Due {
-        if self.until.is_some_and(|before| before <= until) {
-            return self.begin(now);
-        }
-        self.until = Some(until);
-        _ = self.begin(now);
-        Due::Changed
+    pub(super) fn begin_until(&mut self, now: Tick, until: Tick) {
+        self.begin(now);
+        self.until = Some(self.until.map_or(until, |before| before.min(until)));
+    }
+
+    /// Somebody waits for what has to be sent, if anything has.
+    pub(super) fn hurry(&mut self) {
+        self.urgent = !self.is_empty();
     }
 
     /// A record has to be sent.
-    pub(super) fn add(&mut self, now: Tick, weight: Weight) -> Due {
-        let begun = self.begin(now);
-        let was_full = self.is_full();
+    pub(super) fn add(&mut self, now: Tick, weight: Weight) {
+        self.begin(now);
         self.records += 1;
         self.bytes = self.bytes.saturating_add(weight.bytes);
         self.content = self.content.saturating_add(weight.content);
-        if self.is_full() && !was_full {
-            return Due::Changed;
-        }
-        begun
     }
 
     /// Bytes of the records that are not sent.
@@ -106,7 +90,7 @@ impl Gathering {
     /// When it is to be sent, if anything is.
     pub(super) fn due(&self) -> Option<Tick> {
         let since = self.since?;
-        let due = match self.is_full() {
+        let due = match self.urgent || self.is_full() {
             true => since,
             false => since + LINGER,
         };
@@ -129,27 +113,35 @@ mod tests {
     fn a_group_is_due_when_its_first_has_waited_or_it_is_large() {
         let small = Weight {
             bytes: 100,
-            content: 4096,
+            content: 1_000,
         };
         let mut group = Gathering::default();
         assert_eq!(group.due(), None);
-        assert_eq!(group.add(BEGAN, small), Due::Changed);
+        group.add(BEGAN, small);
         let later = BEGAN + Span::from_millis(20);
-        assert_eq!(group.begin(later), Due::AsBefore);
+        group.begin(later);
         assert_eq!(group.due(), Some(BEGAN + LINGER));
-        let told = (0..RECORDS).map(|_| group.add(later, small));
-        assert_eq!(told.filter(|due| *due == Due::Changed).count(), 1);
+        for more in 1..RECORDS {
+            assert_eq!(group.due(), Some(BEGAN + LINGER), "with {more}");
+            group.add(later, small);
+        }
         assert_eq!(group.due(), Some(BEGAN));
         group.clear();
         assert!(group.is_empty());
-        assert_eq!(group.begin(BEGAN), Due::Changed);
-        assert_eq!(group.begin_until(BEGAN, later), Due::Changed);
-        assert_eq!(group.begin_until(later, BEGAN + LINGER), Due::AsBefore);
+        group.hurry();
+        group.begin(BEGAN);
+        assert_eq!(group.due(), Some(BEGAN + LINGER), "nothing waited");
+        group.hurry();
+        assert_eq!(group.due(), Some(BEGAN));
+        group.clear();
+        group.begin(BEGAN);
+        group.begin_until(BEGAN, later);
+        group.begin_until(later, BEGAN + LINGER);
         assert_eq!(group.due(), Some(later));
         let (bytes, content) = (BYTES, CONTENT_BYTES);
         for large in [Weight { bytes, ..small }, Weight { content, ..small }] {
             group.clear();
-            assert_eq!(group.add(later, large), Due::Changed);
+            group.add(later, large);
             assert_eq!(group.due(), Some(later));
         }
     }

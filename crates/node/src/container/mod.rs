@@ -164,8 +164,6 @@ pub(crate) struct State {
     dirty: Dirty,
     /// Writes without a record, and records not yet sent.
     gathering: gather::Gathering,
-    /// Somebody waits for what is not yet sent.
-    urgent: bool,
     /// When members heard last what is committed because somebody waits for their data.
     announced: Tick,
     commit_waiters: BTreeMap<Seq, Vec<Waiter>>,
@@ -229,6 +227,8 @@ pub(crate) struct State {
     /// What committed records up to here did to the data is on disk, or marked there as missing, and the files that they removed
     /// are gone from it: a restart looks at what is behind this record.
     data_done: Seq,
+    /// When the container's task looks again by itself whether something is due.
+    looks_at: Tick,
     /// When leases were last swept.
     swept: Tick,
     /// Files with blocks here that are not what was written.

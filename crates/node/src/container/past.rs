@@ -393,8 +393,8 @@ impl Container {
             kill_privileges: false,
         };
         st.take_write(target, &taken);
-        _ = st.gathering.begin_until(now, now + KEPT_WAIT);
-        self.wake.notify_one();
+        st.gathering.begin_until(now, now + KEPT_WAIT);
+        self.look_in_time(st);
     }
 
     /// Copies units; says whether they are kept now: the checkpoint may be the newest no more.

@@ -1,8 +1,7 @@
 //! Writing files at the owner.
 
-use super::dirty::{self, Effect, Pending, Taken};
+use super::dirty::{Effect, Pending, Taken};
 use super::execute::Owed;
-use super::gather::Due;
 use super::hold::Name;
 use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
@@ -477,17 +476,18 @@ impl Container {
 
     /// Sees to it that what was written to a file gets its record in time.
     pub(super) fn follow_writes(&self, st: &mut State, now: Tick, inode: InodeId) {
-        if st.dirty.get(inode).is_some_and(|file| file.due() <= now) {
-            if st.gathering.begin(now) == Due::Changed {
-                self.wake.notify_one();
-            }
-            if st.dirty.get(inode).is_some_and(dirty::Written::is_much) {
-                self.hurry(st);
-            }
-        } else if st.dirty.get(inode).is_some_and(|file| file.is_new(now)) {
-            // Somebody must know when it will be due.
-            self.wake.notify_one();
+        let Some(file) = st.dirty.get(inode) else {
+            return;
+        };
+        let (due, is_much) = (file.due(), file.is_much());
+        if due > now {
+            return self.look_by(st, due);
         }
+        st.gathering.begin(now);
+        if is_much {
+            st.gathering.hurry();
+        }
+        self.look_in_time(st);
     }
 
     /// A write of another host is in place and got no record: it waits for one as this host's own do, and is asked for again
