@@ -1,5 +1,5 @@
 //! Numbers for what a mount shows of snapshots. A kernel knows an inode by one number, so what an inode was in a snapshot
-//! has a number of its own, for as long as the kernel refers to it.
+//! has a number of its own, which does not change when the kernel has forgotten it.
 
 use parking_lot::Mutex;
 use perigee_meta::Snapshot;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// The container that such numbers have: no real one gets that far.
 const SHOWN_IN: ContainerId = ContainerId::MAX;
-/// Numbers from here on are only told in listings, and lead nowhere.
-const HINTS: u64 = 1 << 39;
+/// How many numbers there are, from 1 on.
+const NUMBERS: u64 = InodeIndex::MAX.0 - 1;
 
 /// What such a number means.
 #[derive(Debug, Clone)]
@@ -26,6 +26,15 @@ pub(super) enum Place {
 enum Name {
     List(InodeId),
     Past(SnapshotId, InodeId),
+}
+
+impl Name {
+    /// The number that it has where that is free, whenever it is asked for: programs compare what they saw at different times.
+    fn number(self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        1 + hasher.finish() % NUMBERS
+    }
 }
 
 impl Place {
@@ -45,7 +54,6 @@ struct Shown {
 
 #[derive(Debug, Default)]
 struct Known {
-    next: u64,
     numbers: HashMap<Name, u64>,
     shown: HashMap<u64, Shown>,
 }
@@ -74,8 +82,10 @@ impl Table {
         let number = match known.numbers.get(&name) {
             Some(number) => *number,
             None => {
-                known.next = (known.next + 1) % HINTS;
-                let number = known.next;
+                let mut number = name.number();
+                while known.shown.contains_key(&number) {
+                    number = 1 + number % NUMBERS;
+                }
                 known.numbers.insert(name, number);
                 number
             }
@@ -88,15 +98,11 @@ impl Table {
         InodeId::new(SHOWN_IN, InodeIndex(number))
     }
 
-    /// A number for a listing alone: the one that the kernel knows, or another one that nobody asks for.
+    /// A number for a listing alone: the one that the kernel knows, or is to know.
     pub(super) fn hint(&self, place: &Place) -> InodeId {
         let name = place.name();
         let number = self.0.lock().numbers.get(&name).copied();
-        let number = number.unwrap_or_else(|| {
-            let mut hasher = DefaultHasher::new();
-            name.hash(&mut hasher);
-            HINTS | (hasher.finish() % HINTS)
-        });
+        let number = number.unwrap_or_else(|| name.number());
         InodeId::new(SHOWN_IN, InodeIndex(number))
     }
 
@@ -122,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_means_the_same_as_long_as_the_kernel_refers_to_it() {
+    fn a_number_means_the_same_whenever_the_kernel_refers_to_it() {
         let table = Table::default();
         let place = || Place::List(InodeId(7));
         let first = table.refer(place());
@@ -134,10 +140,7 @@ mod tests {
         assert!(matches!(table.place(first), Some(Place::List(InodeId(7)))));
         table.forget(first, 1);
         assert!(table.place(first).is_none());
-        assert_ne!(
-            table.hint(&place()),
-            first,
-            "it may mean something else by now"
-        );
+        assert_eq!(table.hint(&place()), first, "as it was");
+        assert_eq!(table.refer(place()), first, "as it was");
     }
 }
