@@ -83,6 +83,8 @@ perigee_types::plants! {
     CarriedOverUncertain = "carried bytes are put over those of a later record of the log, which may be committed";
     CarriedIsAll = "an fsync waits for no bytes of a file of which some were carried";
     CarriedUncommitted = "carried bytes are put in place before their record is committed";
+    CutBeforeKept = "an owner punches or cuts what a checkpoint has before what was kept is on every disk";
+    ReplacedBeforeKept = "bytes are put in place before what a checkpoint has of those that they replace is here";
     ReadsCrossRevocation = "a host takes the word that it may read a copy, which has crossed a revocation";
     ReadsBesideOwnChange = "a host reads a member's copy on while it changes the file itself";
     ReadsBeforeInPlace = "an owner answers a member's change before that has it in place, and reads its own copy";

@@ -9,6 +9,8 @@
 //!   Durable is not enough: bytes of a record that is truncated later would have overwritten older ones that an
 //!   fsync acknowledged, on a node that may be the last to have them.
 //! - F3: when records are truncated, the regions that this node itself wrote for them are invalid.
+//! - F5: what a node has of a file is not replaced before it has what a checkpoint's file got of earlier records in the same place
+//!   ([`Pull::with_kept`]): the owner copied that from there, and until the copy is here as well what is in place may be the last one.
 //! - F4: a member tells only the owner of its own epoch that the bytes of a version are on its disk: in a later
 //!   epoch it may have fallen back to older bytes ([`Nobody::Keep`]).
 //!
@@ -22,8 +24,9 @@ use crate::chunk::Holding;
 use crate::message::Holds;
 use crate::region::RegionMap;
 use perigee_types::limits::BLOCK_LEN;
-use perigee_types::{ByteRange, DataCommand, InodeId, Seq, Version};
+use perigee_types::{ByteRange, DataCommand, InodeId, InodeIndex, Seq, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
 
 /// The most bytes of one fetch.
 pub const FETCH_LEN_MAX: u64 = 1 << 20;
@@ -174,9 +177,10 @@ enum When {
 #[derive(Debug, Clone)]
 enum Stage {
     Asked,
-    /// Arrived, as of a version that is not committed here yet.
+    /// Arrived, as of a version that is not committed here yet, or before what is kept of what it replaces.
     Held {
         as_of: Version,
+        covered: ByteRange,
     },
     /// The driver writes these parts.
     Installing {
@@ -211,6 +215,10 @@ pub struct Pull {
     /// Where the last round of fetches ended, so that one object cannot starve the others.
     turn: InodeId,
     wanted: BTreeSet<InodeId>,
+    /// The numbers of checkpoints' files.
+    kept: Option<RangeInclusive<InodeIndex>>,
+    /// What they have content of, as far as it is known.
+    kept_of: BTreeMap<InodeId, InodeId>,
     /// Something may be missing that nobody has.
     has_lost: bool,
     /// It is asked for with the next fetches.
@@ -482,6 +490,12 @@ impl Pull {
             && (self.own == 0 || !self.missing(inode, range).is_empty())
     }
 
+    /// Whether any byte of `range` is missing and waited for.
+    #[must_use]
+    pub fn awaits(&self, inode: InodeId, range: ByteRange) -> bool {
+        self.missing(inode, range).awaited(range).next().is_some()
+    }
+
     /// What is invalid in `range`, without what an owner has written since.
     fn missing(&self, inode: InodeId, range: ByteRange) -> RegionMap {
         let object = self.objects.get(&inode);
@@ -518,6 +532,10 @@ impl Pull {
         {
             object.wanted.invalidate(range, Version::default());
             self.wanted.insert(inode);
+            // That comes first.
+            for kept in self.kept_awaited(inode, range) {
+                self.want(kept, range);
+            }
         }
     }
 
@@ -549,7 +567,7 @@ impl Pull {
         };
         match holds {
             Holds::NotYet => {
-                outstanding.stage = Stage::Held { as_of };
+                outstanding.stage = Stage::Held { as_of, covered };
                 Fetched::Hold
             }
             Holds::Never => {
@@ -557,9 +575,15 @@ impl Pull {
                 Fetched::Drop
             }
             Holds::Yes => {
-                let useful = |(part, needed)| (needed <= as_of).then_some(part);
                 let missing = self.missing(inode, covered);
-                let parts: Vec<ByteRange> = missing.iter().filter_map(useful).collect();
+                let useful = || missing.iter().filter(|(_, needed)| *needed <= as_of);
+                if useful().any(|(part, needed)| self.waits_for_kept(inode, part, needed)) {
+                    if let Some(outstanding) = self.outstanding.get_mut(&id) {
+                        outstanding.stage = Stage::Held { as_of, covered };
+                    }
+                    return Fetched::Hold;
+                }
+                let parts: Vec<ByteRange> = useful().map(|(part, _)| part).collect();
                 if let Some(outstanding) = self.outstanding.get_mut(&id) {
                     outstanding.stage = Stage::Installing {
                         parts: parts.clone(),
@@ -760,13 +784,20 @@ impl Pull {
     /// `holds` is [`Chain::holds`](crate::Chain::holds).
     #[must_use]
     pub fn decidable(&self, holds: impl Fn(Version) -> Holds) -> Vec<FetchId> {
-        let held = self
-            .outstanding
-            .iter()
-            .filter(|(_, fetch)| match fetch.stage {
-                Stage::Held { as_of } => holds(as_of) != Holds::NotYet,
-                Stage::Asked | Stage::Installing { .. } => false,
-            });
+        let decidable = |fetch: &Outstanding| match fetch.stage {
+            Stage::Held { as_of, covered } => match holds(as_of) {
+                Holds::NotYet => false,
+                Holds::Never => true,
+                Holds::Yes => {
+                    let missing = self.missing(fetch.inode, covered);
+                    let mut useful = missing.iter().filter(|(_, needed)| *needed <= as_of);
+                    !useful.any(|(part, needed)| self.waits_for_kept(fetch.inode, part, needed))
+                }
+            },
+            Stage::Asked | Stage::Installing { .. } => false,
+        };
+        let held = self.outstanding.iter();
+        let held = held.filter(|(_, fetch)| decidable(fetch));
         held.map(|(id, _)| *id).collect()
     }
 
@@ -819,6 +850,7 @@ impl Pull {
             }
             (_, DataCommand::Removed { .. }) => {
                 self.objects.remove(&inode);
+                self.kept_of.remove(&inode);
             }
         }
         self.carry(pending);
@@ -848,6 +880,7 @@ fn touched(command: &DataCommand) -> (InodeId, ByteRange) {
 }
 
 mod carry;
+mod kept;
 mod plan;
 #[cfg(test)]
 mod tests;

@@ -198,6 +198,16 @@ impl RegionMap {
         self.parts(range, |lack| !older(lack)).next().is_none()
     }
 
+    /// Whether bytes of records before `version` are missing in `range` and waited for, of which some were never here.
+    #[must_use]
+    pub fn lags_behind(&self, range: ByteRange, version: Version) -> bool {
+        let lags = |lack: Lack| {
+            let since = lack.since.is_some_and(|since| since < version);
+            since && lack.leftover != Leftover::Nothing
+        };
+        self.parts(range, lags).next().is_some()
+    }
+
     /// What this map says of `range`, and nothing else.
     #[must_use]
     pub fn part(&self, range: ByteRange) -> Self {

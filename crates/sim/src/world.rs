@@ -17,7 +17,7 @@ use perigee_history::model::register::Registers;
 use perigee_replica::chunk::FlushNumber;
 use perigee_replica::{ChainView, Chunk, Hold, Limits, Plant, Timing};
 use perigee_types::{Epoch, NodeId, Rng, SessionId, Span};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long after the chaos everything must be well.
 const CALM_US: u64 = 24_000_000;
@@ -217,6 +217,10 @@ pub(crate) enum Event {
     Probe {
         round: u32,
     },
+    ProbeAgain {
+        node: usize,
+        round: u32,
+    },
     End,
 }
 
@@ -244,9 +248,10 @@ pub struct World {
     pub(crate) calm: bool,
     pub(crate) next_token: u64,
     pub(crate) next_request: u64,
-    /// The operations of the end are under way, and no others.
-    pub(crate) probing: bool,
-    pub(crate) probes_done: u32,
+    /// The round of the operations of the end, when these are under way, and no others.
+    pub(crate) probe_round: Option<u32>,
+    /// Which hosts have done which rounds of them.
+    pub(crate) probes_done: BTreeSet<(usize, u32)>,
     /// Proposals that have not reached the store, or may be made again.
     pub(crate) under_way: Vec<ChainView>,
     pub(crate) numbered: Numbered,
@@ -394,8 +399,8 @@ impl World {
             calm: false,
             next_token: 0,
             next_request: 0,
-            probing: false,
-            probes_done: 0,
+            probe_round: None,
+            probes_done: BTreeSet::new(),
             under_way: Vec::new(),
             rng: numbered.weather(rng),
             numbered,
@@ -589,6 +594,7 @@ impl World {
             Event::Chaos => self.wreak(),
             Event::CalmBegins => self.calm_down(),
             Event::Probe { round } => self.probe(round),
+            Event::ProbeAgain { node, round } => self.probe_again(node, round),
             Event::End => {}
         }
         law::one_owner::check(self);
@@ -747,6 +753,7 @@ impl Event {
             | Self::Restart { .. }
             | Self::CalmBegins
             | Self::Probe { .. }
+            | Self::ProbeAgain { .. }
             | Self::End => None,
         }
     }

@@ -418,9 +418,16 @@ fn the_deletion_of_a_snapshot_spoils_none_of_the_others() {
     assert_eq!(shown(&units(&path, 8)), (Some(b'B'), Some(b'x')));
 }
 
-/// What a snapshot shows of a file that was being written over when the only node, or the owner of three, died: what it was, or
-/// an error, and nothing else.
-fn killed_while_replacing(nodes: u32, count: u64) {
+/// How the content of a file is replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    WrittenOver,
+    CutOff,
+}
+
+/// What a snapshot shows of a file that was being written over, or cut, when the only node, or the owner of three, died: what it
+/// was, or of the only node an error, and nothing else.
+fn killed_while_replacing(nodes: u32, count: u64, how: How) {
     let mut cluster = Cluster::start(nodes).unwrap();
     let dir = cluster.mount(1).unwrap().join("dir");
     let other = if nodes > 1 { 2 } else { 1 };
@@ -438,10 +445,16 @@ fn killed_while_replacing(nodes: u32, count: u64) {
     fill(b'0');
     file.sync_all().unwrap();
     make(&mut cluster, &dir, "before");
-    fill(b'N');
     let syncing = file.try_clone().unwrap();
-    let syncs = (nodes > 1).then(|| std::thread::spawn(move || _ = syncing.sync_all()));
-    std::thread::sleep(Duration::from_millis(300));
+    let mut syncs = None;
+    match how {
+        How::WrittenOver => {
+            fill(b'N');
+            syncs = (nodes > 1).then(|| std::thread::spawn(move || _ = syncing.sync_all()));
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        How::CutOff => file.set_len(0).unwrap(),
+    }
     cluster.kill(1, Signal::KILL).unwrap();
     drop(file);
     if nodes == 1 {
@@ -456,9 +469,9 @@ fn killed_while_replacing(nodes: u32, count: u64) {
     let wrong = |unit: &&Option<u8>| unit.is_some_and(|byte| byte != b'0');
     assert_eq!(seen.iter().filter(wrong).count(), 0, "{seen:?}");
     let lost = seen.iter().filter(|unit| unit.is_none()).count();
-    println!("{nodes} nodes: {lost} of {count} units are lost");
-    // What was kept some time before has got to the others.
-    assert!(nodes == 1 || lost as u64 <= count / 2, "{seen:?}");
+    println!("{nodes} nodes, {how:?}: {lost} of {count} units are lost");
+    // The others have what was kept, or what it was kept of.
+    assert!(nodes == 1 || lost == 0, "{seen:?}");
     if let Some(syncs) = syncs {
         cluster.up().unwrap();
         syncs.join().unwrap();
@@ -498,10 +511,12 @@ fn what_is_kept_is_there_after_a_restart_when_what_replaced_it_was_synced() {
 }
 
 #[test]
-fn a_snapshot_shows_what_was_or_an_error_after_the_owner_was_killed() {
+fn a_snapshot_shows_what_was_after_the_owner_was_killed_or_an_error_if_nobody_else_had_it() {
     let Some(_alone) = program::alone() else {
         return;
     };
-    killed_while_replacing(1, 16);
-    killed_while_replacing(3, 256);
+    killed_while_replacing(1, 16, How::WrittenOver);
+    for how in [How::WrittenOver, How::CutOff] {
+        killed_while_replacing(3, 256, how);
+    }
 }

@@ -478,8 +478,7 @@ impl Container {
             let me = self.clone();
             let kept = self.env.runtime.spawn_blocking(move || {
                 let file = me.file(inode).map_err(|error| me.store_refused(&error))?;
-                let _still = file.still.write();
-                me.keep_content(&file, inode, ByteRange::ALL)
+                me.keep_all(&file, inode)
             });
             if let Err(failed) = kept.await.map_err(|_| Errno::EIO)? {
                 warn!(container = %self.id, %inode, ?failed, "what maps change is not kept");

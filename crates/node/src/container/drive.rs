@@ -413,6 +413,7 @@ impl Container {
         st.overlay.apply(version.seq, &batch);
         st.own.insert(version.epoch);
         self.note_checkpoints(st, &batch);
+        self.note_kept_files(st, &batch);
         for command in &batch.data {
             let carried = carried.by(command);
             st.data.note(version.seq, command, &carried);

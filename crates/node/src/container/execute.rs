@@ -196,10 +196,33 @@ impl Container {
         }
     }
 
+    /// The same, where that is done already: else a checkpoint was made since, and whoever asks again has it done.
+    fn lock_where_kept(&self, op: &Op) -> Result<MutexGuard<'_, State>, Failed> {
+        let mut st = self.state.lock();
+        match lost_range(op) {
+            Some((inode, range)) if !self.has_kept(&mut st, inode, range)? => {
+                Err(Elsewhere::NotReady.into())
+            }
+            _ => Ok(st),
+        }
+    }
+
     /// Runs an operation of a session, of this node or another, and answers when what it shows and
     /// does is safe to tell that session.
     pub(crate) fn execute(self: &Arc<Self>, request: Request, answer: Answer<Told>) {
-        self.execute_called(request, None, answer);
+        let Some((inode, range)) = self.cut_waits(&request.operation) else {
+            return self.execute_called(request, None, answer);
+        };
+        let me = self.clone();
+        self.env.runtime.spawn(async move {
+            match me.keep_before_cut(inode, range).await {
+                Ok(()) => {
+                    let runtime = me.env.runtime.clone();
+                    runtime.spawn_blocking(move || me.execute_called(request, None, answer));
+                }
+                Err(failed) => answer(Err(failed)),
+            }
+        });
     }
 
     /// The same; `called`: an execution that has called for locks first.
@@ -225,7 +248,7 @@ impl Container {
         };
         let still = file.as_ref().map(|file| file.still.write());
         let ran = {
-            let mut st = match self.lock_kept(file.as_deref(), &request.operation) {
+            let mut st = match self.lock_where_kept(&request.operation) {
                 Ok(st) => st,
                 Err(failed) => return answer(Err(failed)),
             };

@@ -10,6 +10,7 @@ use super::refill::{PAUSE_FULL, PIECE, piece};
 use super::{After, Container, File, State, payload};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
+use perigee_meta::past::is_kept_file;
 use perigee_proto::message::data::{Fetched as Got, Region};
 use perigee_replica::{Carried, Fetch, FetchId, Fetched, Input, Role};
 use perigee_store::StoreError;
@@ -237,6 +238,9 @@ impl Container {
                 let mut st = self.state.lock();
                 st.pull.on_installed(id);
                 self.note_healed(&mut st, inode);
+                if is_kept_file(inode) {
+                    self.release_held(&mut st);
+                }
                 Round::Complete
             }
             Err(NotInstalled) => {
@@ -319,7 +323,11 @@ impl Container {
         // What is there by other means, too, goes to the disk before its record may be trimmed.
         st.unsettled.insert(inode);
         if parts.is_empty() {
-            return self.note_healed(&mut st, inode);
+            self.note_healed(&mut st, inode);
+            if st.pull.carried_from().is_some_and(|seq| seq <= version.seq) {
+                self.leave_if_stuck(st, version);
+            }
+            return;
         }
         let record = st.chain.entries(version.seq, version.seq).next();
         let record = record.filter(|entry| entry.version == version);

@@ -27,6 +27,7 @@ mod moves;
 mod nobody;
 mod open;
 mod past;
+mod past_shown;
 mod payload;
 mod read;
 mod reap;

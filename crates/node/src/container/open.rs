@@ -61,7 +61,8 @@ impl Container {
             limits: Limits::default(),
         };
         super::intents::give_up(env, id)?;
-        let mut pull = Pull::new();
+        let kept = perigee_meta::key::Lane::Past;
+        let mut pull = Pull::new().with_kept(kept.first()..=kept.last());
         pull.note_committed(stored.applied);
         for (inode, invalid) in store.invalid_objects(id)? {
             pull.restore(inode, invalid, stored.applied);

@@ -1,35 +1,38 @@
-//! What the owner keeps for checkpoints before it is replaced, and what it shows of them.
+//! What the owner keeps for checkpoints before it is replaced; what it shows of them: [`super::past_shown`].
 //!
 //! Rows are kept by [`perigee_meta::past::keep_rows`], in the record that replaces them. Content is copied, in whole
 //! units, to a file of the checkpoint before the first byte of a unit is replaced; that file's record comes before the one
 //! of the change, and which units it has goes with it. So whoever owns next finds both or neither.
 //!
+//! What is in place at a member may be the last copy of what was kept until that is there as well: bytes that replace it wait
+//! (F5 of [`perigee_replica::pull`]), and so do an owner's own, where it has not what an earlier one kept; what members do at
+//! once, cuts and holes, is ordered once it is on every disk ([`Container::keep_before_cut`]).
+//!
 //! Lock order: a file's `still`, then its `keeping`, then the container's state.
 
 use super::dirty::{Effect, KEPT_WAIT, Taken};
+use super::execute::lost_range;
 use super::in_place::sha256;
 use super::sync::Settled;
 use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, Failed, File, State};
-use bytes::{Bytes, BytesMut};
-use perigee_meta::key::is_checkpoint;
+use bytes::BytesMut;
+use perigee_meta::key::{Key, is_checkpoint};
 use perigee_meta::past::{
-    Checkpoints, Due, Keeping, KeptContent, KeptNow, PastView, Sum, UNIT, begin_kept_file,
-    chunk_row, keep_rows, kept_content, units_of,
+    Checkpoints, Due, Keeping, KeptNow, Sum, UNIT, begin_kept_file, keep_rows, kept_content,
+    kept_file, units_of,
 };
-use perigee_meta::{Context, Op, Refusal, Reply, View};
+use perigee_meta::{Op, Refusal, Reply, View};
 use perigee_store::Object;
 use perigee_types::{
     Batch, ByteRange, CheckpointId, DataCommand, Errno, InodeId, InodeIndex, Mutation, Seq, Tick,
 };
 use std::ops::Range;
 use std::sync::Arc;
-use tracing::error;
+use tracing::{error, warn};
 
 /// Bytes that are copied at once.
 const COPY_MAX: u64 = 1 << 20;
-/// How often a read of a checkpoint is done again because of what was replaced meanwhile.
-const READS_MAX: u32 = 100;
 /// All rows of a file's units.
 const ALL_CHUNKS: Range<u64> = 0..u64::MAX;
 
@@ -49,13 +52,6 @@ struct Content<'a> {
     bytes: &'a [u8],
     /// Has the same at the same place: blocks of it are shared where the local file system can.
     shares: Option<&'a Object>,
-}
-
-/// Where a part of a file's content as of a checkpoint is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
-    range: ByteRange,
-    file: InodeId,
 }
 
 impl State {
@@ -208,7 +204,82 @@ impl Container {
             return Ok(true);
         };
         self.know_kept(st, inode, at)?;
-        Ok(st.keeping.missing(inode, range).is_empty())
+        Ok(st.keeping.missing(inode, range).is_empty() && self.kept_is_here(st, inode, range))
+    }
+
+    /// Whether what checkpoints have of these units and is kept is here; else it is fetched now.
+    fn kept_is_here(&self, st: &mut State, inode: InodeId, range: ByteRange) -> bool {
+        let units = units_of(range);
+        let whole = ByteRange::new(
+            units.start.saturating_mul(UNIT),
+            units.end.saturating_mul(UNIT),
+        );
+        let awaited = st.pull.kept_awaited(inode, whole);
+        for kept in &awaited {
+            st.pull.want(*kept, whole);
+        }
+        if !awaited.is_empty() {
+            self.refill.notify_one();
+        }
+        awaited.is_empty()
+    }
+
+    /// A record tells which file a checkpoint has for the content of another one.
+    pub(super) fn note_kept_files(&self, st: &mut State, batch: &Batch) {
+        for row in &batch.mutations {
+            if let (Some(Key::KeptFile(of, _)), Some(value)) = (Key::decode(&row.key), &row.value)
+                && let Ok(kept) = kept_file(self.id, &row.key, value)
+            {
+                let id = |index| InodeId::new(self.id, index);
+                st.pull.on_kept_file(id(kept.file), id(of));
+            }
+        }
+    }
+
+    /// Whether what an operation takes away of a file has to be kept on every disk first, and is not.
+    pub(super) fn cut_waits(&self, op: &Op) -> Option<(InodeId, ByteRange)> {
+        let (inode, range) = lost_range(op)?;
+        let mut st = self.state.lock();
+        let at = st.checkpoints.keeps(inode.index())?;
+        self.know_kept(&mut st, inode, at).ok()?;
+        // What lies beyond the end that the file had is in no checkpoint.
+        let size = st.keeping.of(inode)?.size;
+        let kept = range.start >= size
+            || self.has_kept(&mut st, inode, range).ok()? && st.kept_beside(inode).is_none();
+        (!kept).then_some((inode, range))
+    }
+
+    /// Keeps what a cut, or a hole, takes away of a file, on every disk.
+    pub(super) async fn keep_before_cut(
+        self: &Arc<Self>,
+        inode: InodeId,
+        range: ByteRange,
+    ) -> Result<(), Failed> {
+        let me = self.clone();
+        let kept = self.env.runtime.spawn_blocking(move || {
+            let file = me.file(inode).map_err(|error| me.store_refused(&error))?;
+            let _still = file.still.write();
+            me.keep_content(&file, inode, range)
+        });
+        kept.await.map_err(|_| Errno::EIO)??;
+        let beside = {
+            let mut st = self.state.lock();
+            let now = self.env.clock.now();
+            Self::reign(&st, now)?;
+            self.record_kept(&mut st, now)?;
+            st.kept_beside(inode)
+        };
+        if let Some((file, _)) = beside {
+            match self.settle_writes(file, Settled::Safe).await {
+                Ok(()) => {}
+                // A member without room for it, say, keeps nobody from making some.
+                Err(Failed::Errno(errno)) => {
+                    warn!(container = %self.id, %inode, %errno, "what a cut takes away is not kept on every disk");
+                }
+                Err(elsewhere) => return Err(elsewhere),
+            }
+        }
+        Ok(())
     }
 
     /// Copies what `range` of a file is about to lose, if the newest checkpoint has it and it is not kept yet. The caller has
@@ -236,7 +307,11 @@ impl Container {
         loop {
             let wanted = {
                 let mut st = self.state.lock();
-                self.to_keep(&mut st, inode, range)?
+                let wanted = self.to_keep(&mut st, inode, range)?;
+                if !self.kept_is_here(&mut st, inode, range) {
+                    return Err(Elsewhere::NotReady.into());
+                }
+                wanted
             };
             let Some(wanted) = wanted else { return Ok(()) };
             if self.copy_units(file, inode, &wanted)? {
@@ -328,7 +403,12 @@ impl Container {
     }
 
     /// How long a file was; 0 for what was none.
-    fn past_size(&self, st: &State, inode: InodeId, at: CheckpointId) -> Result<u64, Failed> {
+    pub(super) fn past_size(
+        &self,
+        st: &State,
+        inode: InodeId,
+        at: CheckpointId,
+    ) -> Result<u64, Failed> {
         match self.run_past(st, at, &Op::GetAttr { inode }) {
             Ok(Reply::Attr(attr)) if attr.kind == perigee_meta::Kind::File => Ok(attr.size),
             Ok(_) | Err(Failed::Errno(Errno::ESTALE)) => Ok(0),
@@ -488,124 +568,6 @@ impl Container {
             st.keeping.kept(inode, *due);
         }
         Ok(true)
-    }
-
-    /// An operation that changes nothing, as of a checkpoint.
-    pub(crate) fn query_past(&self, at: CheckpointId, op: &Op) -> Result<Reply, Failed> {
-        if super::execute::changes(op) {
-            return Err(Errno::EROFS.into());
-        }
-        let st = self.state.lock();
-        Self::reign(&st, self.env.clock.now())?;
-        if st.checkpoints.get(at).is_none() {
-            return Err(Errno::ESTALE.into());
-        }
-        self.run_past(&st, at, op)
-    }
-
-    fn run_past(&self, st: &State, at: CheckpointId, op: &Op) -> Result<Reply, Failed> {
-        let context = Context {
-            now: self.env.clock.wall(),
-            ..Context::default()
-        };
-        self.with_state(st, |view| {
-            let mut past = PastView::new(self.id, at, view);
-            let ran = perigee_meta::execute(op, &context, &mut past);
-            match past.refused {
-                Some(refused) => Err(refused),
-                None => ran.map(|outcome| outcome.reply),
-            }
-        })
-    }
-
-    /// A file's content as of a checkpoint; fewer bytes than asked for only at its end.
-    pub(crate) async fn read_past(
-        self: &Arc<Self>,
-        inode: InodeId,
-        at: CheckpointId,
-        offset: u64,
-        len: u32,
-    ) -> Result<Bytes, Failed> {
-        for _ in 0..READS_MAX {
-            let pieces = self.pieces(inode, at, offset, len)?;
-            for piece in &pieces {
-                // What other hosts are shown is on every member.
-                if !self.is_settled(piece.file, Settled::Safe)? {
-                    self.settle_writes(piece.file, Settled::Safe).await?;
-                }
-            }
-            let (me, wanted) = (self.clone(), pieces.clone());
-            let read = self
-                .env
-                .runtime
-                .spawn_blocking(move || me.read_pieces(&wanted));
-            let bytes = read.await.map_err(|_| Errno::EIO)??;
-            // What was replaced meanwhile has been kept before.
-            if self.pieces(inode, at, offset, len)? == pieces {
-                return Ok(bytes);
-            }
-        }
-        Err(Elsewhere::NotReady.into())
-    }
-
-    fn read_pieces(&self, pieces: &[Piece]) -> Result<Bytes, Failed> {
-        let whole: u64 = pieces.iter().map(|piece| piece.range.len()).sum();
-        let mut bytes = BytesMut::with_capacity(whole as usize);
-        for piece in pieces {
-            let len = piece.range.len() as u32;
-            let read = self.read_object(piece.file, piece.range.start, len)?;
-            bytes.extend_from_slice(&read);
-            bytes.resize(bytes.len() + len as usize - read.len(), 0);
-        }
-        Ok(bytes.freeze())
-    }
-
-    /// Where the parts of a file's content as of a checkpoint are now.
-    fn pieces(
-        &self,
-        inode: InodeId,
-        at: CheckpointId,
-        offset: u64,
-        len: u32,
-    ) -> Result<Vec<Piece>, Failed> {
-        let st = self.state.lock();
-        Self::reign(&st, self.env.clock.now())?;
-        if st.checkpoints.get(at).is_none() {
-            return Err(Errno::ESTALE.into());
-        }
-        let size = self.past_size(&st, inode, at)?;
-        let end = offset.saturating_add(u64::from(len)).min(size);
-        let range = ByteRange::new(offset.min(end), end);
-        let units = units_of(range);
-        if units.is_empty() {
-            return Ok(Vec::new());
-        }
-        let chunks = chunk_row(units.start)..chunk_row(units.end - 1) + 1;
-        let kept = self.with_state(&st, |view| {
-            kept_content(self.id, view, (inode.index(), at), chunks)
-        })?;
-        let mut pieces: Vec<Piece> = Vec::new();
-        for unit in units {
-            let part = ByteRange::new(
-                (unit * UNIT).max(range.start),
-                ((unit + 1) * UNIT).min(range.end),
-            );
-            let file = self.file_of_unit(&st, inode, &kept, unit);
-            match pieces.last_mut() {
-                Some(last) if last.file == file => last.range.end = part.end,
-                _ => pieces.push(Piece { range: part, file }),
-            }
-        }
-        Ok(pieces)
-    }
-
-    /// The first of the checkpoints' files that has a unit, or the file itself.
-    fn file_of_unit(&self, st: &State, inode: InodeId, kept: &[KeptContent], unit: u64) -> InodeId {
-        let recorded = kept.iter().find(|content| content.units.has(unit));
-        if let Some(content) = recorded {
-            return InodeId::new(self.id, content.kept.file);
-        }
-        st.keeping.file_of(inode, unit).unwrap_or(inode)
     }
 
     /// Whether a checkpoint shows an inode that has lost its last name: then it stays.

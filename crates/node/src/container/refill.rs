@@ -146,6 +146,7 @@ impl Container {
                     if !batch.data.is_empty() {
                         self.refill.notify_one();
                     }
+                    self.note_kept_files(st, &batch);
                     for command in &batch.data {
                         let carried = carried.by(command);
                         st.pull.on_command(entry.version, command, origin, carried);

@@ -9,7 +9,7 @@
 
 use super::dirty::{Effect, Taken};
 use super::intents::UnderWay;
-use super::{Container, Failed, File, State, alone};
+use super::{Container, Elsewhere, Failed, File, State, alone};
 use crate::sessions::Whom;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
@@ -21,10 +21,16 @@ use perigee_types::{ByteRange, Errno, InodeId, SessionId, WallTime};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
 use tracing::{debug, error, warn};
 
 /// Shorter files are read through the daemon: one request brings all of it, and the kernel keeps it.
 pub(super) const PASSTHROUGH_LEN_MIN: u64 = 128 << 10;
+
+/// For so long a new owner's program waits for what is kept of the file that it opens, and was fetched by nobody yet.
+const KEPT_PATIENCE: Duration = Duration::from_secs(10);
+/// How often that is looked for.
+const KEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A file that maps may change unseen.
 struct Unseen {
@@ -211,11 +217,7 @@ impl Container {
             entry.clone()
         };
         // What maps change nobody is told of before.
-        let kept = {
-            let _still = entry.file.still.write();
-            self.keep_content(&entry.file, inode, ByteRange::ALL)
-        };
-        if let Err(failed) = kept {
+        if let Err(failed) = self.keep_all(&entry.file, inode) {
             drop(entry);
             self.unseen.tidy(inode);
             return Err(match failed {
@@ -241,6 +243,23 @@ impl Container {
         };
         drop(entry);
         begun.inspect_err(|_| self.unseen.tidy(inode))
+    }
+
+    /// Keeps all of a file for the newest checkpoint; what an earlier owner kept may be on its way to here.
+    pub(super) fn keep_all(&self, file: &File, inode: InodeId) -> Result<(), Failed> {
+        let until = Instant::now() + KEPT_PATIENCE;
+        loop {
+            let kept = {
+                let _still = file.still.write();
+                self.keep_content(file, inode, ByteRange::ALL)
+            };
+            match kept {
+                Err(Failed::Elsewhere(Elsewhere::NotReady)) if Instant::now() < until => {
+                    std::thread::sleep(KEPT_PAUSE);
+                }
+                kept => return kept,
+            }
+        }
     }
 
     /// One of those programs has closed the file; it may have maps still. Reads the whole file where changes are not told.

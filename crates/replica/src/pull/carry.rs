@@ -57,6 +57,12 @@ impl Pull {
         let uncertain = self.uncertain(inode, range);
         let committed = self.committed;
         let keeps_older = planted!(self, CarriedOverNewer);
+        let mut first = RegionMap::new();
+        for (lacking, needed) in missing.iter() {
+            if self.waits_for_kept(inode, lacking, needed) {
+                first.invalidate(lacking, needed);
+            }
+        }
         let Some(object) = self.objects.get_mut(&inode) else {
             return Vec::new();
         };
@@ -70,10 +76,12 @@ impl Pull {
             there.invalidate(part, version);
             for (lacking, needed) in missing.overlapping(part) {
                 there.drop_range(lacking);
-                if needed <= committed && uncertain.is_valid(lacking) {
+                let may = uncertain.is_valid(lacking) && first.is_valid(lacking);
+                if needed <= committed && may {
                     parts.push(lacking);
                 } else {
-                    // Its turn comes when this log has what is needed, and nothing later may be in place.
+                    // Its turn comes when this log has what is needed, nothing later may be in place, and what a checkpoint has of
+                    // what is there now is here.
                     self.to_install.push_back(Carried {
                         range: lacking,
                         ..*carried

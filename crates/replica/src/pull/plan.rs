@@ -157,6 +157,9 @@ impl Pull {
             if room.is_empty() {
                 break;
             }
+            if self.waits_for_kept(inode, part, needed) {
+                continue;
+            }
             let mut free = RegionMap::new();
             free.invalidate(part, needed);
             for (busy, _) in own.overlapping(part) {

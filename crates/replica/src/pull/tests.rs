@@ -1,5 +1,6 @@
 mod ahead;
 mod carried;
+mod kept;
 mod spoilt;
 
 use super::*;

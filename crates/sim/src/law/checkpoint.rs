@@ -1,6 +1,7 @@
 //! Law of checkpoints: what one has is never another content than it was. It may be lost with the only copy of what was
 //! kept, and then whoever owns says so; but not once an fsync of the file that it is about has come back
-//! while no member took it for lost.
+//! while no member took it for lost. It is made of what its owner has, or calls lost: else its content may be what the next
+//! owner falls back to. And no node puts anything in the place of it before it has what was kept (F5).
 
 use crate::model::{BLOCKS, Committed, PastRow, Record, file_of, kept_block, kept_token, range_of};
 use crate::oracle::Mark;
@@ -36,6 +37,19 @@ pub(crate) fn on_committed(world: &mut World, record: &Record) {
         content,
         settled: false,
     });
+}
+
+/// An owner orders the checkpoint.
+pub(crate) fn on_made(world: &mut World, node: usize) {
+    let pull = &world.running_ref(node).pull;
+    let lacks = |block: &usize| !pull.is_valid(file_of(*block), range_of(*block));
+    let lacking = (0..BLOCKS)
+        .filter(lacks)
+        .find(|block| !world.is_lost(node, *block));
+    if let Some(block) = lacking {
+        let what = format!("n{} makes it of block {block}, which it lacks", node + 1);
+        world.oracle.accuse(world.now, LAW, what);
+    }
 }
 
 /// All that the checkpoint has is on every disk.
@@ -78,6 +92,32 @@ pub(crate) fn check(world: &mut World, node: usize) {
             Some(_) if place != block => world.note(Mark::KeptThere),
             _ => {}
         }
+    }
+}
+
+/// Something is about to be put in place of a block.
+pub(crate) fn on_replaced(world: &mut World, node: usize, block: usize, token: u64) {
+    let seen = world.oracle.checkpoint.as_ref();
+    let Some(seen) = seen.filter(|seen| seen.settled && block < BLOCKS) else {
+        return;
+    };
+    let (content, kept) = (seen.content[block], kept_block(block));
+    let disk = &world.nodes[node].disk;
+    let Some(run) = &world.nodes[node].run else {
+        return;
+    };
+    let counts = matches!(run.chain.role(), Role::Replica { .. } | Role::Owner { .. });
+    let is_there = counts && disk.fits(block) && disk.cache[block] == content && token != content;
+    // What it knows nothing of, or what is lost, it cannot have kept.
+    let known = run.state.kept[block] == Some(kept_token(block, content))
+        && run.pull.spoiled(file_of(block), range_of(block)).is_empty()
+        && run.pull.awaits(file_of(kept), range_of(kept));
+    if is_there && known && disk.cache[kept] != kept_token(block, content) {
+        let what = format!(
+            "n{} puts {token} in place of block {block}, {content}, which the checkpoint has, and has no copy of it",
+            node + 1
+        );
+        world.oracle.accuse(world.now, LAW, what);
     }
 }
 

@@ -26,12 +26,9 @@ fn fault(world: &World) -> Option<String> {
     if world.store.view.chain.len() != count {
         return Some(format!("the chain is not full: {:?}", world.store.view));
     }
-    let wanted = PROBE_ROUNDS * count as u32;
-    if world.probes_done < wanted {
-        return Some(format!(
-            "only {} of {wanted} operations were done",
-            world.probes_done
-        ));
+    let (wanted, done) = (PROBE_ROUNDS as usize * count, world.probes_done.len());
+    if done < wanted {
+        return Some(format!("only {done} of {wanted} operations were done"));
     }
     let first = world.nodes[owner].run.as_ref()?;
     if first.chain.committed() != first.chain.last().seq {

@@ -2,6 +2,7 @@
 
 use super::past::says_lost;
 use crate::disk::Disk;
+use crate::law;
 use crate::model::{Record, blocks_in, file_of, range_of};
 use crate::oracle::Mark;
 use crate::world::World;
@@ -78,6 +79,7 @@ impl World {
                 self.log(64, node, || {
                     format!("block {block} is {token}, of {}", carried.version)
                 });
+                law::checkpoint::on_replaced(self, node, block, token);
                 self.nodes[node].disk.write(block, token);
                 done.push(range_of(block));
                 self.note(Mark::CarriedInstalled);

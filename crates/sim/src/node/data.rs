@@ -2,6 +2,7 @@
 
 use super::{Arrived, Asking, FetchAnswer, Packet, SyncJob, SyncWait};
 use crate::disk::{DiskOp, ObjectMap};
+use crate::law;
 use crate::model::{
     ALL_BLOCKS, ALL_FILES, Record, blocks_in, file_of, inode, is_kept_file, range_of,
 };
@@ -478,6 +479,7 @@ impl World {
                     let inside = |p: &ByteRange| p.start <= range.start && p.end >= range.end;
                     if file_of(block) == inode && parts.iter().any(inside) {
                         self.log(32, node, || format!("block {block} is {token}"));
+                        law::checkpoint::on_replaced(self, node, block, token);
                         self.nodes[node].disk.write(block, token);
                     }
                 }
@@ -504,15 +506,10 @@ impl World {
         pull.lost(file_of(block), range_of(block)).is_some()
     }
 
-    /// Held bytes whose version the log has now.
+    /// Held bytes whose version the log has now, and which nothing else has to come before.
     pub(crate) fn release_held(&mut self, node: usize) {
-        let run = self.running(node);
-        let chain = &run.chain;
-        for id in run.pull.decidable(|version| chain.holds(version)) {
+        while let Some((id, arrived)) = self.next_held(node) {
             let run = self.running(node);
-            let Some(arrived) = run.held.remove(&id) else {
-                continue;
-            };
             let holds = run.chain.holds(arrived.as_of);
             let whole = ByteRange::ALL;
             let what = run.pull.on_fetched(id, whole, arrived.as_of, holds);
@@ -521,6 +518,14 @@ impl World {
             }
             self.take_fetched(node, id, what, arrived);
         }
+    }
+
+    fn next_held(&mut self, node: usize) -> Option<(FetchId, Arrived)> {
+        let run = self.running(node);
+        let chain = &run.chain;
+        let decidable = run.pull.decidable(|version| chain.holds(version));
+        let mut held = decidable.into_iter();
+        held.find_map(|id| Some((id, run.held.remove(&id)?)))
     }
 
     /// Requests for a file on disk, once its bytes are here: they wait for the next sync.

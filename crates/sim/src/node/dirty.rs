@@ -7,6 +7,7 @@
 //! maps, are not simulated.
 
 use crate::disk::Disk;
+use crate::law;
 use crate::model::{ALL_BLOCKS, BLOCKS_PER_FILE, FILE_LEN, Record, blocks_in, file_of, range_of};
 use crate::oracle::Mark;
 use crate::world::{Event, World};
@@ -28,6 +29,7 @@ impl World {
         let version = self.next_version(node);
         for &(block, token) in blocks {
             let (inode, range) = (file_of(block), range_of(block));
+            law::checkpoint::on_replaced(self, node, block, token);
             let Some(run) = self.nodes[node].put_noted(block, token) else {
                 return;
             };

@@ -56,6 +56,7 @@ impl World {
     }
 
     fn after_step(&mut self, node: usize) {
+        self.release_held(node);
         self.install_carried(node);
         self.forget_settled(node);
         self.answer_syncs(node);
@@ -195,6 +196,7 @@ impl World {
                 for (block, token) in &record.holes {
                     let block = usize::from(*block);
                     if self.lacks(node, block, entry.version) {
+                        law::checkpoint::on_replaced(self, node, block, *token);
                         self.nodes[node].disk.write(block, *token);
                     }
                 }

@@ -4,7 +4,7 @@ use super::Running;
 use super::dirty::give_up;
 use crate::disk::{Disk, apply};
 use crate::law;
-use crate::model::{ALL_BLOCKS, Committed, FILES, Outcome, Record};
+use crate::model::{ALL_BLOCKS, Committed, FILES, Outcome, Record, inode, kept_inode};
 use crate::oracle::Mark;
 use crate::world::{Event, World, id_of};
 use perigee_meta::lease::Leases;
@@ -117,7 +117,11 @@ fn restart(
     plant: Option<Plant>,
 ) -> Running {
     let mut state = disk.state;
-    let mut pull = Pull::new().with_plant(plant);
+    let kept = kept_inode(0).index()..=kept_inode(FILES - 1).index();
+    let mut pull = Pull::new().with_kept(kept).with_plant(plant);
+    for file in 0..FILES {
+        pull.on_kept_file(kept_inode(file), inode(file));
+    }
     pull.note_committed(chain.committed_version());
     for (inode, map) in &disk.objects.invalid {
         let committed = match plant {

@@ -65,15 +65,15 @@ impl World {
         run.keeping.know(inode, now);
     }
 
-    /// Whether all of a file is kept that a checkpoint has.
+    /// Whether all of a file is kept that a checkpoint has, on every disk.
     pub(crate) fn has_kept(&mut self, node: usize, inode: InodeId) -> bool {
         if !self.running_ref(node).newest.checkpoint {
             return true;
         }
         self.know_kept(node, inode);
-        let keeping = &self.running_ref(node).keeping;
-        let whole = ByteRange::ALL;
-        keeping.missing(inode, whole).is_empty()
+        let run = self.running_ref(node);
+        let settled = run.unsettled.last(kept_inode(number_of(inode))).is_none();
+        settled && run.keeping.missing(inode, ByteRange::ALL).is_empty()
     }
 
     /// Copies what blocks are about to lose, if a checkpoint has it and it is not kept yet. False: it is not here.
@@ -85,8 +85,15 @@ impl World {
         for &block in blocks {
             let (inode, range) = (file_of(block), range_of(block));
             self.know_kept(node, inode);
+            let hasty = self.planted(Plant::ReplacedBeforeKept);
             let run = self.running(node);
             if run.keeping.missing(inode, bytes_of(block)).is_empty() {
+                let kept = kept_block(block);
+                let (file, place) = (file_of(kept), range_of(kept));
+                if run.pull.awaits(file, place) && !hasty {
+                    run.pull.want(file, place);
+                    return false;
+                }
                 continue;
             }
             if !run.pull.is_valid(inode, range) {
@@ -107,6 +114,21 @@ impl World {
             self.after(RECORD_US, Event::RecordDue { node, life });
         }
         true
+    }
+
+    /// Whether members may do at once what an operation does to a file without bytes: what was kept of it is on every disk.
+    pub(crate) fn may_cut(&mut self, node: usize, op: Op) -> bool {
+        let Op::Punch { block, .. } = op else {
+            return true;
+        };
+        let block = usize::from(block);
+        let (kept, file) = (kept_block(block), kept_inode(number_of(file_of(block))));
+        let run = self.running_ref(node);
+        let settled = !run.unrecorded.contains_key(&kept) && run.unsettled.last(file).is_none();
+        if !settled {
+            self.record_kept(node);
+        }
+        settled || self.planted(Plant::CutBeforeKept)
     }
 
     /// What is in place of these blocks becomes their content, though nobody knows what it was before: what the checkpoint

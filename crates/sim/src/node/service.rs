@@ -140,7 +140,6 @@ impl World {
                 .remove(&inode(usize::from(file)))
         {
             // That what was written is gone is an answer, too.
-            self.probes_done += u32::from(self.probing);
             return self.answer(node, who, id, Outcome::Refused);
         }
         if !self.takes_number(node, op, &mut asks) {
@@ -156,9 +155,12 @@ impl World {
         if let Op::Read { block } = op {
             law::held::on_read(self, node, usize::from(block), asks.began_at);
         }
+        if let Op::Checkpoint = op {
+            law::checkpoint::on_made(self, node);
+        }
         let changes = change(op);
         let replaced: Vec<usize> = changes.blocks().map(|(b, _)| usize::from(b)).collect();
-        if !self.keep(node, &replaced) {
+        if !self.keep(node, &replaced) || !self.may_cut(node, op) {
             self.answer(node, who, id, Outcome::Refused);
             return self.step(node, Input::Tick);
         }
@@ -439,41 +441,60 @@ impl World {
         match outcome {
             Outcome::Ok(_) => {
                 self.note(Mark::RemoteOk);
-                self.probes_done += u32::from(self.probing);
+                if let Some(round) = self.probe_round {
+                    self.probes_done.insert((node, round));
+                }
             }
             Outcome::Unknown => self.note(Mark::UnknownOp),
-            Outcome::Refused => {}
+            Outcome::Refused => {
+                if let Some(round) = self.probe_round {
+                    self.after(PROBED_AGAIN_US, Event::ProbeAgain { node, round });
+                }
+            }
         }
     }
 
     /// After the chaos, each host writes, then makes it durable.
     pub(crate) fn probe(&mut self, round: u32) {
-        let token = self.fresh_token();
-        self.probing = true;
+        self.probe_round = Some(round);
         for node in 0..self.nodes.len() {
             if self.nodes[node].run.is_none() {
                 continue;
             }
             self.nodes[node].session.waiting_for = None;
-            let op = match round {
-                1 => Op::Put {
-                    key: 0,
-                    value: token,
-                },
-                2 => {
-                    let token = self.fresh_token();
-                    let block = self.rng.below(crate::model::BLOCKS as u64) as u8;
-                    Op::Write { block, token }
-                }
-                _ => Op::Fsync {
-                    file: (round % 2) as u8,
-                },
-            };
-            self.begin_op(node, op);
+            self.probe_from(node, round);
         }
         if round < PROBE_ROUNDS {
             self.after(1_200_000, Event::Probe { round: round + 1 });
         }
+    }
+
+    /// What was refused in a round is tried again while it lasts: a chain may change beside it, or something be lost, which is
+    /// said once.
+    pub(crate) fn probe_again(&mut self, node: usize, round: u32) {
+        let host = &self.nodes[node];
+        let idle = host.run.is_some() && host.session.waiting_for.is_none();
+        if self.probe_round == Some(round) && idle {
+            self.probe_from(node, round);
+        }
+    }
+
+    fn probe_from(&mut self, node: usize, round: u32) {
+        let op = match round {
+            1 => Op::Put {
+                key: 0,
+                value: self.fresh_token(),
+            },
+            2 => {
+                let token = self.fresh_token();
+                let block = self.rng.below(crate::model::BLOCKS as u64) as u8;
+                Op::Write { block, token }
+            }
+            _ => Op::Fsync {
+                file: (round % 2) as u8,
+            },
+        };
+        self.begin_op(node, op);
     }
 
     /// Whether `node` is a member in the control store's current view, or may be in the next one, and still has what
@@ -487,6 +508,8 @@ impl World {
 
 /// How many operations each host does when all is calm.
 pub(crate) const PROBE_ROUNDS: u32 = 4;
+/// What was refused is tried again after this.
+const PROBED_AGAIN_US: u64 = 100_000;
 
 fn change(op: Op) -> Record {
     match op {

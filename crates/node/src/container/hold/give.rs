@@ -376,7 +376,9 @@ impl Container {
             false => Manner::WriteBehind,
         };
         // Who writes in place keeps nothing for checkpoints.
-        if member && !self.has_kept(&mut st, inode, chunk.range())? {
+        if member
+            && (!self.has_kept(&mut st, inode, chunk.range())? || st.kept_beside(inode).is_some())
+        {
             debug!(container = %self.id, %inode, "chunk stays: a checkpoint has content of it");
             return Ok(false);
         }

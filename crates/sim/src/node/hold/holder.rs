@@ -91,6 +91,7 @@ impl World {
         let below = self.written(node, block);
         self.oracle.over.insert(token, below);
         self.oracle.held_at.insert(token, self.now);
+        law::checkpoint::on_replaced(self, node, block, token);
         let Some(run) = self.nodes[node].put_noted(block, token) else {
             return;
         };
@@ -380,8 +381,6 @@ impl World {
         };
         if matches!(outcome, Outcome::Ok(_)) && run.lost_held.remove(&inode) {
             law::explained::on_told_of_loss(self, node, file);
-            // That it is lost is an answer, too.
-            self.probes_done += u32::from(self.probing);
             return Outcome::Refused;
         }
         outcome
