@@ -208,7 +208,7 @@ impl Container {
     }
 
     /// Whether what checkpoints have of these units and is kept is here; else it is fetched now.
-    fn kept_is_here(&self, st: &mut State, inode: InodeId, range: ByteRange) -> bool {
+    pub(super) fn kept_is_here(&self, st: &mut State, inode: InodeId, range: ByteRange) -> bool {
         let units = units_of(range);
         let whole = ByteRange::new(
             units.start.saturating_mul(UNIT),

@@ -382,6 +382,11 @@ impl Container {
             debug!(container = %self.id, %inode, "chunk stays: a checkpoint has content of it");
             return Ok(false);
         }
+        // What comes from a holder is taken at once.
+        if !self.kept_is_here(&mut st, inode, chunk.range()) {
+            debug!(container = %self.id, %inode, "chunk stays: what is kept of it is not here");
+            return Ok(false);
+        }
         let habit = st.away.habits.get(&chunk);
         let still = habit.is_some_and(|habit| habit.writer() == Some(by));
         let early = now < st.changes_from || now < st.away.none_before;
