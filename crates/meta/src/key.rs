@@ -417,6 +417,18 @@ pub fn is_checkpoint(key: &[u8]) -> bool {
     key.first() == Some(&tag::CHECKPOINT)
 }
 
+/// Which file a stored key tells of that a checkpoint has another one for, for who looks at all keys that change.
+#[must_use]
+pub fn is_kept_file(key: &[u8]) -> Option<InodeIndex> {
+    if key.first() != Some(&tag::KEPT_FILE) {
+        return None;
+    }
+    match Key::decode(key) {
+        Some(Key::KeptFile(of, _)) => Some(of),
+        _ => None,
+    }
+}
+
 /// The policies of all directories.
 #[must_use]
 pub fn policies() -> KeyRange {

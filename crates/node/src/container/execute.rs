@@ -250,7 +250,13 @@ impl Container {
         let ran = {
             let mut st = match self.lock_where_kept(&request.operation) {
                 Ok(st) => st,
-                Err(failed) => return answer(Err(failed)),
+                Err(failed) => {
+                    // It has not been executed: repeats are not to wait for it.
+                    if let Some(called) = called {
+                        self.state.lock().answers.end(called.run);
+                    }
+                    return answer(Err(failed));
+                }
             };
             let asked = match &called {
                 None => &Asked::First,

@@ -17,7 +17,7 @@ use super::sync::Settled;
 use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, Failed, File, State};
 use bytes::BytesMut;
-use perigee_meta::key::{Key, is_checkpoint};
+use perigee_meta::key::{self, is_checkpoint};
 use perigee_meta::past::{
     Checkpoints, Due, Keeping, KeptNow, Sum, UNIT, begin_kept_file, keep_rows, kept_content,
     kept_file, units_of,
@@ -227,7 +227,7 @@ impl Container {
     /// A record tells which file a checkpoint has for the content of another one.
     pub(super) fn note_kept_files(&self, st: &mut State, batch: &Batch) {
         for row in &batch.mutations {
-            if let (Some(Key::KeptFile(of, _)), Some(value)) = (Key::decode(&row.key), &row.value)
+            if let (Some(of), Some(value)) = (key::is_kept_file(&row.key), &row.value)
                 && let Ok(kept) = kept_file(self.id, &row.key, value)
             {
                 let id = |index| InodeId::new(self.id, index);
