@@ -113,6 +113,33 @@ fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
     all_are_up(&mut cluster);
 }
 
+/// What a member has no room for is shown to nobody before it is on every disk: that member loses its place.
+#[test]
+fn who_reads_what_another_host_wrote_is_not_refused_for_want_of_room() {
+    let Some(mut cluster) = with_small_disk(3, 3) else {
+        return;
+    };
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    // Nobody asks for room in a hole.
+    let file = File::create(here.join("holes")).unwrap();
+    file.set_len((20 * MIB) as u64).unwrap();
+    file.sync_all().unwrap();
+    cluster.settle().unwrap();
+    let foreign = cluster.dir().join("node-3/foreign");
+    disk::fill(&foreign).unwrap();
+    assert_eq!(write(&file, 1, 8), 8);
+    assert!(is_full(&file.sync_all().unwrap_err()), "the writer is told");
+    let began = Instant::now();
+    holds(&there.join("holes"), 1, 8);
+    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+    file.sync_all().unwrap();
+
+    fs::remove_file(&foreign).unwrap();
+    cluster.settle().unwrap();
+    holds(&cluster.mount(3).unwrap().join("holes"), 1, 8);
+    all_are_up(&mut cluster);
+}
+
 /// Names alone do not use up what is left for those who make room; nor do programs that write what is refused.
 #[test]
 fn the_only_copy_on_a_full_disk_takes_no_more_and_goes_on_once_there_is_room() {

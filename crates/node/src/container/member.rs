@@ -165,6 +165,23 @@ impl Container {
         }
     }
 
+    /// A member has no room for what others are to be shown: it loses its place, as one that is silent does.
+    pub(super) fn dismiss_full(self: &Arc<Self>, node: NodeId) {
+        {
+            let mut st = self.state.lock();
+            let until = self.env.clock.now() + AVOID;
+            let again = st.avoid.insert(node, until).is_some();
+            // What it holds comes back first.
+            if self.look_after_rows(&mut st, Some(node)) {
+                return;
+            }
+            if !again {
+                warn!(container = %self.id, %node, "dismissing a member whose disk is full");
+            }
+        }
+        self.step(Input::Dismiss(node));
+    }
+
     /// Has the record of a move forgotten that is over, or has come to nothing.
     fn look_after_move(&self, st: &mut State, directory: &Directory, chain: &[NodeId], now: Tick) {
         let noted = directory.moves.contains_key(&self.id);

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use perigee_meta::Kind;
 use perigee_proto::message::data::{SyncData, Until};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, Errno, InodeId, InodeIndex, NodeId, Seq, Span};
-use std::collections::BTreeSet;
+use perigee_types::{ByteRange, Errno, InodeId, InodeIndex, NodeId, Seq, Span, Tick};
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,22 @@ pub(super) enum Settled {
     /// In place, where members' hosts read it.
     InPlace,
 }
+
+/// What it means that a member has no room for data which somebody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The writer is told.
+    Told,
+    /// A reader has nothing to do with it: he waits, and a member that goes on so loses its place.
+    Outlasted,
+}
+
+/// For so long a reader waits for a member that has no room for what he is to be shown: as long as for one that is silent.
+const REFUSES_MAX: Span = Span::from_millis(3_000);
+/// A member that refuses is asked again so often.
+const ASKED_AGAIN: Duration = Duration::from_millis(100);
+/// One that has not answered is asked again after so long.
+const SILENT_AGAIN: Duration = Duration::from_millis(20);
 
 /// While somebody waits for members' data, these hear so often what is committed.
 const ANNOUNCED_EACH: Duration = Duration::from_millis(30);
@@ -65,7 +81,7 @@ impl Container {
         Ok(st.dirty.get(inode).is_none() && waits.is_none())
     }
 
-    /// Waits until every write to the file that was acknowledged so far is so.
+    /// Waits until every write to the file that was acknowledged so far is so, for who is to be shown it.
     pub(super) async fn settle_writes(
         self: &Arc<Self>,
         inode: InodeId,
@@ -81,9 +97,11 @@ impl Container {
         };
         if let Some(record) = waits {
             self.committed(record).await?;
-            self.data_everywhere(inode, record.seq).await?;
+            let refusal = Refusal::Outlasted;
+            self.data_everywhere(inode, record.seq, refusal).await?;
             if to_be == Settled::InPlace && !self.is_settled(inode, to_be)? {
-                self.files_everywhere(&[(inode, record.seq)]).await?;
+                let file = [(inode, record.seq)];
+                self.files_everywhere(&file, refusal).await?;
             }
         }
         Ok(())
@@ -98,19 +116,25 @@ impl Container {
         self: &Arc<Self>,
         inode: InodeId,
         seq: Seq,
+        refusal: Refusal,
     ) -> Result<(), Failed> {
         let kept = self.state.lock().kept_beside(inode);
         let kept = async {
             match kept {
-                Some((file, seq)) => self.file_everywhere(file, seq).await,
+                Some((file, seq)) => self.file_everywhere(file, seq, refusal).await,
                 None => Ok(()),
             }
         };
-        let (kept, there) = tokio::join!(kept, self.file_everywhere(inode, seq));
+        let (kept, there) = tokio::join!(kept, self.file_everywhere(inode, seq, refusal));
         kept.and(there)
     }
 
-    async fn file_everywhere(self: &Arc<Self>, inode: InodeId, seq: Seq) -> Result<(), Failed> {
+    async fn file_everywhere(
+        self: &Arc<Self>,
+        inode: InodeId,
+        seq: Seq,
+        refusal: Refusal,
+    ) -> Result<(), Failed> {
         let lacks = {
             let st = self.state.lock();
             // Who owns no more knows nothing of that.
@@ -118,7 +142,7 @@ impl Container {
             st.data.lacking(inode).is_some()
         };
         match lacks {
-            true => self.files_everywhere(&[(inode, seq)]).await,
+            true => self.files_everywhere(&[(inode, seq)], refusal).await,
             false => Ok(()),
         }
     }
@@ -136,7 +160,7 @@ impl Container {
         self.announce();
         self.committed(last).await?;
         for some in files.chunks(SyncData::FILES_MAX) {
-            self.files_everywhere(some).await?;
+            self.files_everywhere(some, Refusal::Told).await?;
         }
         self.earlier_everywhere().await
     }
@@ -162,13 +186,17 @@ impl Container {
     }
 
     /// The same of some files, each up to a record of its own, with one request to each member. What is removed is nowhere.
-    async fn files_everywhere(self: &Arc<Self>, files: &[(InodeId, Seq)]) -> Result<(), Failed> {
+    async fn files_everywhere(
+        self: &Arc<Self>,
+        files: &[(InodeId, Seq)],
+        refusal: Refusal,
+    ) -> Result<(), Failed> {
         let Some(through) = files.iter().map(|(_, seq)| *seq).max() else {
             return Ok(());
         };
         self.announce();
         let inodes = files.iter().map(|(inode, _)| *inode).collect();
-        let there = self.sync_members(&inodes, through);
+        let there = self.sync_members(&inodes, through, refusal);
         let here = async {
             self.bytes_here(&inodes, through).await?;
             self.settle_all(&inodes)
@@ -246,7 +274,7 @@ impl Container {
         };
         let kept = async {
             match kept {
-                Some((file, seq)) => self.file_everywhere(file, seq).await,
+                Some((file, seq)) => self.file_everywhere(file, seq, Refusal::Told).await,
                 None => Ok(()),
             }
         };
@@ -262,7 +290,8 @@ impl Container {
             self.committed(last).await?;
             if lacks {
                 self.announce();
-                self.sync_members(&BTreeSet::from([inode]), last.seq).await
+                let files = BTreeSet::from([inode]);
+                self.sync_members(&files, last.seq, Refusal::Told).await
             } else {
                 Ok(())
             }
@@ -313,7 +342,7 @@ impl Container {
         let there = async {
             self.committed(last).await?;
             self.announce();
-            self.sync_members(inodes, last.seq).await
+            self.sync_members(inodes, last.seq, Refusal::Told).await
         };
         let (here, there) = tokio::join!(here, there);
         here.and(there)?;
@@ -408,7 +437,8 @@ impl Container {
         }
         self.announce();
         let whom = |node: &NodeId| *node == writer;
-        self.ask_members(whom, &BTreeSet::from([inode]), seq, Until::InPlace)
+        let files = BTreeSet::from([inode]);
+        self.ask_members(whom, &files, (seq, Until::InPlace), Refusal::Told)
             .await
     }
 
@@ -417,8 +447,9 @@ impl Container {
         self: &Arc<Self>,
         inodes: &BTreeSet<InodeId>,
         through: Seq,
+        refusal: Refusal,
     ) -> Result<(), Failed> {
-        self.ask_members(|_| true, inodes, through, Until::OnDisk)
+        self.ask_members(|_| true, inodes, (through, Until::OnDisk), refusal)
             .await
     }
 
@@ -427,11 +458,12 @@ impl Container {
         self: &Arc<Self>,
         whom: impl Fn(&NodeId) -> bool,
         inodes: &BTreeSet<InodeId>,
-        through: Seq,
-        until: Until,
+        (through, until): (Seq, Until),
+        refusal: Refusal,
     ) -> Result<(), Failed> {
         let files: Vec<InodeIndex> = inodes.iter().map(|inode| inode.index()).collect();
         let mut done: Vec<NodeId> = Vec::new();
+        let mut refuse: BTreeMap<NodeId, Tick> = BTreeMap::new();
         loop {
             let (epoch, left): (_, Vec<NodeId>) = {
                 let st = self.state.lock();
@@ -461,23 +493,30 @@ impl Container {
                     self.env.ask(node, request, Bytes::new(), deadline).await,
                 )
             });
-            let mut failed = false;
+            let mut failed = None;
             let asked = futures_util::future::join_all(asks);
             for (node, result) in self.while_announcing(asked).await {
                 match result.map(|(synced, _)| synced.result) {
                     Ok(Ok(())) => done.push(node),
                     Ok(Err(errno)) => {
                         warn!(container = %self.id, files = files.len(), %node, %errno, "member cannot sync");
-                        return Err(errno.into());
+                        if refusal == Refusal::Told || errno != Errno::ENOSPC {
+                            return Err(errno.into());
+                        }
+                        let now = self.env.clock.now();
+                        if now.since(*refuse.entry(node).or_insert(now)) >= REFUSES_MAX {
+                            self.dismiss_full(node);
+                        }
+                        failed = failed.max(Some(ASKED_AGAIN));
                     }
                     Err(error) => {
                         debug!(container = %self.id, files = files.len(), %node, %error, "member has not synced yet");
-                        failed = true;
+                        failed = failed.max(Some(SILENT_AGAIN));
                     }
                 }
             }
-            if failed {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+            if let Some(pause) = failed {
+                tokio::time::sleep(pause).await;
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::dirty::{Effect, Pending, Taken};
 use super::execute::Owed;
 use super::hold::Name;
+use super::sync::Refusal;
 use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
@@ -187,7 +188,8 @@ impl Container {
                                 recorded?;
                             }
                         }
-                        me.data_everywhere(request.inode, seq).await?;
+                        me.data_everywhere(request.inode, seq, Refusal::Told)
+                            .await?;
                         me.in_place_at(session.node(), request.inode, seq).await
                     };
                     let done = async { tokio::join!(me.pay(owed), everywhere) };

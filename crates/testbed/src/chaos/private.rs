@@ -223,8 +223,25 @@ impl Storer {
             Some(("errno", number)) if let Ok(errno) = number.parse() => {
                 Err(io::Error::from_raw_os_error(errno))
             }
-            _ => Err(io::Error::other(said)),
+            // A page could not be had, or lay behind the end: which of the two a read tells.
+            _ => Err(io::Error::other(format!(
+                "{said}; then {}",
+                found(path, at, len)
+            ))),
         }
+    }
+}
+
+/// What a read of a range and the file's length are now.
+fn found(path: &Path, at: u64, len: u64) -> String {
+    let read = File::open(path).and_then(|file| {
+        let has = file.metadata()?.len();
+        let read = file.read_at(&mut vec![0; len as usize], at);
+        Ok((has, read))
+    });
+    match read {
+        Ok((has, read)) => format!("of {len} bytes at {at} a read gives {read:?}, of {has} in all"),
+        Err(error) => error.to_string(),
     }
 }
 

@@ -143,7 +143,8 @@ impl Stage {
         let tells = ["fsync", "store", "close"]
             .iter()
             .any(|word| call.starts_with(word));
-        let is_full = error.kind() == std::io::ErrorKind::StorageFull;
+        // Who reads needs no room.
+        let is_full = error.kind() == std::io::ErrorKind::StorageFull && !call.starts_with("read");
         if strikes != turn.strikes {
             Excuse::Struck
         } else if tells
@@ -279,6 +280,7 @@ mod tests {
         assert_eq!(stage.excuse(two, "write", &full), Excuse::None);
         stage.scarce(true);
         assert_eq!(stage.excuse(two, "write", &full), Excuse::NoRoom);
+        assert_eq!(stage.excuse(two, "read", &full), Excuse::None);
         let other = io::Error::from(io::ErrorKind::NotConnected);
         assert_eq!(stage.excuse(two, "write", &other), Excuse::None);
         stage.heal(&[1]);

@@ -1,6 +1,7 @@
 //! What holders send to the owner.
 
 use super::super::dirty::{Effect, Taken};
+use super::super::sync::Refusal;
 use super::super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use perigee_proto::message::hold::{SendWritten, WrittenTaken};
@@ -37,7 +38,10 @@ impl Container {
         self.committed(version).await?;
         match part {
             Part::More => self.announce(),
-            Part::Last => self.data_everywhere(inode, version.seq).await?,
+            Part::Last => {
+                self.data_everywhere(inode, version.seq, Refusal::Told)
+                    .await?;
+            }
         }
         drop(under_way);
         Ok(WrittenTaken {
