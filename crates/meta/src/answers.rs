@@ -9,9 +9,9 @@ use crate::key::{self, Key};
 #[cfg(feature = "plant")]
 use crate::plant::Plant;
 use crate::planted;
-use crate::record::{self, corrupt};
+use crate::record::{self, ToldOf, corrupt};
 use crate::view::View;
-use perigee_types::{Batch, ContainerId, Mutation, OpId, SessionId};
+use perigee_types::{Batch, ContainerId, Errno, Mutation, OpId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows that are read at a time.
@@ -24,10 +24,23 @@ pub enum Seen {
     Never,
     /// It was executed, and this is the stored answer.
     Answered(Vec<u8>),
+    /// It was refused so, for good: it must not be executed.
+    Refused(Errno),
     /// It is being executed over several containers, or its answer waits for leases that are taken back: ask again.
     Running,
     /// Its session has had the answer: nobody waits for another one, and it must not be executed.
     TooLate,
+}
+
+/// How a change comes to an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comes {
+    /// From another host, which asks again where it has no answer.
+    Abroad,
+    /// From a program of the owner's own host: nobody else has it, and nobody asks again.
+    Home,
+    /// From its own host, after an owner elsewhere was asked, which may still run it when it owns again.
+    HomeAgain,
 }
 
 /// Names one execution of an operation, in the life of a process.
@@ -120,8 +133,11 @@ impl Answers {
         if kept.ops.contains(&op) {
             let key = key::dedup_key(session, op);
             if let Some(value) = view.get(container, &key)? {
-                let (_, answer) = record::decode_answer(container, &key, &value)?;
-                return Ok(Seen::Answered(answer));
+                let (_, told) = record::decode_answer(container, &key, &value)?;
+                return Ok(match told {
+                    ToldOf::Done(answer) => Seen::Answered(answer),
+                    ToldOf::Refused(errno) => Seen::Refused(errno),
+                });
             }
         }
         Ok(if op <= kept.through {
@@ -129,6 +145,16 @@ impl Answers {
         } else {
             Seen::Never
         })
+    }
+
+    /// Whether the answer to a change is to be kept ([`Self::keep`]): it may come again.
+    #[must_use]
+    pub fn must_keep(&self, comes: Comes) -> bool {
+        match comes {
+            Comes::Abroad => true,
+            Comes::Home => false,
+            Comes::HomeAgain => !planted!(self, HomeAgainForgotten),
+        }
     }
 
     /// An operation that was never seen is about to be executed over several containers, or was executed and must not be
@@ -161,6 +187,31 @@ impl Answers {
         answer: &[u8],
         batch: &mut Batch,
     ) {
+        let told = ToldOf::Done(answer.to_vec());
+        self.keep_told((session, op), answered_through, told, batch);
+    }
+
+    /// The same of one that has failed. Of most nothing is kept: a repeat may be executed once there is what it lacked. What an
+    /// owner elsewhere may still carry out ([`Comes::HomeAgain`]) would be done after its session was told that it was not.
+    pub fn keep_refusal(
+        &mut self,
+        session: SessionId,
+        op: OpId,
+        answered_through: OpId,
+        errno: Errno,
+        batch: &mut Batch,
+    ) {
+        let told = ToldOf::Refused(errno);
+        self.keep_told((session, op), answered_through, told, batch);
+    }
+
+    fn keep_told(
+        &mut self,
+        (session, op): (SessionId, OpId),
+        answered_through: OpId,
+        told: ToldOf,
+        batch: &mut Batch,
+    ) {
         if op == OpId::UNREPEATED {
             return;
         }
@@ -173,7 +224,7 @@ impl Answers {
         }
         kept.ops.insert(op);
         let key = key::dedup_key(session, op);
-        let value = Some(record::encode_answer(kept.through, answer));
+        let value = Some(record::encode_answer(kept.through, told));
         batch.mutations.push(Mutation { key, value });
     }
 }

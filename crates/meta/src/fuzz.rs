@@ -48,11 +48,9 @@ fn fuzz_every_row() {
         record::decode_decision,
         record::encode_decision,
     );
-    row(
-        "meta::answer",
-        record::decode_answer,
-        |(through, answer)| record::encode_answer(through, &answer),
-    );
+    row("meta::answer", record::decode_answer, |(through, told)| {
+        record::encode_answer(through, told)
+    });
     let kept = record::encode_kept(record::Kept {
         name: b"name".to_vec(),
         parent: InodeId(7),

@@ -34,7 +34,7 @@ pub mod tx;
 pub mod view;
 pub mod xattr;
 
-pub use answers::{Answers, RunId, Seen};
+pub use answers::{Answers, Comes, RunId, Seen};
 pub use attr::{Attr, Kind, SetAttr, SetTime};
 pub use error::Refusal;
 pub use format::format_container;

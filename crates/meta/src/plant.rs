@@ -15,6 +15,7 @@ perigee_types::plants! {
     NumberUsedAgain = "a new owner numbers transactions as the one before did";
     RepeatRunsAgain = "a repeated operation is executed again";
     RepeatRunsBeside = "a repeat is executed beside the first execution, which has not ended";
+    HomeAgainForgotten = "an owner keeps no answer of its own host's operation that an earlier owner was sent";
     RepeatNotReplicated = "a repeat is answered before what the first run did is on the whole chain";
     AnswersNotRestored = "a new owner does not know up to where sessions have had their answers";
     ForeignReadNotReplicated = "another container is shown what is not on the whole chain";

@@ -10,7 +10,9 @@ use crate::lock::{LockKind, Mode, Token};
 use crate::stripe::Layout;
 use crate::tx::{Decision, Intent};
 use perigee_types::limits::{FILE_LEN_MAX, NAME_LEN_MAX};
-use perigee_types::{ByteRange, ContainerId, InodeId, OpId, SessionId, StripeWidth, WallTime};
+use perigee_types::{
+    ByteRange, ContainerId, Errno, InodeId, OpId, SessionId, StripeWidth, WallTime,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -532,13 +534,23 @@ pub(crate) fn decode_decision(
 #[derive(Serialize, Deserialize)]
 enum StoredAnswer {
     V1 { through: OpId, answer: Vec<u8> },
+    RefusedV1 { through: OpId, errno: Errno },
 }
 
-/// The value of a dedup key: up to where the session has had its answers, and the answer to this operation.
-pub(crate) fn encode_answer(through: OpId, answer: &[u8]) -> Vec<u8> {
-    encode(&StoredAnswer::V1 {
-        through,
-        answer: answer.to_vec(),
+/// What a session was told of an operation, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ToldOf {
+    /// It was done, with this encoded reply.
+    Done(Vec<u8>),
+    /// It was not.
+    Refused(Errno),
+}
+
+/// The value of a dedup key: up to where the session has had its answers, and what it was told of this operation.
+pub(crate) fn encode_answer(through: OpId, told: ToldOf) -> Vec<u8> {
+    encode(&match told {
+        ToldOf::Done(answer) => StoredAnswer::V1 { through, answer },
+        ToldOf::Refused(errno) => StoredAnswer::RefusedV1 { through, errno },
     })
 }
 
@@ -546,9 +558,10 @@ pub(crate) fn decode_answer(
     container: ContainerId,
     key: &[u8],
     value: &[u8],
-) -> Result<(OpId, Vec<u8>), Refusal> {
+) -> Result<(OpId, ToldOf), Refusal> {
     match decode(value) {
-        Some(StoredAnswer::V1 { through, answer }) => Ok((through, answer)),
+        Some(StoredAnswer::V1 { through, answer }) => Ok((through, ToldOf::Done(answer))),
+        Some(StoredAnswer::RefusedV1 { through, errno }) => Ok((through, ToldOf::Refused(errno))),
         None => Err(corrupt(container, key, "not an answer")),
     }
 }
@@ -582,6 +595,10 @@ mod tests {
         };
         assert_eq!(encode_dentry(dentry), [0, 2, b'a', b'b', 172, 2, 1]);
         assert_eq!(encode_inode_id(InodeId(300)), [0, 172, 2]);
+        let done = ToldOf::Done(vec![7, 8]);
+        assert_eq!(encode_answer(OpId(300), done), [0, 172, 2, 2, 7, 8]);
+        let refused = ToldOf::Refused(Errno::ENOENT);
+        assert_eq!(encode_answer(OpId(300), refused), [1, 172, 2, 1]);
         let key = Key::Dentry(InodeIndex(1), 2).encode();
         assert_eq!(key, [b'd', 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
     }

@@ -4,9 +4,10 @@ use perigee_meta::memory::MemView;
 use perigee_meta::tx::{
     Count, DOUBT, Intent, Known, Plan, RETELL, ReadSet, Transactions, Verdict, Vote, When,
 };
-use perigee_meta::{Answers, Key, Seen, Touched};
+use perigee_meta::{Answers, Comes, Key, Seen, Touched};
 use perigee_types::{
-    Batch, ContainerId, Epoch, InodeId, InodeIndex, Mutation, NodeId, OpId, SessionId, Span, Tick,
+    Batch, ContainerId, Epoch, Errno, InodeId, InodeIndex, Mutation, NodeId, OpId, SessionId, Span,
+    Tick,
 };
 use std::collections::BTreeMap;
 
@@ -62,6 +63,21 @@ fn a_repeat_gets_the_first_answer_until_the_session_has_it() {
         seen(&restored, &mut view, 3),
         Seen::Answered(b"three".to_vec())
     );
+}
+
+#[test]
+fn what_an_owner_elsewhere_may_still_carry_out_is_refused_for_good() {
+    let (mut view, mut answers) = (MemView::new(), Answers::default());
+    assert!(answers.must_keep(Comes::Abroad) && answers.must_keep(Comes::HomeAgain));
+    assert!(!answers.must_keep(Comes::Home));
+    let mut batch = Batch::default();
+    answers.keep_refusal(session(), OpId(4), OpId(2), Errno::ENOENT, &mut batch);
+    view.apply(HERE, &batch);
+    let restored = Answers::default().restore(&mut view, HERE).expect("sound");
+    let mut seen = |op| restored.seen(&mut view, HERE, session(), OpId(op));
+    assert_eq!(seen(4), Ok(Seen::Refused(Errno::ENOENT)));
+    assert_eq!(seen(3), Ok(Seen::Never), "its answer may not have come");
+    assert_eq!(seen(2), Ok(Seen::TooLate));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::container::{
 use crate::env::Env;
 use crate::sessions::Whom;
 use bytes::Bytes;
-use perigee_meta::{Kind, Reply};
+use perigee_meta::{Comes, Kind, Reply};
 use perigee_net::{AUDIT, Answer as NetAnswer, Call, PeerName, Refusal, Refusals, Service};
 use perigee_proto::message::session::{CONTENT_MAX, NAMES_MAX};
 use perigee_proto::message::{chain, data, file, hold, past, report, session, tx};
@@ -126,6 +126,7 @@ async fn execute(env: &Arc<Env>, from: NodeId, body: &[u8]) -> Handled {
             .or_else(|| crate::router::place_for_guest(env, &request.operation)),
         names_max: request.names_max.min(NAMES_MAX),
         operation: request.operation,
+        comes: Comes::Abroad,
     };
     let result = answered(|answer| container.execute(request, answer)).await;
     let told = match inner(&container, result)? {
@@ -266,6 +267,7 @@ async fn write(env: &Arc<Env>, from: NodeId, body: &[u8], payload: Bytes) -> Han
         kill_privileges: request.kill_privileges,
         cuts: request.cuts,
         behind: request.behind,
+        comes: Comes::Abroad,
     };
     let wrote = container.write_in_turn(write, Kept::Bytes(payload)).await;
     let result = inner(&container, wrote)?;

@@ -12,7 +12,7 @@ use perigee_meta::near::names::names_in;
 use perigee_meta::queue::Asked;
 use perigee_meta::stripe::Layout;
 use perigee_meta::tx::Turn;
-use perigee_meta::{Attr, Context, Op, Outcome, Reply, RunId, Seen, Touched};
+use perigee_meta::{Attr, Comes, Context, Op, Outcome, Reply, RunId, Seen, Touched};
 use perigee_proto::message::session::{CallLock, DirectoryAfter, Revoke};
 use perigee_replica::work::Done;
 use perigee_types::{
@@ -37,6 +37,7 @@ pub(crate) struct Request {
     /// With how many names of a directory a change in it is answered, at most.
     pub(crate) names_max: u32,
     pub(crate) operation: Op,
+    pub(crate) comes: Comes,
 }
 
 /// What a session is answered.
@@ -480,7 +481,8 @@ impl Container {
             self.add_reap(st, local, &outcome.reply, &mut batch);
             // One of this node may wait for other hosts' leases, or for the members to know of a lock, and be asked for
             // again at the next owner meanwhile.
-            if !local || relied_on || self.must_wait(st, now, &outcome.touched) {
+            let repeats = st.answers.must_keep(request.comes);
+            if repeats || relied_on || self.must_wait(st, now, &outcome.touched) {
                 Self::remember(st, request, &outcome.reply, &mut batch);
             }
             if let Err(error) = self.carry_out(st, &batch) {
@@ -810,6 +812,7 @@ impl Container {
             Ok(Seen::Never) => None,
             Ok(Seen::Running) => return Err(Elsewhere::NotReady),
             Ok(Seen::TooLate) => Some(Err(Errno::EIO)),
+            Ok(Seen::Refused(errno)) => Some(Err(errno)),
             Ok(Seen::Answered(answer)) => {
                 Some(perigee_proto::decode(&answer).map_err(|_| Errno::EIO))
             }

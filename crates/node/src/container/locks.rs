@@ -10,7 +10,7 @@ use perigee_meta::lock::kept::{Fate, KeptId};
 use perigee_meta::lock::{LockOwner, Presence, SessionEnd, lost};
 use perigee_meta::queue::{Admission, Asked, Ticket};
 use perigee_meta::{
-    HeldLocks, Leftovers, LockKind, LockSessions, Op, Overlay, Refusal, Reply, held_locks,
+    Comes, HeldLocks, Leftovers, LockKind, LockSessions, Op, Overlay, Refusal, Reply, held_locks,
     lock_sessions,
 };
 use perigee_proto::message::report::Hold;
@@ -341,6 +341,7 @@ impl Container {
             answered_through: OpId(0),
             new_directory_in: None,
             names_max: 0,
+            comes: Comes::Home,
             operation: match end {
                 SessionEnd::Over => Op::ReleaseSession {
                     container,

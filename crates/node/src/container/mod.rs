@@ -70,6 +70,7 @@ use visitors::Visitors;
 pub(crate) use execute::{Request, Told, changes};
 pub(crate) use heal::Damage;
 pub(crate) use hold::{AsHolder, is_well_formed, shown};
+pub(crate) use repeat::Repeatable;
 pub(crate) use role::Standing;
 pub(crate) use taken::{NotTaken, Taken};
 pub(crate) use unseen::ThroughDaemon;

@@ -8,11 +8,21 @@ use super::drive::decode_batch;
 use super::execute::Owed;
 use super::write::{Content, WriteRequest, touched};
 use super::{Container, Elsewhere, Failed, File, State};
-use perigee_meta::Seen;
+use perigee_meta::{Comes, Seen};
 use perigee_replica::RegionMap;
-use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, Seq, Version};
+use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Version};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use tracing::{error, info};
+
+/// Something that may come again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Repeatable {
+    pub(crate) session: SessionId,
+    pub(crate) op: OpId,
+    pub(crate) answered_through: OpId,
+    pub(crate) comes: Comes,
+}
 
 /// What is kept of a write, for its repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +51,7 @@ impl Container {
             Seen::Never => Ok(None),
             Seen::Running => Err(Elsewhere::NotReady.into()),
             Seen::TooLate => Err(Errno::EIO.into()),
+            Seen::Refused(errno) => Err(errno.into()),
             Seen::Answered(answer) => {
                 perigee_proto::decode(&answer)
                     .map(Some)
@@ -50,6 +61,39 @@ impl Container {
                     })
             }
         }
+    }
+
+    /// What was refused to a program of this host, and that an earlier owner was sent, too, stays refused: it returns when every
+    /// later owner knows that.
+    pub(crate) async fn refused_for_good<T>(
+        self: &Arc<Self>,
+        named: Repeatable,
+        result: Result<T, Failed>,
+    ) -> Result<T, Failed> {
+        let refused = match &result {
+            // It may have been done, or be done later: so much that says.
+            Err(Failed::Errno(Errno::EIO)) | Ok(_) | Err(Failed::Elsewhere(_)) => return result,
+            Err(_) if named.comes != Comes::HomeAgain => return result,
+            Err(Failed::Errno(errno)) => *errno,
+        };
+        let record = {
+            let mut st = self.state.lock();
+            let now = self.env.clock.now();
+            Self::reign(&st, now)?;
+            let Repeatable {
+                session,
+                op,
+                answered_through,
+                ..
+            } = named;
+            let mut batch = Batch::default();
+            st.answers
+                .keep_refusal(session, op, answered_through, refused, &mut batch);
+            let seq = self.order(&mut st, now, batch, true)?;
+            st.chain.version_at(seq)
+        };
+        self.committed(record).await?;
+        result
     }
 
     /// Keeps a write's answer with its record.
@@ -132,7 +176,7 @@ impl Container {
                 .write(part.start, bytes)
                 .map_err(|error| self.write_failed(st, request.inode, &error))?;
             let taken = Taken {
-                answer: self.pending(request, range),
+                answer: Self::pending(st, request, range),
                 range: part,
                 effect: Effect::Replaced,
                 mtime: self.env.clock.wall(),

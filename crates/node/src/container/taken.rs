@@ -7,7 +7,7 @@
 use super::write::{Kept, WriteRequest};
 use super::{Container, Elsewhere, Failed};
 use perigee_meta::stripe::Layout;
-use perigee_meta::{Attr, Kind};
+use perigee_meta::{Attr, Comes, Kind};
 use perigee_proto::admin::AdoptSource;
 use perigee_proto::message::file::At;
 use perigee_store::disk::FileNumber;
@@ -121,6 +121,7 @@ impl Container {
             kill_privileges: false,
             cuts: None,
             behind: None,
+            comes: Comes::Home,
         };
         self.write_in_turn(request, Kept::Taken(len)).await?;
         Ok(())

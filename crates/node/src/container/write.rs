@@ -7,8 +7,8 @@ use super::sync::Refusal;
 use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
-use perigee_meta::Touched;
 use perigee_meta::stripe::{Cuts, admit_unspread_write, admit_write};
+use perigee_meta::{Comes, Touched};
 use perigee_proto::message::file::At;
 use perigee_replica::Hold;
 use perigee_replica::chunk::Access;
@@ -37,6 +37,7 @@ pub(crate) struct WriteRequest {
     pub(crate) cuts: Option<Cuts>,
     /// Its program was answered before, by the right to a chunk that this is the row of.
     pub(crate) behind: Option<Hold>,
+    pub(crate) comes: Comes,
 }
 
 /// What a write brings.
@@ -525,12 +526,11 @@ impl Container {
         }
     }
 
-    /// What goes with the record of a write that went to `range`, if another host may ask for it again.
-    pub(super) fn pending(&self, request: &WriteRequest, range: ByteRange) -> Option<Pending> {
-        let session = request.session;
-        let op = request.op.filter(|_| session.node() != self.env.me);
+    /// What goes with the record of a write that went to `range`, if it may come again.
+    pub(super) fn pending(st: &State, request: &WriteRequest, range: ByteRange) -> Option<Pending> {
+        let op = request.op.filter(|_| st.answers.must_keep(request.comes));
         op.map(|op| Pending {
-            session,
+            session: request.session,
             op,
             answered_through: request.answered_through,
             range,
@@ -554,7 +554,7 @@ impl Container {
             return Err(elsewhere);
         }
         let taken = Taken {
-            answer: self.pending(request, range),
+            answer: Self::pending(st, request, range),
             range,
             effect,
             mtime: self.env.clock.wall(),

@@ -10,7 +10,7 @@ use perigee_client::Backend;
 use perigee_client::backend::{At, Found, Hears, Local, Loss, MapWriter, Purpose};
 use perigee_client::fs::{Done, Seek, Space};
 use perigee_meta::lock::kept::Life;
-use perigee_meta::{Op, Reply};
+use perigee_meta::{Comes, Op, Reply};
 use perigee_proto::message::past;
 use perigee_types::{
     ByteRange, CheckpointId, ContainerId, Errno, InodeId, OpId, SessionId, WallTime,
@@ -107,6 +107,7 @@ impl Backend for Router {
             kill_privileges,
             cuts: None,
             behind: None,
+            comes: Comes::Home,
         };
         let Some(me) = self.me().filter(|me| me.env.stripes.has(inode)) else {
             return self.write_part(write, data, done);

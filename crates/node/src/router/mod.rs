@@ -20,7 +20,7 @@ pub(crate) use asks::{
 pub(crate) use places::{container_of, place_for_guest, place_of};
 
 use crate::container::{
-    AsHolder, Container, Elsewhere, Failed, Kept, Request, WriteRequest, changes,
+    AsHolder, Container, Elsewhere, Failed, Kept, Repeatable, Request, WriteRequest, changes,
 };
 use crate::env::Env;
 use crate::heat::Served;
@@ -29,7 +29,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use perigee_client::fs::Done;
 use perigee_meta::stripe::Cuts;
-use perigee_meta::{Attr, NewNode, Op, Reply};
+use perigee_meta::{Attr, Comes, NewNode, Op, Reply};
 use perigee_net::begun::spawn_begun;
 use perigee_proto::message::file::{self, HeldChunk};
 use perigee_proto::message::session::Execute;
@@ -38,7 +38,7 @@ use perigee_types::{ByteRange, ContainerId, Errno, InodeId, OpId, SessionId, Spa
 use places::{further, what_of};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long a session's operation may look for an owner that answers, or says that it is at it.
@@ -92,6 +92,7 @@ impl Router {
             new_directory_in,
             names_max: 0,
             operation,
+            comes: Comes::Home,
         }
     }
 
@@ -131,14 +132,26 @@ impl Router {
 
     /// Runs an operation wherever its owner is, as often as that changes.
     async fn route(env: &Arc<Env>, request: &Request) -> Result<(Reply, Span), Failed> {
+        let elsewhere = &AtomicBool::new(false);
         let here = |container: Arc<Container>| async move {
             let (sender, receiver) = tokio::sync::oneshot::channel();
+            let request = Request {
+                comes: comes(elsewhere),
+                ..request.clone()
+            };
+            let named = changes(&request.operation).then_some(Repeatable {
+                session: request.session,
+                op: request.op,
+                answered_through: request.answered_through,
+                comes: request.comes,
+            });
             // The receiver waits below.
-            container.execute(
-                request.clone(),
-                Box::new(move |result| _ = sender.send(result)),
-            );
-            let told = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()))?;
+            container.execute(request, Box::new(move |result| _ = sender.send(result)));
+            let told = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()));
+            let told = match named {
+                Some(named) => container.refused_for_good(named, told).await,
+                None => told,
+            }?;
             Ok((Ok(told.reply), told.ttl))
         };
         let execute = Execute {
@@ -159,6 +172,7 @@ impl Router {
         env.sessions.asks_names(request.session, &request.operation);
         let there = |node| {
             let execute = &execute;
+            elsewhere.store(true, Ordering::Relaxed);
             async move {
                 let asked = env.sessions.asks();
                 let sent = env.clock.now();
@@ -449,16 +463,25 @@ impl Router {
             op: Some(op),
             ..write
         };
+        let elsewhere = AtomicBool::new(false);
         let here = |container: Arc<Container>| {
             let data = data.clone();
+            let write = WriteRequest {
+                comes: comes(&elsewhere),
+                ..write
+            };
             if write.behind.is_some() {
                 env.behind.on_sent(op, env.me);
             }
             async move {
-                container
-                    .write_in_turn(write, Kept::Bytes(data))
-                    .await
-                    .map(Ok)
+                let named = Repeatable {
+                    session: write.session,
+                    op,
+                    answered_through: write.answered_through,
+                    comes: write.comes,
+                };
+                let wrote = container.write_in_turn(write, Kept::Bytes(data)).await;
+                container.refused_for_good(named, wrote).await.map(Ok)
             }
         };
         let request = file::Write {
@@ -473,6 +496,7 @@ impl Router {
         };
         let there = |node| {
             let (request, data) = (&request, data.clone());
+            elsewhere.store(true, Ordering::Relaxed);
             async move {
                 if write.behind.is_some() {
                     env.behind.on_sent(op, node);
@@ -516,6 +540,14 @@ impl Router {
             }
         }
         Self::write_elsewhere(env, op, write, data).await
+    }
+}
+
+/// How something comes to this node, if it owns, of whose programs it is.
+fn comes(elsewhere: &AtomicBool) -> Comes {
+    match elsewhere.load(Ordering::Relaxed) {
+        true => Comes::HomeAgain,
+        false => Comes::Home,
     }
 }
 

@@ -12,7 +12,7 @@ use perigee_cluster::{Directory, Node, Purpose};
 use perigee_meta::stripe::job::{Ask, Change, Cut, Job, Known, NewWrite, Read, Step, Told, Write};
 use perigee_meta::stripe::{Cuts, Faults, UNIT, pieces};
 use perigee_meta::xattr::CAPABILITY;
-use perigee_meta::{Attr, LockKind, NewNode, Op, Reply, Touched, WriteAt};
+use perigee_meta::{Attr, Comes, LockKind, NewNode, Op, Reply, Touched, WriteAt};
 use perigee_proto::message::file;
 use perigee_types::{ByteRange, ContainerId, Errno, InodeId, NodeId, OpId, SessionId, StripeWidth};
 use std::collections::BTreeSet;
@@ -198,6 +198,7 @@ impl Router {
                         kill_privileges,
                         cuts: Some(cuts),
                         behind: None,
+                        comes: Comes::Home,
                     };
                     self.write_part(write, part, told);
                     let wrote = receiver.await.unwrap_or(Err(Errno::EIO));

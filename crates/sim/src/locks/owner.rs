@@ -189,7 +189,7 @@ impl Locks {
             }
             Ok(Seen::Never) => {}
             // Nobody waits for it.
-            Ok(Seen::Running | Seen::TooLate) | Err(_) => return,
+            Ok(Seen::Running | Seen::TooLate | Seen::Refused(_)) | Err(_) => return,
         }
         match &request.what {
             What::Locks(operation) => {

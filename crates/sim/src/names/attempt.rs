@@ -256,12 +256,11 @@ impl Names {
             found.depends,
             found.place,
         );
-        let home = Self::is_home(host, request);
         self.show(
             host,
             attempt.origin,
             container,
-            home,
+            request,
             (found.latest, Span::ZERO),
             found.result,
         );

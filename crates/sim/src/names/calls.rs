@@ -31,6 +31,8 @@ pub struct Request {
     pub(crate) answered_through: OpId,
     pub(crate) context: Context,
     pub(crate) operation: Op,
+    /// Whether another host was asked before.
+    pub(crate) sent: bool,
 }
 
 /// What an owner is asked.
@@ -179,6 +181,9 @@ impl Names {
         let asked = pending.asked.clone();
         let round = pending.round;
         let origin = Origin { host, call, round };
+        if let Asked::Execute(request) = &mut pending.asked {
+            request.sent |= owner != host;
+        }
         if owner == host {
             self.serve(host, origin, container, asked);
         } else {

@@ -45,6 +45,7 @@ marks! {
     IntentRestored = "a new owner found a prepared transaction";
     DecisionRestored = "a new owner found a decision";
     Repeated = "an operation that had been executed was answered again";
+    RefusedForGood = "an operation that an owner elsewhere may still have was refused for good";
     Running = "a repeat came while the operation was being executed";
     Revoked = "a change waited for sessions to forget";
     LeaseEnded = "a session did not answer, and its lease ended by itself";

@@ -10,7 +10,7 @@ use super::world::{Event, Names};
 use crate::law;
 use perigee_meta::owner_view::{Foreign, Read, Wanted};
 use perigee_meta::tx::{Intent, Known, Turn, Verdict, Vote, When};
-use perigee_meta::{Outcome, OwnerView, Plant, Refusal, Reply, Seen, View};
+use perigee_meta::{Comes, Outcome, OwnerView, Plant, Refusal, Reply, Seen, View};
 use perigee_types::{Batch, ContainerId, Errno, Seq, SessionId, Span, TxId, Version};
 
 /// How long a reader waits before it looks again whether a key is free.
@@ -88,6 +88,7 @@ impl Names {
                 Some(Answer::Elsewhere)
             }
             Ok(Seen::TooLate) => Some(Answer::Executed(Err(Errno::EIO), Span::ZERO)),
+            Ok(Seen::Refused(errno)) => Some(Answer::Executed(Err(errno), Span::ZERO)),
             Ok(Seen::Answered(bytes)) => {
                 self.note(Mark::Repeated);
                 let reply = postcard::from_bytes(&bytes).map_err(|_| Errno::EIO);
@@ -124,7 +125,6 @@ impl Names {
     }
 
     fn execute(&mut self, host: usize, origin: Origin, container: ContainerId, request: Request) {
-        let home = Self::is_home(host, &request);
         if self
             .process(host)
             .debts
@@ -158,7 +158,7 @@ impl Names {
                 let place = self.history.executed.len();
                 self.note_answer(container, &request, &result, depends, place);
                 let ttl = self.grant(host, container, &request);
-                self.show(host, origin, container, home, (ran.latest, ttl), result);
+                self.show(host, origin, container, &request, (ran.latest, ttl), result);
             }
             Turn::Alone(outcome)
                 if self.is_kept(host, container, request.session, &outcome.touched) =>
@@ -175,13 +175,32 @@ impl Names {
         host: usize,
         origin: Origin,
         container: ContainerId,
-        home: bool,
+        request: &Request,
         (latest, ttl): (Seq, Span),
         result: Result<Reply, Errno>,
     ) {
+        let home = Self::is_home(host, request);
+        let refused = result.as_ref().err().copied();
         let answer = Answer::Executed(result, ttl);
-        if home {
-            return self.reply(host, origin, answer);
+        let comes = Self::comes(home, request);
+        let kept = &mut self.member(host, container).answers;
+        match refused.filter(|_| changes(&request.operation)) {
+            // It is refused for good.
+            Some(errno) if comes == Comes::HomeAgain && kept.must_keep(comes) => {
+                let mut batch = Batch::default();
+                let (session, op) = (request.session, request.op);
+                kept.keep_refusal(session, op, request.answered_through, errno, &mut batch);
+                self.note(Mark::RefusedForGood);
+                return match self.order(host, container, &batch, Haste::Urgent) {
+                    Some(version) => {
+                        let then = Then::Answer(origin, answer);
+                        self.when_committed(host, container, version.seq, then);
+                    }
+                    None => self.reply(host, origin, Answer::Elsewhere),
+                };
+            }
+            _ if home => return self.reply(host, origin, answer),
+            _ => {}
         }
         self.when_committed(host, container, latest, Then::Answer(origin, answer));
     }
@@ -197,7 +216,8 @@ impl Names {
     ) {
         let home = Self::is_home(host, request);
         let mut batch = outcome.batches.remove(&container).unwrap_or_default();
-        if !home {
+        let comes = Self::comes(home, request);
+        if self.member(host, container).answers.must_keep(comes) {
             self.keep_answer(host, container, request, &outcome.reply, &mut batch);
         }
         let haste = if home { Haste::None } else { Haste::Urgent };
@@ -216,6 +236,14 @@ impl Names {
         let due = (when, version.seq);
         self.pay(host, container, request.session, outcome.touched, due, then);
         law::cached::on_ordered(self);
+    }
+
+    fn comes(home: bool, request: &Request) -> Comes {
+        match (home, request.sent) {
+            (false, _) => Comes::Abroad,
+            (true, false) => Comes::Home,
+            (true, true) => Comes::HomeAgain,
+        }
     }
 
     pub(super) fn keep_answer(

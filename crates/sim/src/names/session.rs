@@ -189,6 +189,7 @@ impl Names {
             answered_through: OpId(op.0 - 1),
             context,
             operation,
+            sent: false,
         };
         this.waiting = Some(request.clone());
         let began = Heard::Began(request.session, op, request.operation.clone());

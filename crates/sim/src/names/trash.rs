@@ -150,6 +150,7 @@ impl Names {
             answered_through: OpId(0),
             context: Context::new(self.wall(0), None),
             operation,
+            sent: false,
         };
         let mut foreign = Foreign::default();
         let turn = self.run_once(host, container, &request, &mut foreign).turn;
