@@ -1,6 +1,6 @@
 //! The times of the chain protocol, and the inequality that makes its leases safe.
 
-use perigee_types::Span;
+use perigee_types::{Span, Tick};
 
 /// Times of one chain. All nodes of a cluster use the same ones.
 ///
@@ -44,6 +44,13 @@ impl Timing {
         Span(self.lease.0 - self.lease.0 * self.drift_percent / 100)
     }
 
+    /// When an owner sends to all its members next: at the same moments for all containers of a node, whose messages leave together
+    /// then.
+    #[must_use]
+    pub const fn next_heartbeat(&self, now: Tick) -> Tick {
+        Tick((now.0 / self.heartbeat.0 + 1) * self.heartbeat.0)
+    }
+
     /// Whether no member can take over before the owner's lease has run out, at the worst drift.
     #[must_use]
     pub const fn is_safe(&self) -> bool {
@@ -55,6 +62,16 @@ impl Timing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn heartbeats_are_due_at_moments_that_all_containers_share() {
+        let timing = Timing::default();
+        let after = |offset: u64| timing.next_heartbeat(Tick(3_000_000 + offset));
+        for offset in [0, 1, 150_000, 299_999] {
+            assert_eq!(after(offset), Tick(3_300_000), "at {offset}");
+        }
+        assert_eq!(after(300_000), Tick(3_600_000));
+    }
 
     #[test]
     fn default_times_are_safe_and_a_short_takeover_is_not() {

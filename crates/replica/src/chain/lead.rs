@@ -469,7 +469,7 @@ impl Chain {
         if let Part::Reign(reign) = &mut self.part
             && now >= reign.heartbeat_at
         {
-            reign.heartbeat_at = now + self.timing.heartbeat;
+            reign.heartbeat_at = self.timing.next_heartbeat(now);
             self.on_flush(out);
             self.send_all(out);
         }

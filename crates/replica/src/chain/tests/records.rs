@@ -121,7 +121,7 @@ fn only_an_owner_with_leases_takes_records() {
 #[test]
 fn the_lease_counts_from_the_moment_of_sending() {
     let mut script = Script::running(2);
-    script.now += 300 * MS;
+    script.now = Timing::default().next_heartbeat(Tick(script.now)).0;
     script.input(n(1), Input::Tick);
     let sent = script.now;
     script.now += 250 * MS;
