@@ -481,7 +481,7 @@ impl Container {
             self.add_reap(st, local, &outcome.reply, &mut batch);
             // One of this node may wait for other hosts' leases, or for the members to know of a lock, and be asked for
             // again at the next owner meanwhile.
-            let repeats = st.answers.must_keep(request.comes);
+            let repeats = !local || st.answers.must_keep(request.comes);
             if repeats || relied_on || self.must_wait(st, now, &outcome.touched) {
                 Self::remember(st, request, &outcome.reply, &mut batch);
             }

@@ -34,6 +34,8 @@ const CEDE_PATIENCE: Span = Span::from_millis(15_000);
 const CEDE_AGAIN: Span = Span::from_millis(2_000);
 /// How long the record of a move stays that is over: the node that gave its copy up frees it meanwhile.
 const MOVE_OVER: Span = Span::from_millis(15_000);
+/// How often a member whose disk is full is dismissed: many may wait for it.
+const AGAIN: Span = Span::from_millis(1_000);
 /// How often an owner that leaves looks whether it may.
 const HAND_OVER_PAUSE: Span = Span::from_millis(20);
 
@@ -165,19 +167,25 @@ impl Container {
         }
     }
 
-    /// A member has no room for what others are to be shown: it loses its place, as one that is silent does.
+    /// A member has no room for what others are to be shown: it loses its place, as one that is silent does. Not where nobody
+    /// else but this owner would be left, nor where this owner may need what it has.
     pub(super) fn dismiss_full(self: &Arc<Self>, node: NodeId) {
         {
             let mut st = self.state.lock();
-            let until = self.env.clock.now() + AVOID;
-            let again = st.avoid.insert(node, until).is_some();
+            let now = self.env.clock.now();
+            let lately = st.dismissed_full_at.is_some_and(|at| now < at + AGAIN);
+            let others = self.others(&st);
+            let spared = others.iter().any(|other| *other != node) && st.pull.is_whole();
+            if lately || !others.contains(&node) || !spared {
+                return;
+            }
+            st.dismissed_full_at = Some(now);
             // What it holds comes back first.
             if self.look_after_rows(&mut st, Some(node)) {
                 return;
             }
-            if !again {
-                warn!(container = %self.id, %node, "dismissing a member whose disk is full");
-            }
+            st.avoid.insert(node, now + AVOID);
+            warn!(container = %self.id, %node, "dismissing a member whose disk is full");
         }
         self.step(Input::Dismiss(node));
     }

@@ -33,6 +33,7 @@ mod read;
 mod reap;
 mod record;
 mod refill;
+mod refusals;
 mod repeat;
 mod role;
 mod serve;
@@ -261,6 +262,8 @@ pub(crate) struct State {
     former: member::Former,
     /// Who was brought in and did not become a member, and until when another one is tried first.
     avoid: BTreeMap<NodeId, Tick>,
+    /// When the last member was dismissed whose disk is full.
+    dismissed_full_at: Option<Tick>,
     /// This storage has held everything that a member must hold.
     complete: bool,
     /// A state transfer to this node is under way.

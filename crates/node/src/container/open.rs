@@ -122,6 +122,7 @@ impl Container {
             candidate: None,
             former: super::member::Former::default(),
             avoid: BTreeMap::new(),
+            dismissed_full_at: None,
             transactions: Transactions::new(id),
             own: BTreeSet::new(),
             distrusted_through: last,

@@ -13,6 +13,7 @@
 use super::dirty::{Effect, KEPT_WAIT, Taken};
 use super::execute::lost_range;
 use super::in_place::sha256;
+use super::refusals::NoRoom;
 use super::sync::Settled;
 use super::view::{Foreign, owner_view};
 use super::{Container, Elsewhere, Failed, File, State};
@@ -270,7 +271,8 @@ impl Container {
             st.kept_beside(inode)
         };
         if let Some((file, _)) = beside {
-            match self.settle_writes(file, Settled::Safe).await {
+            let settled = self.settle_writes(file, Settled::Safe, NoRoom::Told).await;
+            match settled {
                 Ok(()) => {}
                 // A member without room for it, say, keeps nobody from making some.
                 Err(Failed::Errno(errno)) => {

@@ -1,5 +1,6 @@
 //! What an owner shows of its checkpoints: rows and content as they were.
 
+use super::refusals::NoRoom;
 use super::sync::Settled;
 use super::{Container, Elsewhere, Failed, State};
 use bytes::{Bytes, BytesMut};
@@ -60,7 +61,8 @@ impl Container {
             for piece in &pieces {
                 // What other hosts are shown is on every member.
                 if !self.is_settled(piece.file, Settled::Safe)? {
-                    self.settle_writes(piece.file, Settled::Safe).await?;
+                    let (file, no_room) = (piece.file, NoRoom::Outlasted);
+                    self.settle_writes(file, Settled::Safe, no_room).await?;
                 }
             }
             let (me, wanted) = (self.clone(), pieces.clone());

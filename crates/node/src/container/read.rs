@@ -1,5 +1,6 @@
 //! Reading files at their owner, and looking for their holes; and this node's own copy.
 
+use super::refusals::NoRoom;
 use super::sync::Settled;
 use super::{Answer, Container, Elsewhere, Failed};
 use bytes::Bytes;
@@ -123,7 +124,7 @@ impl Container {
             if self.is_settled(inode, to_be)? {
                 break;
             }
-            self.settle_writes(inode, to_be).await?;
+            self.settle_writes(inode, to_be, NoRoom::Outlasted).await?;
             if round == READS_MAX {
                 break;
             }
@@ -325,7 +326,8 @@ impl Container {
         self.take_in_unseen(inode).await?;
         let found = self.look_past_changes(inode, seek).await;
         if self.unseen.has(inode) || !self.is_settled(inode, Settled::Safe)? {
-            self.settle_writes(inode, Settled::Safe).await?;
+            let no_room = NoRoom::Outlasted;
+            self.settle_writes(inode, Settled::Safe, no_room).await?;
         }
         found
     }

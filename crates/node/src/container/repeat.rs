@@ -8,7 +8,7 @@ use super::drive::decode_batch;
 use super::execute::Owed;
 use super::write::{Content, WriteRequest, touched};
 use super::{Container, Elsewhere, Failed, File, State};
-use perigee_meta::{Comes, Seen};
+use perigee_meta::{Comes, Reply, Seen};
 use perigee_replica::RegionMap;
 use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Version};
 use serde::{Deserialize, Serialize};
@@ -63,37 +63,51 @@ impl Container {
         }
     }
 
-    /// What was refused to a program of this host, and that an earlier owner was sent, too, stays refused: it returns when every
-    /// later owner knows that.
-    pub(crate) async fn refused_for_good<T>(
+    /// What a program of this host is told of something that an earlier owner was sent, too, is so for good, also where it
+    /// changed nothing or was refused: it returns when every later owner knows that.
+    pub(crate) async fn told_for_good(
         self: &Arc<Self>,
         named: Repeatable,
-        result: Result<T, Failed>,
-    ) -> Result<T, Failed> {
-        let refused = match &result {
-            // It may have been done, or be done later: so much that says.
-            Err(Failed::Errno(Errno::EIO)) | Ok(_) | Err(Failed::Elsewhere(_)) => return result,
-            Err(_) if named.comes != Comes::HomeAgain => return result,
-            Err(Failed::Errno(errno)) => *errno,
-        };
+        told: Result<&Reply, Errno>,
+    ) -> Result<(), Failed> {
+        match told {
+            _ if named.comes != Comes::HomeAgain => return Ok(()),
+            // It may have been done, or be done later: so much that says. Where this disk fails, the next owner is asked.
+            Err(Errno::EIO | Errno::EROFS) => return Ok(()),
+            _ => {}
+        }
+        let Repeatable {
+            session,
+            op,
+            answered_through,
+            ..
+        } = named;
         let record = {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             Self::reign(&st, now)?;
-            let Repeatable {
-                session,
-                op,
-                answered_through,
-                ..
-            } = named;
+            match (self.seen(&st, session, op)?, told) {
+                (Seen::Never, _) => {}
+                (Seen::Answered(_), Ok(_)) => return Ok(()),
+                (Seen::Refused(before), Err(errno)) if before == errno => return Ok(()),
+                // Another owner has told it otherwise since: that counts.
+                _ => return Err(Elsewhere::NotReady.into()),
+            }
             let mut batch = Batch::default();
-            st.answers
-                .keep_refusal(session, op, answered_through, refused, &mut batch);
+            let answers = &mut st.answers;
+            match told {
+                Ok(reply) => {
+                    let answer = perigee_proto::encode(reply);
+                    answers.keep(session, op, answered_through, &answer, &mut batch);
+                }
+                Err(errno) => {
+                    answers.keep_refusal(session, op, answered_through, errno, &mut batch);
+                }
+            }
             let seq = self.order(&mut st, now, batch, true)?;
             st.chain.version_at(seq)
         };
-        self.committed(record).await?;
-        result
+        Ok(self.committed(record).await?)
     }
 
     /// Keeps a write's answer with its record.

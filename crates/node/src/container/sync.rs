@@ -1,12 +1,13 @@
 //! Putting what was written on the disks of all members: for fsync, and before another host is shown it.
 
+use super::refusals::{Next, NoRoom, Refusals};
 use super::{Container, Elsewhere, Failed, File};
 use bytes::Bytes;
 use perigee_meta::Kind;
 use perigee_proto::message::data::{SyncData, Until};
 use perigee_store::StoreError;
-use perigee_types::{ByteRange, Errno, InodeId, InodeIndex, NodeId, Seq, Span, Tick};
-use std::collections::{BTreeMap, BTreeSet};
+use perigee_types::{ByteRange, Errno, InodeId, InodeIndex, NodeId, Seq, Span};
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,17 +28,6 @@ pub(super) enum Settled {
     InPlace,
 }
 
-/// What it means that a member has no room for data which somebody waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// The writer is told.
-    Told,
-    /// A reader has nothing to do with it: he waits, and a member that goes on so loses its place.
-    Outlasted,
-}
-
-/// For so long a reader waits for a member that has no room for what he is to be shown: as long as for one that is silent.
-const REFUSES_MAX: Span = Span::from_millis(3_000);
 /// A member that refuses is asked again so often.
 const ASKED_AGAIN: Duration = Duration::from_millis(100);
 /// One that has not answered is asked again after so long.
@@ -86,6 +76,7 @@ impl Container {
         self: &Arc<Self>,
         inode: InodeId,
         to_be: Settled,
+        no_room: NoRoom,
     ) -> Result<(), Failed> {
         self.take_in_unseen(inode).await?;
         self.recorded(inode).await?;
@@ -97,11 +88,10 @@ impl Container {
         };
         if let Some(record) = waits {
             self.committed(record).await?;
-            let refusal = Refusal::Outlasted;
-            self.data_everywhere(inode, record.seq, refusal).await?;
+            self.data_everywhere(inode, record.seq, no_room).await?;
             if to_be == Settled::InPlace && !self.is_settled(inode, to_be)? {
                 let file = [(inode, record.seq)];
-                self.files_everywhere(&file, refusal).await?;
+                self.files_everywhere(&file, no_room).await?;
             }
         }
         Ok(())
@@ -116,16 +106,16 @@ impl Container {
         self: &Arc<Self>,
         inode: InodeId,
         seq: Seq,
-        refusal: Refusal,
+        no_room: NoRoom,
     ) -> Result<(), Failed> {
         let kept = self.state.lock().kept_beside(inode);
         let kept = async {
             match kept {
-                Some((file, seq)) => self.file_everywhere(file, seq, refusal).await,
+                Some((file, seq)) => self.file_everywhere(file, seq, no_room).await,
                 None => Ok(()),
             }
         };
-        let (kept, there) = tokio::join!(kept, self.file_everywhere(inode, seq, refusal));
+        let (kept, there) = tokio::join!(kept, self.file_everywhere(inode, seq, no_room));
         kept.and(there)
     }
 
@@ -133,7 +123,7 @@ impl Container {
         self: &Arc<Self>,
         inode: InodeId,
         seq: Seq,
-        refusal: Refusal,
+        no_room: NoRoom,
     ) -> Result<(), Failed> {
         let lacks = {
             let st = self.state.lock();
@@ -142,7 +132,7 @@ impl Container {
             st.data.lacking(inode).is_some()
         };
         match lacks {
-            true => self.files_everywhere(&[(inode, seq)], refusal).await,
+            true => self.files_everywhere(&[(inode, seq)], no_room).await,
             false => Ok(()),
         }
     }
@@ -160,7 +150,7 @@ impl Container {
         self.announce();
         self.committed(last).await?;
         for some in files.chunks(SyncData::FILES_MAX) {
-            self.files_everywhere(some, Refusal::Told).await?;
+            self.files_everywhere(some, NoRoom::Told).await?;
         }
         self.earlier_everywhere().await
     }
@@ -189,25 +179,47 @@ impl Container {
     async fn files_everywhere(
         self: &Arc<Self>,
         files: &[(InodeId, Seq)],
-        refusal: Refusal,
+        no_room: NoRoom,
     ) -> Result<(), Failed> {
         let Some(through) = files.iter().map(|(_, seq)| *seq).max() else {
             return Ok(());
         };
         self.announce();
         let inodes = files.iter().map(|(inode, _)| *inode).collect();
-        let there = self.sync_members(&inodes, through, refusal);
-        let here = async {
-            self.bytes_here(&inodes, through).await?;
-            self.settle_all(&inodes)
-                .await
-                .map_err(|unsynced| unsynced.why)
-        };
-        tokio::try_join!(here, there)?;
+        let there = self.sync_members(&inodes, through, no_room);
+        tokio::try_join!(self.settled_here(&inodes, through, no_room), there)?;
         for (inode, seq) in files {
             self.settled(*inode, *seq);
         }
         Ok(())
+    }
+
+    /// The same of this owner's own disk.
+    async fn settled_here(
+        self: &Arc<Self>,
+        inodes: &BTreeSet<InodeId>,
+        through: Seq,
+        no_room: NoRoom,
+    ) -> Result<(), Failed> {
+        let mut refusals = Refusals::default();
+        loop {
+            let settled = async {
+                self.bytes_here(inodes, through).await?;
+                let settled = self.settle_all(inodes).await;
+                settled.map_err(|unsynced| Failed::from(unsynced.why))
+            };
+            match settled.await {
+                Err(Failed::Errno(Errno::ENOSPC)) if no_room == NoRoom::Outlasted => {
+                    // Its place it keeps: its programs are told of the want of room, and leave it some.
+                    let now = self.env.clock.now();
+                    if refusals.heard(self.env.me, now) == Next::Tell {
+                        return Err(Errno::ENOSPC.into());
+                    }
+                    tokio::time::sleep(ASKED_AGAIN).await;
+                }
+                settled => return settled,
+            }
+        }
     }
 
     /// Waits until this owner has the bytes of some files up to `through` itself, but for those that nobody has: they may be on
@@ -274,7 +286,7 @@ impl Container {
         };
         let kept = async {
             match kept {
-                Some((file, seq)) => self.file_everywhere(file, seq, Refusal::Told).await,
+                Some((file, seq)) => self.file_everywhere(file, seq, NoRoom::Told).await,
                 None => Ok(()),
             }
         };
@@ -291,7 +303,7 @@ impl Container {
             if lacks {
                 self.announce();
                 let files = BTreeSet::from([inode]);
-                self.sync_members(&files, last.seq, Refusal::Told).await
+                self.sync_members(&files, last.seq, NoRoom::Told).await
             } else {
                 Ok(())
             }
@@ -342,7 +354,7 @@ impl Container {
         let there = async {
             self.committed(last).await?;
             self.announce();
-            self.sync_members(inodes, last.seq, Refusal::Told).await
+            self.sync_members(inodes, last.seq, NoRoom::Told).await
         };
         let (here, there) = tokio::join!(here, there);
         here.and(there)?;
@@ -438,7 +450,7 @@ impl Container {
         self.announce();
         let whom = |node: &NodeId| *node == writer;
         let files = BTreeSet::from([inode]);
-        self.ask_members(whom, &files, (seq, Until::InPlace), Refusal::Told)
+        self.ask_members(whom, &files, (seq, Until::InPlace), NoRoom::Told)
             .await
     }
 
@@ -447,10 +459,27 @@ impl Container {
         self: &Arc<Self>,
         inodes: &BTreeSet<InodeId>,
         through: Seq,
-        refusal: Refusal,
+        no_room: NoRoom,
     ) -> Result<(), Failed> {
-        self.ask_members(|_| true, inodes, (through, Until::OnDisk), refusal)
+        self.ask_members(|_| true, inodes, (through, Until::OnDisk), no_room)
             .await
+    }
+
+    /// A member says why it cannot have data on its disk.
+    fn next_of_refused(
+        self: &Arc<Self>,
+        (node, errno): (NodeId, Errno),
+        no_room: NoRoom,
+        refusals: &mut Refusals,
+    ) -> Next {
+        if no_room == NoRoom::Told || errno != Errno::ENOSPC {
+            return Next::Tell;
+        }
+        let next = refusals.heard(node, self.env.clock.now());
+        if next == Next::Dismiss {
+            self.dismiss_full(node);
+        }
+        next
     }
 
     /// Asks other members for data of some files. One that does not answer is waited for until it does, or is no member any more.
@@ -459,11 +488,11 @@ impl Container {
         whom: impl Fn(&NodeId) -> bool,
         inodes: &BTreeSet<InodeId>,
         (through, until): (Seq, Until),
-        refusal: Refusal,
+        no_room: NoRoom,
     ) -> Result<(), Failed> {
         let files: Vec<InodeIndex> = inodes.iter().map(|inode| inode.index()).collect();
         let mut done: Vec<NodeId> = Vec::new();
-        let mut refuse: BTreeMap<NodeId, Tick> = BTreeMap::new();
+        let mut refusals = Refusals::default();
         loop {
             let (epoch, left): (_, Vec<NodeId>) = {
                 let st = self.state.lock();
@@ -499,13 +528,10 @@ impl Container {
                 match result.map(|(synced, _)| synced.result) {
                     Ok(Ok(())) => done.push(node),
                     Ok(Err(errno)) => {
-                        warn!(container = %self.id, files = files.len(), %node, %errno, "member cannot sync");
-                        if refusal == Refusal::Told || errno != Errno::ENOSPC {
+                        if self.next_of_refused((node, errno), no_room, &mut refusals) == Next::Tell
+                        {
+                            warn!(container = %self.id, files = files.len(), %node, %errno, "member cannot sync");
                             return Err(errno.into());
-                        }
-                        let now = self.env.clock.now();
-                        if now.since(*refuse.entry(node).or_insert(now)) >= REFUSES_MAX {
-                            self.dismiss_full(node);
                         }
                         failed = failed.max(Some(ASKED_AGAIN));
                     }

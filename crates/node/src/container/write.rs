@@ -3,7 +3,7 @@
 use super::dirty::{Effect, Pending, Taken};
 use super::execute::Owed;
 use super::hold::Name;
-use super::sync::Refusal;
+use super::refusals::NoRoom;
 use super::{Answer, Container, Elsewhere, Failed, State};
 use crate::room::Verdict;
 use bytes::Bytes;
@@ -189,8 +189,7 @@ impl Container {
                                 recorded?;
                             }
                         }
-                        me.data_everywhere(request.inode, seq, Refusal::Told)
-                            .await?;
+                        me.data_everywhere(request.inode, seq, NoRoom::Told).await?;
                         me.in_place_at(session.node(), request.inode, seq).await
                     };
                     let done = async { tokio::join!(me.pay(owed), everywhere) };
@@ -513,6 +512,11 @@ impl Container {
     fn note_torn(self: &Arc<Self>, request: &WriteRequest, placed: Placed) {
         let mut st = self.state.lock();
         let now = self.env.clock.now();
+        // Its repeat is no write that was carried out.
+        let request = &WriteRequest {
+            op: None,
+            ..*request
+        };
         // Who may not order has distrusted the bytes, and the program is told of the want of room.
         if self.take(&mut st, now, request, placed).is_ok() {
             self.record_writes(&mut st, now, request.inode);

@@ -148,10 +148,16 @@ impl Router {
             // The receiver waits below.
             container.execute(request, Box::new(move |result| _ = sender.send(result)));
             let told = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()));
-            let told = match named {
-                Some(named) => container.refused_for_good(named, told).await,
-                None => told,
-            }?;
+            match (&told, named) {
+                (Err(Failed::Errno(errno)), Some(named)) => {
+                    container.told_for_good(named, Err(*errno)).await?;
+                }
+                (Ok(told), Some(named)) => {
+                    container.told_for_good(named, Ok(&told.reply)).await?;
+                }
+                (Err(Failed::Elsewhere(_)), _) | (_, None) => {}
+            }
+            let told = told?;
             Ok((Ok(told.reply), told.ttl))
         };
         let execute = Execute {
@@ -481,7 +487,11 @@ impl Router {
                     comes: write.comes,
                 };
                 let wrote = container.write_in_turn(write, Kept::Bytes(data)).await;
-                container.refused_for_good(named, wrote).await.map(Ok)
+                // One that was done has a record.
+                if let Err(Failed::Errno(errno)) = &wrote {
+                    container.told_for_good(named, Err(*errno)).await?;
+                }
+                wrote.map(Ok)
             }
         };
         let request = file::Write {

@@ -180,27 +180,31 @@ impl Names {
         result: Result<Reply, Errno>,
     ) {
         let home = Self::is_home(host, request);
-        let refused = result.as_ref().err().copied();
-        let answer = Answer::Executed(result, ttl);
         let comes = Self::comes(home, request);
-        let kept = &mut self.member(host, container).answers;
-        match refused.filter(|_| changes(&request.operation)) {
-            // It is refused for good.
-            Some(errno) if comes == Comes::HomeAgain && kept.must_keep(comes) => {
-                let mut batch = Batch::default();
-                let (session, op) = (request.session, request.op);
-                kept.keep_refusal(session, op, request.answered_through, errno, &mut batch);
-                self.note(Mark::RefusedForGood);
-                return match self.order(host, container, &batch, Haste::Urgent) {
-                    Some(version) => {
-                        let then = Then::Answer(origin, answer);
-                        self.when_committed(host, container, version.seq, then);
-                    }
-                    None => self.reply(host, origin, Answer::Elsewhere),
-                };
+        let member = self.member(host, container);
+        let again = comes == Comes::HomeAgain && member.answers.must_keep(comes);
+        if again && changes(&request.operation) {
+            // It is told so for good.
+            let mut batch = Batch::default();
+            match &result {
+                Ok(reply) => self.keep_answer(host, container, request, reply, &mut batch),
+                Err(errno) => {
+                    let (session, op) = (request.session, request.op);
+                    let through = request.answered_through;
+                    let answers = &mut member.answers;
+                    answers.keep_refusal(session, op, through, *errno, &mut batch);
+                    self.note(Mark::RefusedForGood);
+                }
             }
-            _ if home => return self.reply(host, origin, answer),
-            _ => {}
+            let then = Then::Answer(origin, Answer::Executed(result, ttl));
+            return match self.order(host, container, &batch, Haste::Urgent) {
+                Some(version) => self.when_committed(host, container, version.seq, then),
+                None => self.reply(host, origin, Answer::Elsewhere),
+            };
+        }
+        let answer = Answer::Executed(result, ttl);
+        if home {
+            return self.reply(host, origin, answer);
         }
         self.when_committed(host, container, latest, Then::Answer(origin, answer));
     }

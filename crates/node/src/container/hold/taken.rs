@@ -1,7 +1,7 @@
 //! What holders send to the owner.
 
 use super::super::dirty::{Effect, Taken};
-use super::super::sync::Refusal;
+use super::super::refusals::NoRoom;
 use super::super::{Container, Elsewhere, Failed, State};
 use bytes::Bytes;
 use perigee_proto::message::hold::{SendWritten, WrittenTaken};
@@ -39,7 +39,7 @@ impl Container {
         match part {
             Part::More => self.announce(),
             Part::Last => {
-                self.data_everywhere(inode, version.seq, Refusal::Told)
+                self.data_everywhere(inode, version.seq, NoRoom::Told)
                     .await?;
             }
         }
