@@ -206,7 +206,7 @@ impl Container {
             let settled = async {
                 self.bytes_here(inodes, through).await?;
                 let settled = self.settle_all(inodes).await;
-                settled.map_err(|unsynced| Failed::from(unsynced.why))
+                settled.map_err(|unsynced| unsynced.why)
             };
             match settled.await {
                 Err(Failed::Errno(Errno::ENOSPC)) if no_room == NoRoom::Outlasted => {
