@@ -140,6 +140,38 @@ fn who_reads_what_another_host_wrote_is_not_refused_for_want_of_room() {
     all_are_up(&mut cluster);
 }
 
+/// The other one has to stay: then the reader is told, whose kernel asks as long as the owner works on it.
+#[test]
+fn where_only_two_have_a_file_its_reader_is_told_of_the_want_of_room_in_time() {
+    let Some(mut cluster) = with_small_disk(2, 2) else {
+        return;
+    };
+    let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
+    let file = File::create(here.join("holes")).unwrap();
+    file.set_len((20 * MIB) as u64).unwrap();
+    file.sync_all().unwrap();
+    cluster.settle().unwrap();
+    let foreign = cluster.dir().join("node-2/foreign");
+    disk::fill(&foreign).unwrap();
+    assert_eq!(write(&file, 1, 8), 8);
+    for told_within in [Duration::from_secs(40), Duration::from_secs(10)] {
+        let began = Instant::now();
+        assert!(is_full(&fs::read(there.join("holes")).unwrap_err()));
+        assert!(began.elapsed() < told_within, "{:?}", began.elapsed());
+    }
+    assert!(
+        is_full(&file.sync_all().unwrap_err()),
+        "it is a member still"
+    );
+    fs::remove_file(&foreign).unwrap();
+    wait::until("the bytes are shown once there is room", LIMIT, || {
+        Ok(fs::read(there.join("holes")).ok())
+    })
+    .unwrap();
+    holds(&there.join("holes"), 1, 8);
+    all_are_up(&mut cluster);
+}
+
 /// Names alone do not use up what is left for those who make room; nor do programs that write what is refused.
 #[test]
 fn the_only_copy_on_a_full_disk_takes_no_more_and_goes_on_once_there_is_room() {

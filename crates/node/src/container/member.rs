@@ -169,19 +169,19 @@ impl Container {
 
     /// A member has no room for what others are to be shown: it loses its place, as one that is silent does. Not where nobody
     /// else but this owner would be left, nor where this owner may need what it has.
-    pub(super) fn dismiss_full(self: &Arc<Self>, node: NodeId) {
+    pub(super) fn dismiss_full(self: &Arc<Self>, node: NodeId, rows: Rows) {
         {
             let mut st = self.state.lock();
             let now = self.env.clock.now();
             let lately = st.dismissed_full_at.is_some_and(|at| now < at + AGAIN);
-            let others = self.others(&st);
-            let spared = others.iter().any(|other| *other != node) && st.pull.is_whole();
-            if lately || !others.contains(&node) || !spared {
+            let listed = self.listed(&st);
+            let keeps = |other: &NodeId| *other != node && !st.refusals.refuses(*other, now);
+            let spared = listed.iter().any(keeps) && st.pull.is_whole();
+            if lately || !listed.contains(&node) || !spared {
                 return;
             }
             st.dismissed_full_at = Some(now);
-            // What it holds comes back first.
-            if self.look_after_rows(&mut st, Some(node)) {
+            if self.look_after_rows(&mut st, Some(node)) && rows == Rows::ComeBack {
                 return;
             }
             st.avoid.insert(node, now + AVOID);
@@ -333,6 +333,15 @@ impl Container {
             tokio::time::sleep(HAND_OVER_PAUSE.as_duration()).await;
         }
     }
+}
+
+/// What becomes of chunks that belong to a member which is to lose its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// They come back first.
+    ComeBack,
+    /// They have had their time: its programs lose what they have not synced, as where a member is silent.
+    GivenUp,
 }
 
 /// Members that the chain does without: they have most of what a new one would have to fetch.

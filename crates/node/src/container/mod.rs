@@ -71,7 +71,7 @@ use visitors::Visitors;
 pub(crate) use execute::{Request, Told, changes};
 pub(crate) use heal::Damage;
 pub(crate) use hold::{AsHolder, is_well_formed, shown};
-pub(crate) use repeat::Repeatable;
+pub(crate) use repeat::{Repeatable, Word};
 pub(crate) use role::Standing;
 pub(crate) use taken::{NotTaken, Taken};
 pub(crate) use unseen::ThroughDaemon;
@@ -262,6 +262,8 @@ pub(crate) struct State {
     former: member::Former,
     /// Who was brought in and did not become a member, and until when another one is tried first.
     avoid: BTreeMap<NodeId, Tick>,
+    /// Members, and this node, that have no room for what readers wait for.
+    refusals: refusals::Refusals,
     /// When the last member was dismissed whose disk is full.
     dismissed_full_at: Option<Tick>,
     /// This storage has held everything that a member must hold.

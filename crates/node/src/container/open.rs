@@ -122,6 +122,7 @@ impl Container {
             candidate: None,
             former: super::member::Former::default(),
             avoid: BTreeMap::new(),
+            refusals: super::refusals::Refusals::default(),
             dismissed_full_at: None,
             transactions: Transactions::new(id),
             own: BTreeSet::new(),

@@ -10,7 +10,9 @@ use super::write::{Content, WriteRequest, touched};
 use super::{Container, Elsewhere, Failed, File, State};
 use perigee_meta::{Comes, Reply, Seen};
 use perigee_replica::RegionMap;
-use perigee_types::{Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Version};
+use perigee_types::{
+    Batch, ByteRange, DataCommand, Errno, InodeId, OpId, Seq, SessionId, Tick, Version,
+};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tracing::{error, info};
@@ -22,6 +24,17 @@ pub(crate) struct Repeatable {
     pub(crate) op: OpId,
     pub(crate) answered_through: OpId,
     pub(crate) comes: Comes,
+}
+
+/// What a program is told of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Word<'a> {
+    /// It was done.
+    Done(&'a Reply),
+    /// It was not.
+    Refused(Errno),
+    /// It is a write, and was not done; one that was done has its record.
+    NotWritten(Errno),
 }
 
 /// What is kept of a write, for its repeats.
@@ -68,46 +81,65 @@ impl Container {
     pub(crate) async fn told_for_good(
         self: &Arc<Self>,
         named: Repeatable,
-        told: Result<&Reply, Errno>,
+        word: Word<'_>,
     ) -> Result<(), Failed> {
-        match told {
+        match word {
             _ if named.comes != Comes::HomeAgain => return Ok(()),
             // It may have been done, or be done later: so much that says. Where this disk fails, the next owner is asked.
-            Err(Errno::EIO | Errno::EROFS) => return Ok(()),
+            Word::Refused(Errno::EIO | Errno::EROFS)
+            | Word::NotWritten(Errno::EIO | Errno::EROFS) => {
+                return Ok(());
+            }
             _ => {}
         }
+        let record = {
+            let mut st = self.state.lock();
+            let now = self.env.clock.now();
+            Self::reign(&st, now)?;
+            match (self.seen(&st, named.session, named.op)?, word) {
+                (Seen::Never, _) => self.order_word(&mut st, now, named, word)?,
+                // It was carried out before, and its bytes find no room here: what is kept of it stays.
+                (Seen::Answered(_), Word::NotWritten(_)) => return Ok(()),
+                // The record may still be under way.
+                (Seen::Answered(_), Word::Done(_)) => st.chain.last(),
+                (Seen::Refused(before), Word::Refused(errno) | Word::NotWritten(errno))
+                    if before == errno =>
+                {
+                    st.chain.last()
+                }
+                // Another owner has told it otherwise since: that counts.
+                _ => return Err(Elsewhere::NotReady.into()),
+            }
+        };
+        Ok(self.committed(record).await?)
+    }
+
+    fn order_word(
+        &self,
+        st: &mut State,
+        now: Tick,
+        named: Repeatable,
+        word: Word<'_>,
+    ) -> Result<Version, Elsewhere> {
         let Repeatable {
             session,
             op,
             answered_through,
             ..
         } = named;
-        let record = {
-            let mut st = self.state.lock();
-            let now = self.env.clock.now();
-            Self::reign(&st, now)?;
-            match (self.seen(&st, session, op)?, told) {
-                (Seen::Never, _) => {}
-                (Seen::Answered(_), Ok(_)) => return Ok(()),
-                (Seen::Refused(before), Err(errno)) if before == errno => return Ok(()),
-                // Another owner has told it otherwise since: that counts.
-                _ => return Err(Elsewhere::NotReady.into()),
+        let mut batch = Batch::default();
+        let answers = &mut st.answers;
+        match word {
+            Word::Done(reply) => {
+                let answer = perigee_proto::encode(reply);
+                answers.keep(session, op, answered_through, &answer, &mut batch);
             }
-            let mut batch = Batch::default();
-            let answers = &mut st.answers;
-            match told {
-                Ok(reply) => {
-                    let answer = perigee_proto::encode(reply);
-                    answers.keep(session, op, answered_through, &answer, &mut batch);
-                }
-                Err(errno) => {
-                    answers.keep_refusal(session, op, answered_through, errno, &mut batch);
-                }
+            Word::Refused(errno) | Word::NotWritten(errno) => {
+                answers.keep_refusal(session, op, answered_through, errno, &mut batch);
             }
-            let seq = self.order(&mut st, now, batch, true)?;
-            st.chain.version_at(seq)
-        };
-        Ok(self.committed(record).await?)
+        }
+        let seq = self.order(st, now, batch, true)?;
+        Ok(st.chain.version_at(seq))
     }
 
     /// Keeps a write's answer with its record.

@@ -1,6 +1,7 @@
 //! Putting what was written on the disks of all members: for fsync, and before another host is shown it.
 
-use super::refusals::{Next, NoRoom, Refusals};
+use super::member::Rows;
+use super::refusals::{Next, NoRoom};
 use super::{Container, Elsewhere, Failed, File};
 use bytes::Bytes;
 use perigee_meta::Kind;
@@ -30,6 +31,8 @@ pub(super) enum Settled {
 
 /// A member that refuses is asked again so often.
 const ASKED_AGAIN: Duration = Duration::from_millis(100);
+/// This node's own disk is tried again after so long.
+const OWN_AGAIN: Duration = Duration::from_millis(500);
 /// One that has not answered is asked again after so long.
 const SILENT_AGAIN: Duration = Duration::from_millis(20);
 
@@ -201,7 +204,6 @@ impl Container {
         through: Seq,
         no_room: NoRoom,
     ) -> Result<(), Failed> {
-        let mut refusals = Refusals::default();
         loop {
             let settled = async {
                 self.bytes_here(inodes, through).await?;
@@ -211,11 +213,10 @@ impl Container {
             match settled.await {
                 Err(Failed::Errno(Errno::ENOSPC)) if no_room == NoRoom::Outlasted => {
                     // Its place it keeps: its programs are told of the want of room, and leave it some.
-                    let now = self.env.clock.now();
-                    if refusals.heard(self.env.me, now) == Next::Tell {
+                    if self.heard_refusal(self.env.me, inodes) == Next::Tell {
                         return Err(Errno::ENOSPC.into());
                     }
-                    tokio::time::sleep(ASKED_AGAIN).await;
+                    tokio::time::sleep(OWN_AGAIN).await;
                 }
                 settled => return settled,
             }
@@ -465,21 +466,33 @@ impl Container {
             .await
     }
 
-    /// A member says why it cannot have data on its disk.
-    fn next_of_refused(
-        self: &Arc<Self>,
-        (node, errno): (NodeId, Errno),
-        no_room: NoRoom,
-        refusals: &mut Refusals,
-    ) -> Next {
-        if no_room == NoRoom::Told || errno != Errno::ENOSPC {
-            return Next::Tell;
-        }
-        let next = refusals.heard(node, self.env.clock.now());
-        if next == Next::Dismiss {
-            self.dismiss_full(node);
+    /// A member has no room for data that somebody waits for.
+    fn next_of_refused(self: &Arc<Self>, node: NodeId, inodes: &BTreeSet<InodeId>) -> Next {
+        let next = self.heard_refusal(node, inodes);
+        match next {
+            Next::Wait => {}
+            Next::Dismiss => self.dismiss_full(node, Rows::ComeBack),
+            Next::Tell => self.dismiss_full(node, Rows::GivenUp),
         }
         next
+    }
+
+    /// The same, or this node has none. Who waits for room waits for one file.
+    fn heard_refusal(&self, node: NodeId, inodes: &BTreeSet<InodeId>) -> Next {
+        let now = self.env.clock.now();
+        let mut st = self.state.lock();
+        let mut next = Next::Tell;
+        for inode in inodes {
+            next = st.refusals.heard(node, *inode, now);
+        }
+        next
+    }
+
+    fn has_room(&self, node: NodeId, inodes: &BTreeSet<InodeId>) {
+        let mut st = self.state.lock();
+        for inode in inodes {
+            st.refusals.has_room(node, *inode);
+        }
     }
 
     /// Asks other members for data of some files. One that does not answer is waited for until it does, or is no member any more.
@@ -492,7 +505,6 @@ impl Container {
     ) -> Result<(), Failed> {
         let files: Vec<InodeIndex> = inodes.iter().map(|inode| inode.index()).collect();
         let mut done: Vec<NodeId> = Vec::new();
-        let mut refusals = Refusals::default();
         loop {
             let (epoch, left): (_, Vec<NodeId>) = {
                 let st = self.state.lock();
@@ -526,10 +538,15 @@ impl Container {
             let asked = futures_util::future::join_all(asks);
             for (node, result) in self.while_announcing(asked).await {
                 match result.map(|(synced, _)| synced.result) {
-                    Ok(Ok(())) => done.push(node),
+                    Ok(Ok(())) => {
+                        done.push(node);
+                        if no_room == NoRoom::Outlasted {
+                            self.has_room(node, inodes);
+                        }
+                    }
                     Ok(Err(errno)) => {
-                        if self.next_of_refused((node, errno), no_room, &mut refusals) == Next::Tell
-                        {
+                        let outlasted = no_room == NoRoom::Outlasted && errno == Errno::ENOSPC;
+                        if !outlasted || self.next_of_refused(node, inodes) == Next::Tell {
                             warn!(container = %self.id, files = files.len(), %node, %errno, "member cannot sync");
                             return Err(errno.into());
                         }

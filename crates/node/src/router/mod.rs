@@ -20,7 +20,7 @@ pub(crate) use asks::{
 pub(crate) use places::{container_of, place_for_guest, place_of};
 
 use crate::container::{
-    AsHolder, Container, Elsewhere, Failed, Kept, Repeatable, Request, WriteRequest, changes,
+    AsHolder, Container, Elsewhere, Failed, Kept, Repeatable, Request, Word, WriteRequest, changes,
 };
 use crate::env::Env;
 use crate::heat::Served;
@@ -148,17 +148,19 @@ impl Router {
             // The receiver waits below.
             container.execute(request, Box::new(move |result| _ = sender.send(result)));
             let told = receiver.await.unwrap_or(Err(Elsewhere::NotReady.into()));
-            match (&told, named) {
-                (Err(Failed::Errno(errno)), Some(named)) => {
-                    container.told_for_good(named, Err(*errno)).await?;
-                }
-                (Ok(told), Some(named)) => {
-                    container.told_for_good(named, Ok(&told.reply)).await?;
-                }
-                (Err(Failed::Elsewhere(_)), _) | (_, None) => {}
+            let answered = env.clock.now();
+            let word = match &told {
+                Ok(told) => Some(Word::Done(&told.reply)),
+                Err(Failed::Errno(errno)) => Some(Word::Refused(*errno)),
+                Err(Failed::Elsewhere(_)) => None,
+            };
+            if let (Some(named), Some(word)) = (named, word) {
+                container.told_for_good(named, word).await?;
             }
             let told = told?;
-            Ok((Ok(told.reply), told.ttl))
+            let waited = env.clock.now().since(answered).as_micros();
+            let ttl = Span(told.ttl.as_micros().saturating_sub(waited));
+            Ok((Ok(told.reply), ttl))
         };
         let execute = Execute {
             session: request.session,
@@ -489,7 +491,8 @@ impl Router {
                 let wrote = container.write_in_turn(write, Kept::Bytes(data)).await;
                 // One that was done has a record.
                 if let Err(Failed::Errno(errno)) = &wrote {
-                    container.told_for_good(named, Err(*errno)).await?;
+                    let word = Word::NotWritten(*errno);
+                    container.told_for_good(named, word).await?;
                 }
                 wrote.map(Ok)
             }

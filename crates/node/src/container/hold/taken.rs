@@ -39,7 +39,7 @@ impl Container {
         match part {
             Part::More => self.announce(),
             Part::Last => {
-                self.data_everywhere(inode, version.seq, NoRoom::Told)
+                self.data_everywhere(inode, version.seq, NoRoom::Outlasted)
                     .await?;
             }
         }
