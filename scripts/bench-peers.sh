@@ -1,7 +1,7 @@
 #!/bin/bash
 # bench-peers.sh [OPTIONS of perigee-bench]: the same rows on a Perigee mount, on the local disk, on a FUSE file system
 # that does nothing, and on each peer that is installed (`scripts/peers/NAME.sh install`), by turns. Prints tables,
-# writes bench/results/peers_ROW.json and docs/peers.svg. Needs root; about 25 minutes for five rounds.
+# writes bench/results/peers_ROW.json and docs/peers.svg. Needs root; with all four peers about 50 minutes for five rounds.
 #   PEERS (gluster moosefs cephfs sshfs)   ROUNDS (5)   SIZE (256, MiB)   SECS (5)   FILES (5000)
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
