@@ -323,7 +323,7 @@ impl Container {
     }
 
     /// Whether an answer says how long a file is that another host is writing to.
-    fn is_abroad(&self, reply: &Reply) -> bool {
+    pub(super) fn is_abroad(&self, reply: &Reply) -> bool {
         match reply {
             Reply::Attr(attr) | Reply::Entry(attr) | Reply::Columns { attr, .. } => {
                 self.abroad.has(attr.inode)

@@ -276,6 +276,7 @@ impl Container {
                 Next::Recall(st.recall(now, request.session, outcome.touched))
             }
             Turn::Alone(outcome) => {
+                let local = local && !self.is_abroad(&outcome.reply);
                 let done = self.conclude(st, now, until, request, local, latest, outcome, after);
                 Next::Answer(Box::new(done.result), done.owed)
             }
