@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -113,6 +113,19 @@ fn a_member_without_room_is_an_error_in_time_and_harms_nothing() {
     all_are_up(&mut cluster);
 }
 
+/// A file in `here` whose first 8 MiB, of seed 1, find no room at a node; and what fills that one's disk.
+fn written_where_none_has_room(cluster: &mut Cluster, here: &Path, node: u32) -> (File, PathBuf) {
+    // Nobody asks for room in a hole.
+    let file = File::create(here.join("holes")).unwrap();
+    file.set_len((20 * MIB) as u64).unwrap();
+    file.sync_all().unwrap();
+    cluster.settle().unwrap();
+    let foreign = cluster.dir().join(format!("node-{node}/foreign"));
+    disk::fill(&foreign).unwrap();
+    assert_eq!(write(&file, 1, 8), 8);
+    (file, foreign)
+}
+
 /// What a member has no room for is shown to nobody before it is on every disk: that member loses its place.
 #[test]
 fn who_reads_what_another_host_wrote_is_not_refused_for_want_of_room() {
@@ -120,14 +133,7 @@ fn who_reads_what_another_host_wrote_is_not_refused_for_want_of_room() {
         return;
     };
     let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
-    // Nobody asks for room in a hole.
-    let file = File::create(here.join("holes")).unwrap();
-    file.set_len((20 * MIB) as u64).unwrap();
-    file.sync_all().unwrap();
-    cluster.settle().unwrap();
-    let foreign = cluster.dir().join("node-3/foreign");
-    disk::fill(&foreign).unwrap();
-    assert_eq!(write(&file, 1, 8), 8);
+    let (file, foreign) = written_where_none_has_room(&mut cluster, &here, 3);
     assert!(is_full(&file.sync_all().unwrap_err()), "the writer is told");
     let began = Instant::now();
     holds(&there.join("holes"), 1, 8);
@@ -147,13 +153,7 @@ fn where_only_two_have_a_file_its_reader_is_told_of_the_want_of_room_in_time() {
         return;
     };
     let (here, there) = (cluster.mount(1).unwrap(), cluster.mount(2).unwrap());
-    let file = File::create(here.join("holes")).unwrap();
-    file.set_len((20 * MIB) as u64).unwrap();
-    file.sync_all().unwrap();
-    cluster.settle().unwrap();
-    let foreign = cluster.dir().join("node-2/foreign");
-    disk::fill(&foreign).unwrap();
-    assert_eq!(write(&file, 1, 8), 8);
+    let (file, foreign) = written_where_none_has_room(&mut cluster, &here, 2);
     for told_within in [Duration::from_secs(40), Duration::from_secs(10)] {
         let began = Instant::now();
         assert!(is_full(&fs::read(there.join("holes")).unwrap_err()));

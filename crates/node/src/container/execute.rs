@@ -37,6 +37,7 @@ pub(crate) struct Request {
     /// With how many names of a directory a change in it is answered, at most.
     pub(crate) names_max: u32,
     pub(crate) operation: Op,
+    /// Whether it may come again.
     pub(crate) comes: Comes,
 }
 

@@ -37,6 +37,7 @@ pub(crate) struct WriteRequest {
     pub(crate) cuts: Option<Cuts>,
     /// Its program was answered before, by the right to a chunk that this is the row of.
     pub(crate) behind: Option<Hold>,
+    /// Whether it may come again.
     pub(crate) comes: Comes,
 }
 
